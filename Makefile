@@ -1,0 +1,44 @@
+# `make demo` and `make test` set up all they need; `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench soak docs clean
+
+help:   ## Show what can be made
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.installed-%: pyproject.toml src/curtsy/__init__.py
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+demo: $(VENV)/.installed-redis   ## Show curtsy at work, live, against a small site on loopback
+	@$(BIN)/python -m curtsy.demo
+
+test: $(VENV)/.installed-test   ## Set everything up and run all tests
+	@sh tools/need redis-server redis-server
+	@$(BIN)/python -m pytest -n 2 -m "not soak and not alone"
+	@$(BIN)/python -m pytest -m "alone and not soak"
+
+check: $(VENV)/.installed-check   ## Format, lint, types, tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(MAKE) --no-print-directory test
+
+format: $(VENV)/.installed-check   ## Format the code and mend what the linter can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-bench   ## Measure against peers (some minutes)
+	@sh tools/need redis-server redis-server
+	@for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each || exit 1; done
+
+soak: $(VENV)/.installed-test   ## Run the long tests
+	@sh tools/need redis-server redis-server
+	@$(BIN)/python -m pytest -m soak --timeout 3600
+
+clean:   ## Remove what was built
+	rm -rf $(VENV) build dist site

@@ -1,0 +1,348 @@
+"""What travels: instants, URLs, requests and replies."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NewType
+from urllib.parse import urljoin
+
+from curtsy.core.errors import InvalidDomain, Reason
+
+Instant = NewType("Instant", int)
+"""A moment by a store's clock, in whole microseconds. Never compared with another store's."""
+
+SECOND = 1_000_000
+"""Microseconds in a second: durations are float seconds outside and integer microseconds in records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The present, as the store that holds the record sees it."""
+
+    at: Instant
+    """By a clock that never jumps: monotonic, boot-time, or the server's."""
+
+    epoch: int
+    """Microseconds since 1970 by the calendar's clock: for days, and for what must outlive a reboot."""
+
+    boot: int = 0
+    """Which run of the clock behind `at` this is; instants of another run are moved over by way of `epoch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A canonical http or https URL and the parts that decisions need."""
+
+    text: str
+    """The whole URL, canonical, without fragment and without credentials."""
+
+    scheme: str
+    host: str
+    """Lower case, punycode; an IPv6 address without brackets."""
+
+    port: int
+    target: str
+    """Path and query, as they go on the wire."""
+
+    domain: str
+    """What pace, budget and breaker are kept for: the host, with its port if that is not the scheme's own."""
+
+    credentials: str | None = None
+    """`user:password` as it stood in the URL; never shown and never part of `text`."""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port: what a robots.txt is valid for (RFC 9309, 2.3)."""
+        return f"{self.scheme}://{self.domain}"
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidUrl:
+    """A URL that cannot be asked for, and why."""
+
+    given: str
+    why: str
+
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+# RFC 3986, appendix B, with the authority taken apart.
+_URL = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?(?P<authority>[^/?#\\]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?",
+    re.DOTALL,
+)
+_AUTHORITY = re.compile(r"(?:(?P<user>.*)@)?(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]*))?", re.DOTALL)
+_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_UNSAFE = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_STRIPPED = "".join(map(chr, range(0x21)))
+_DROPPED = str.maketrans("", "", "\t\r\n")
+MAX_URL = 8192
+"""Longer URLs are refused: servers commonly take 8 KiB."""
+
+
+def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
+    """Read `text` as an absolute URL (or one relative to `base`) and make it canonical (U1).
+
+    Surrounding blanks and inner tabs and line ends are dropped, as browsers do; scheme and host are lower-cased, names
+    that are not ASCII become punycode, the default port, the fragment and dot segments go, and whatever may not
+    stand in a URL is percent-encoded. Never raises.
+    """
+    if not isinstance(text, str):
+        return InvalidUrl(repr(text)[:100], "it is not text")
+    if base is not None:
+        try:
+            text = urljoin(base.text, text.strip(_STRIPPED).translate(_DROPPED))
+        except ValueError as error:
+            return InvalidUrl(text, str(error))
+    return _parse(text)
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Url | InvalidUrl:
+    given = text
+    text = text.strip(_STRIPPED).translate(_DROPPED)
+    if not text:
+        return InvalidUrl(given, "it is empty")
+    if len(text) > MAX_URL:
+        return InvalidUrl(given[:100] + "…", f"it has {len(text):,} characters, more than {MAX_URL:,}")
+    found = _URL.fullmatch(text)
+    if found is None or (not found["slashes"] and found["scheme"].lower() not in DEFAULT_PORTS):
+        if found is not None and not found["authority"].isdigit() and "." not in found["scheme"]:
+            return InvalidUrl(given, f"its scheme is {found['scheme'].lower()}, not http or https")
+        return InvalidUrl(given, "it has no scheme: write https:// before the host")
+    scheme = found["scheme"].lower()
+    if scheme not in DEFAULT_PORTS:
+        return InvalidUrl(given, f"its scheme is {scheme}, not http or https")
+    if not found["slashes"]:
+        return InvalidUrl(given, f"after {scheme}: there must be //")
+    parts = _AUTHORITY.fullmatch(found["authority"])
+    if parts is None:
+        return InvalidUrl(given, "its host and port cannot be read")
+    host = canonical_host(parts["host"])
+    if host is None:
+        return InvalidUrl(given, f"{parts['host'][:100]!r} is not a host")
+    port = DEFAULT_PORTS[scheme]
+    if parts["port"]:
+        port = int(parts["port"][:7])
+        if not 0 < port < 65536:
+            return InvalidUrl(given, f"its port {parts['port'][:7]} is not between 1 and 65535")
+    shown = f"[{host}]" if ":" in host else host
+    domain = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+    # A browser reads \ as / in http URLs; a server that does too must not see a path that we judged otherwise.
+    target = _resolve_dots(_escape(found["path"].replace("\\", "/"))) or "/"
+    if found["query"] is not None:
+        target += "?" + _escape(found["query"])
+    return Url(f"{scheme}://{domain}{target}", scheme, host, port, target, domain, parts["user"] or None)
+
+
+def _escape(part: str) -> str:
+    """Percent-encode what may not stand raw, and write every escape in one way (RFC 3986, 6.2.2)."""
+    if _UNSAFE.search(part):
+        part = _UNSAFE.sub(lambda found: "".join(f"%{octet:02X}" for octet in _octets(found[0])), part)
+    if "%" not in part:
+        return part
+    return _ESCAPE.sub(_one_way, _BAD_PERCENT.sub("%25", part))
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _one_way(found: re.Match[str]) -> str:
+    letter = chr(int(found[1], 16))
+    return letter if letter in _UNRESERVED else found[0].upper()
+
+
+def _resolve_dots(path: str) -> str:
+    """Remove dot segments (RFC 3986, 5.2.4)."""
+    if "/." not in path and not path.startswith("."):
+        return path if path.startswith("/") or not path else "/" + path
+    kept: list[str] = []
+    segments = path.split("/")[1:] if path.startswith("/") else path.split("/")
+    for segment in segments:
+        if segment == "..":
+            if kept:
+                kept.pop()
+        elif segment != ".":
+            kept.append(segment)
+    if segments[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
+
+
+def canonical_host(host: str) -> str | None:
+    """The one way to write a host, or None if it is none: lower case, punycode, addresses in full."""
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1].partition("%")[0])) if host.endswith("]") else None
+        except ValueError:
+            return None
+    if "%" in host:
+        return None
+    host = host.lower()
+    if not host.isascii():
+        try:
+            import idna  # only for the few names that need it
+
+            host = idna.encode(host, uts46=True).decode("ascii")
+        except (ImportError, UnicodeError):  # IDNAError is a UnicodeError
+            return None
+    host = host.removesuffix(".")  # the root's dot: the same site, so the same record
+    if len(host) > 253 or not _HOST.fullmatch(host):
+        return None
+    last = host.rpartition(".")[2]
+    if last.isdigit() or (last.startswith("0x") and re.fullmatch("0x[0-9a-f]*", last)):
+        return _ipv4(host)
+    return host
+
+
+def _ipv4(host: str) -> str | None:
+    """Read an IPv4 address in any of the forms that resolvers take (`127.1`, `0x7f.0.0.1`), as WHATWG's URL does."""
+    numbers = []
+    for part in host.split("."):
+        try:
+            if part.startswith("0x"):
+                numbers.append(int(part[2:] or "0", 16))
+            elif part.startswith("0") and len(part) > 1:
+                numbers.append(int(part, 8))
+            else:
+                numbers.append(int(part[:11]))
+        except ValueError:
+            return None
+    if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
+        return None
+    value = numbers[-1] + sum(number << 8 * (3 - place) for place, number in enumerate(numbers[:-1]))
+    return str(ipaddress.IPv4Address(value))
+
+
+@lru_cache(maxsize=4096)
+def parse_domain(domain: str) -> str:
+    """Check and fold a domain as the parts take it: a host, perhaps with a port, and nothing else (L8).
+
+    Raises InvalidDomain with the right form in its message.
+    """
+    if not isinstance(domain, str):
+        raise InvalidDomain(f"domain = {domain!r} must be text. Give a host such as example.com.")
+    name = domain.strip()
+    if not name:
+        raise InvalidDomain(f"domain = {domain!r} must not be empty. Give a host such as example.com.")
+    if "://" in name:
+        url = parse_url(name)
+        form = url.domain if isinstance(url, Url) else "example.com"
+        raise InvalidDomain(f"domain = {domain!r} must be a host without a scheme. Write {form!r}.")
+    bare, colon, port = name.rpartition(":")
+    if not colon or name.endswith("]") or (":" in bare and not bare.endswith("]")):
+        bare, port = name, ""
+    elif not port.isdecimal() or not 0 < int(port[:7]) < 65536:
+        raise InvalidDomain(f"domain = {domain!r} must end in a port between 1 and 65535, or in none. Write {bare!r}.")
+    host = canonical_host(f"[{bare}]" if ":" in bare and not bare.startswith("[") else bare)
+    if host is None:
+        found = parse_url("http://" + name)
+        hint = f" Write {found.domain!r}." if isinstance(found, Url) else " Give a host such as example.com."
+        raise InvalidDomain(f"domain = {domain!r} must be a host and nothing else.{hint}")
+    shown = f"[{host}]" if ":" in host else host
+    return f"{shown}:{int(port)}" if port else shown
+
+
+class Headers:
+    """Header fields in order, looked up by name in any case. Immutable."""
+
+    __slots__ = ("_index", "fields")
+
+    def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
+        self.fields = tuple(fields)
+        index: dict[str, str] = {}
+        for name, value in self.fields:
+            name = name.lower()
+            # Repeated fields are one list (RFC 9110, 5.3); Set-Cookie is the exception and is read from `fields`.
+            index[name] = f"{index[name]}, {value}" if name in index else value
+        self._index = index
+
+    def get(self, name: str) -> str | None:
+        """The value of a field, its repetitions joined by commas; None if it is absent."""
+        return self._index.get(name.lower())
+
+    def all(self, name: str) -> list[str]:
+        """Every value of a field, one each."""
+        name = name.lower()
+        return [value for each, value in self.fields if each.lower() == name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._index
+
+    def __getitem__(self, name: str) -> str:
+        return self._index[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Headers) and self.fields == other.fields
+
+    def __hash__(self) -> int:
+        return hash(self.fields)
+
+    def __repr__(self) -> str:
+        return f"Headers({list(self.fields)!r})"
+
+
+NO_HEADERS = Headers()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it goes on the wire: one hop, one attempt."""
+
+    url: Url
+    method: str = "GET"
+    headers: Headers = NO_HEADERS
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer, whatever its status."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    """Decoded (gzip, br, zstd, deflate undone)."""
+
+    sent_ago: float = 0.0
+    """Seconds since the request was really written, by the sender's monotonic clock, when this was made."""
+
+    latency: float = 0.0
+    """Seconds from the write to the head of the answer."""
+
+    wire_bytes: int = 0
+    """Bytes of body that came over the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """No usable answer came."""
+
+    reason: Reason
+    detail: str
+    """What happened, in words, without secrets."""
+
+    sent_ago: float | None = None
+    """Seconds since the request was written; None if it never was, so that it costs the site nothing."""
+
+    status: int | None = None
+    """The status of an answer that had come so far, as when its body was cut short."""
+
+    wire_bytes: int = 0
+
+
+Reply = Response | Failure
