@@ -1,3 +1,135 @@
-"""Fetch the web politely."""
+"""Fetch the web politely: robots.txt, pace, budgets, breakers, retries and cache as one decision.
+
+import curtsy
+
+with curtsy.Client(user_agent="MyBot/1.0 (+https://example.org/bot)") as client:
+    result = client.fetch("https://example.org/")
+    print(result.text if result.ok else result.message)
+"""
+
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
+    from curtsy.client import AsyncClient as AsyncClient
+    from curtsy.client import Client as Client
+    from curtsy.client import fetch_url as fetch_url
+    from curtsy.client import get as get
+    from curtsy.clock import FakeClock as FakeClock
+    from curtsy.core.errors import BadStatus as BadStatus
+    from curtsy.core.errors import CurtsyError as CurtsyError
+    from curtsy.core.errors import FetchError as FetchError
+    from curtsy.core.errors import InvalidDomain as InvalidDomain
+    from curtsy.core.errors import LimiterClosed as LimiterClosed
+    from curtsy.core.errors import PolicyError as PolicyError
+    from curtsy.core.errors import Reason as Reason
+    from curtsy.core.errors import Refused as Refused
+    from curtsy.core.errors import RefusedByBreaker as RefusedByBreaker
+    from curtsy.core.errors import RefusedByBudget as RefusedByBudget
+    from curtsy.core.errors import RefusedByPolicy as RefusedByPolicy
+    from curtsy.core.errors import RefusedByRobots as RefusedByRobots
+    from curtsy.core.errors import StoreError as StoreError
+    from curtsy.core.errors import UnknownDomain as UnknownDomain
+    from curtsy.core.errors import Unreachable as Unreachable
+    from curtsy.core.errors import WaitTimeout as WaitTimeout
+    from curtsy.core.policy import LimitConfig as LimitConfig
+    from curtsy.core.policy import Policies as Policies
+    from curtsy.core.policy import Policy as Policy
+    from curtsy.core.record import FetchRecord as FetchRecord
+    from curtsy.core.record import LimitStats as LimitStats
+    from curtsy.core.record import StatsSnapshot as StatsSnapshot
+    from curtsy.core.record import TotalStats as TotalStats
+    from curtsy.core.result import FetchResult as FetchResult
+    from curtsy.core.robots import parse as parse_robots  # noqa: F401
+    from curtsy.download import DownloadResult as DownloadResult
+    from curtsy.guards import CircuitBreaker as CircuitBreaker
+    from curtsy.guards import DomainBudgetCheckResult as DomainBudgetCheckResult
+    from curtsy.guards import DomainDailyBudget as DomainDailyBudget
+    from curtsy.guards import DomainDailyBudgetManager as DomainDailyBudgetManager
+    from curtsy.guards import DomainLimiter as DomainLimiter
+    from curtsy.guards import PDFDownloader as PDFDownloader
+    from curtsy.guards import RateLimiter as RateLimiter
+    from curtsy.guards import RobotsTxtChecker as RobotsTxtChecker
+    from curtsy.guards import TokenBucket as TokenBucket
+    from curtsy.guards import adapt_delay as adapt_delay
+    from curtsy.guards import can_request_to_domain as can_request_to_domain
+    from curtsy.guards import get_domain_budget_manager as get_domain_budget_manager
+    from curtsy.guards import get_rate_limiter as get_rate_limiter
+    from curtsy.guards import record_domain_request as record_domain_request
+    from curtsy.guards import with_retry as with_retry
+    from curtsy.log import create_logger as create_logger
+    from curtsy.stores.disk import DiskCache as DiskCache
+    from curtsy.stores.packed import PackedCache as PackedCache
 
 __version__ = "0.1.0"
+
+logging.getLogger("curtsy").addHandler(logging.NullHandler())  # a library prints nothing uninvited
+
+# Where each public name lives. They are imported when they are first asked for, so that `import curtsy` is quick.
+_HOMES = {
+    "AsyncClient": "curtsy.client",
+    "BadStatus": "curtsy.core.errors",
+    "CircuitBreaker": "curtsy.guards",
+    "Client": "curtsy.client",
+    "CurtsyError": "curtsy.core.errors",
+    "DiskCache": "curtsy.stores.disk",
+    "DomainBudgetCheckResult": "curtsy.guards",
+    "DomainDailyBudget": "curtsy.guards",
+    "DomainDailyBudgetManager": "curtsy.guards",
+    "DomainLimiter": "curtsy.guards",
+    "DownloadResult": "curtsy.download",
+    "FakeClock": "curtsy.clock",
+    "FetchError": "curtsy.core.errors",
+    "FetchRecord": "curtsy.core.record",
+    "FetchResult": "curtsy.core.result",
+    "InvalidDomain": "curtsy.core.errors",
+    "LimitConfig": "curtsy.core.policy",
+    "LimitStats": "curtsy.core.record",
+    "LimiterClosed": "curtsy.core.errors",
+    "PDFDownloader": "curtsy.guards",
+    "PackedCache": "curtsy.stores.packed",
+    "Policies": "curtsy.core.policy",
+    "Policy": "curtsy.core.policy",
+    "PolicyError": "curtsy.core.errors",
+    "RateLimiter": "curtsy.guards",
+    "Reason": "curtsy.core.errors",
+    "Refused": "curtsy.core.errors",
+    "RefusedByBreaker": "curtsy.core.errors",
+    "RefusedByBudget": "curtsy.core.errors",
+    "RefusedByPolicy": "curtsy.core.errors",
+    "RefusedByRobots": "curtsy.core.errors",
+    "RobotsTxtChecker": "curtsy.guards",
+    "StatsSnapshot": "curtsy.core.record",
+    "StoreError": "curtsy.core.errors",
+    "TokenBucket": "curtsy.guards",
+    "TotalStats": "curtsy.core.record",
+    "UnknownDomain": "curtsy.core.errors",
+    "Unreachable": "curtsy.core.errors",
+    "WaitTimeout": "curtsy.core.errors",
+    "adapt_delay": "curtsy.guards",
+    "can_request_to_domain": "curtsy.guards",
+    "create_logger": "curtsy.log",
+    "fetch_url": "curtsy.client",
+    "get": "curtsy.client",
+    "get_domain_budget_manager": "curtsy.guards",
+    "get_rate_limiter": "curtsy.guards",
+    "parse_robots": "curtsy.core.robots",
+    "record_domain_request": "curtsy.guards",
+    "with_retry": "curtsy.guards",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'curtsy' has no attribute {name!r}")
+    value = getattr(import_module(home), {"parse_robots": "parse"}.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -60,6 +61,11 @@ class FakeClock:
         self._at = round(at * SECOND)
         self._epoch = round(epoch * SECOND)
         self._boot = boot
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_advance(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever time has passed."""
+        self._listeners.append(listener)
 
     def now(self) -> Now:
         """The present."""
@@ -73,6 +79,8 @@ class FakeClock:
         with self._lock:
             self._at += round(seconds * SECOND)
             self._epoch += round(seconds * SECOND)
+        for listener in self._listeners:
+            listener()
 
     def set_back(self, seconds: float) -> None:
         """Set the calendar back (or, if negative, forward), as an operator or a time server does."""

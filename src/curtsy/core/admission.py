@@ -1,111 +1,478 @@
-"""Host, the one record of a host, and its only three changes: admit, settle and amend."""
+"""The only three changes of a host's record: admit, settle and amend.
+
+`admit()` decides before a request, `settle()` writes its consequences, `amend()` is for hands and for robots.txt. All
+are pure: a store runs them as one atomic step each, and may run them again.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
-from curtsy.core.budget import Day
-from curtsy.core.record import Record
+from curtsy.core import breaker
+from curtsy.core.budget import charged, refunded, today
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.host import Host, Place, in_time
+from curtsy.core.message import SECOND, Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.pace import CALM, ROLL, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
+from curtsy.core.policy import TOKEN, Policy
+
+__all__ = [
+    "OVERRIDABLE", "Amendment", "CrawlDelay", "Decision", "Go", "Host", "Late", "Lease", "No", "Override", "Pause",
+    "Place", "Renew", "Reset", "Resume", "Return", "Spend", "Trip", "Wait", "admit", "amend", "forecast", "settle",
+]  # fmt: skip
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A request on its way, as the host's record remembers it."""
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """The right to send one request now, already charged. It is given back by `settle()`."""
 
     number: int
-    """Unique for the host; a release is compare-and-clear by it."""
-
     left_at: int
-    until: int
-    """When the place is free again, though nobody gave it back: its holder must have died."""
+    lasts: float
+    """Seconds after which somebody else may have its place: look before sending."""
+
+    page: bool
+    """Whether a page was charged besides the request."""
+
+    day: tuple[int, int] = (0, 0)
+    """The day that was charged."""
+
+    trial: bool = False
+    """Whether this is the one request that tries a host whose breaker is half open."""
 
 
-class Host(Record, frozen=True, tag="host"):
-    """Everything known of one host: facts, from which each decision is made anew. Instants are microseconds.
+class Go(msgspec.Struct, frozen=True, gc=False):
+    """Leave now."""
 
-    An instant of 0 means never.
+    lease: Lease
+    requests_left: int | None = None
+    """Of today's budget, this request taken off; None for unlimited."""
+
+    pages_left: int | None = None
+
+
+class Wait(msgspec.Struct, frozen=True, gc=False):
+    """Ask again in so many seconds."""
+
+    seconds: float
+    because: str
+    """What is waited for: rate, pause, delay, crawl_delay, adapted, slow_site, rest, in_flight or trial."""
+
+
+class No(msgspec.Struct, frozen=True, gc=False):
+    """Not now, and waiting a moment does not help."""
+
+    reason: Reason
+    retry_after: float | None
+    """Seconds until asking again makes sense; None if that is not known."""
+
+    limit: str = ""
+    """Which limit it was: `requests` or `pages` of the budget."""
+
+    day: int = 0
+    """The first epoch second of the day that is spent."""
+
+
+class Late(msgspec.Struct, frozen=True, gc=False):
+    """The deadline cannot be met; nothing was taken."""
+
+    needed: float
+    """Seconds that it would take at the least."""
+
+
+Decision = Go | Wait | No
+
+FORGIVEN = SECOND // 50
+"""How late a scheduled departure may be and still count as on time."""
+
+
+def admit(
+    host: Host | None,
+    now: Now,
+    policy: Policy,
+    roll: float = 0.0,
+    *,
+    page: bool = True,
+    robots: bool = False,
+    count: int = 1,
+    scheduled: bool = False,
+) -> tuple[Host | None, Decision]:
+    """Decide whether a request may leave now. Go means that it does, already charged; all else changes nothing.
+
+    `page` says that the answer may be a page, `robots` that robots.txt itself is asked for, `roll` in [0, 1) are the
+    dice of the pause that follows, `count` is how many tokens of the rate it takes. `scheduled` keeps a departure that
+    is a little late on its schedule, so that lateness does not add up. Of all that asks for a wait the latest moment
+    wins (C1).
     """
+    at = now.at
+    if host is None:
+        host, given = Host(boot=now.boot, offset=now.epoch - at), None
+    else:
+        given = host = in_time(host, now)
+        if host.overrides:
+            policy = _overridden(policy, host.overrides)
 
-    boot: int = 0
-    """The run of the clock that the instants below belong to."""
+    # What refuses comes first: nobody should wait only to be refused (B13: cooldown, then budget).
+    if host.paused_until and (host.paused_until < 0 or at < host.paused_until):
+        return given, No(Reason.PAUSED, None if host.paused_until < 0 else (host.paused_until - at) / SECOND)
+    trial = False
+    if host.tripped_at and policy.breaker:
+        closes_at = host.tripped_at + host.cooldown
+        if at < closes_at:
+            return given, No(Reason.CIRCUIT_OPEN, (closes_at - at) / SECOND)
+        trial = True
+    if host.crawl_delay > policy.max_crawl_delay * SECOND and not robots:
+        return given, No(Reason.CRAWL_DELAY_TOO_LONG, None)
+    places = host.places
+    if places and any(place.until <= at for place in places):
+        places = tuple(place for place in places if place.until > at)
+    day = None
+    wait_until, because = 0, ""
+    if policy.max_requests_per_day or policy.max_pages_per_day:
+        second = now.epoch // SECOND
+        day = today(host.days, second, policy.calendar)
+        if policy.max_requests_per_day and day.requests >= policy.max_requests_per_day:
+            return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "requests", day.starts)
+        if page and policy.max_pages_per_day and day.pages >= policy.max_pages_per_day:
+            # A request on its way has a page set aside. If it brings none, there is one left after all.
+            if not places:
+                return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "pages", day.starts)
+            wait_until, because = min(place.until for place in places), "in_flight"
 
-    offset: int = 0
-    """What to add to an instant to have the epoch, as of the last write."""
+    if policy.concurrency is not None and len(places) >= policy.concurrency:
+        free_at = sorted(place.until for place in places)[len(places) - policy.concurrency]
+        if free_at > wait_until:
+            wait_until, because = free_at, "in_flight"
+    if trial:
+        for place in places:
+            if place.left_at >= host.tripped_at + host.cooldown and place.until > wait_until:
+                wait_until, because = place.until, "trial"
+    if host.rest_until > at and host.rest_until > wait_until:
+        wait_until, because = host.rest_until, "rest"
+    ready_at = 0
+    if host.sent_at:
+        ready_at, why = _paced(host, policy, count)
+        if ready_at > wait_until:
+            wait_until, because = ready_at, why
+    if wait_until > at:
+        return given, Wait((wait_until - at) / SECOND, because)
 
-    sent_at: int = 0
-    """The last real departure."""
+    number = at if at > host.serial else host.serial + 1
+    sent_at = ready_at if scheduled and at - ready_at < min(policy.interval_us, FORGIVEN) else at
+    if policy.concurrency is not None or trial:
+        places = (*places, Place(number, at, at + policy.lease_us))
+    spent = spent_after(host.spent, sent_at - host.sent_at, policy) + count * TOKEN if policy.interval_ns else 0
+    recent = host.recent
+    if policy.strategy == "sliding_window" and policy.interval_ns:
+        recent = (*recent, *[at] * count)[-int(policy.burst) :]
+    left = msgspec.structs.replace(
+        host,
+        boot=now.boot,
+        offset=now.epoch - at,
+        sent_at=sent_at,
+        roll=int(roll * ROLL),
+        spent=spent,
+        recent=recent,
+        serial=number,
+        places=places,
+        days=host.days if day is None else charged(host.days, day, 1, int(page)),
+    )
+    lease = Lease(
+        number, at, policy.lease_us / SECOND, page and day is not None, (day.starts, day.ends) if day else (0, 0), trial
+    )
+    if day is None:
+        return left, Go(lease)
+    return left, Go(
+        lease,
+        policy.max_requests_per_day - day.requests - 1 if policy.max_requests_per_day else None,
+        max(0, policy.max_pages_per_day - day.pages - int(page)) if policy.max_pages_per_day else None,
+    )
 
-    roll: int = 0
-    """The dice of the pause after it, 0 to 65535."""
 
-    spent: int = 0
-    """Token bucket: millionths of a request that had not flowed back at `sent_at`."""
+def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
+    """The instant from which rate, pause and delays let the next request go, and which of them is the last."""
+    sent_at = host.sent_at
+    latest, why = rate_ready(sent_at, host.spent, host.recent, policy, count), "rate"
+    if policy.pause_us or policy.pause_span_us:
+        paused = sent_at + pause(host.roll, policy)
+        if paused > latest:
+            latest, why = paused, "pause"
+    if sent_at + policy.delay_us > latest:
+        latest, why = sent_at + policy.delay_us, "delay"
+    if sent_at + host.crawl_delay > latest:
+        # A delay too long to wait for is refused above; robots.txt itself is not held up by it for longer than that.
+        held = min(host.crawl_delay, round(policy.max_crawl_delay * SECOND))
+        latest, why = max(latest, sent_at + held), "crawl_delay"
+    if policy.adapt:
+        if sent_at + host.delay > latest:
+            latest, why = sent_at + host.delay, "adapted"
+        slow = sent_at + latency_delay(host.latency, policy)
+        if slow > latest:
+            latest, why = slow, "slow_site"
+    return latest, why
 
-    recent: tuple[int, ...] = ()
-    """Sliding window: the last departures."""
 
-    serial: int = 0
-    """The number of the last place given."""
+def forecast(host: Host | None, now: Now, policy: Policy, ahead: int) -> float:
+    """Seconds that a request with so many others before it must wait at the least."""
+    decision = admit(host, now, policy)[1]
+    wait = round(decision.seconds * SECOND) if isinstance(decision, Wait) else 0
+    gap, spent = max(policy.pause_us, policy.delay_us), 0
+    if host is not None:
+        host = in_time(host, now)
+        if host.overrides:
+            policy = _overridden(policy, host.overrides)
+        gap = max(gap, host.crawl_delay, host.delay if policy.adapt else 0)
+        spent = spent_after(host.spent, now.at - host.sent_at, policy)
+    match policy.strategy:
+        case "token_bucket":
+            missing = max(0, spent + (ahead + 1) * TOKEN - policy.burst_tokens)
+            by_rate = missing * policy.interval_ns // (1000 * TOKEN)
+        case "leaky_bucket":
+            by_rate = wait + ahead * policy.interval_us
+        case "sliding_window":
+            burst = int(policy.burst)
+            by_rate = wait + ahead // burst * (burst * policy.interval_ns // 1000)
+    return max(wait + ahead * gap, by_rate) / SECOND
 
-    places: tuple[Place, ...] = ()
-    """Requests on their way."""
 
-    days: tuple[Day, ...] = ()
-    """What was spent, per day, the latest last."""
+def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+    """Write the consequences of a reply into the host's record.
 
-    closed_before: int = 0
-    """Epoch second before which a day that is not listed counts as spent (a clock set back, long ago)."""
+    Without a lease it is a report by hand (`record_success`, `record_failure`): nothing was charged, so nothing is
+    corrected.
+    """
+    host = Host(boot=now.boot, offset=now.epoch - now.at) if host is None else in_time(host, now)
+    if host.overrides:
+        policy = _overridden(policy, host.overrides)
+    if lease is not None:
+        host = _given_back(host, now, policy, lease, outcome)
+    if outcome.kind is Kind.ABANDONED:
+        return host
+    host = _adapted(host, now, policy, lease, outcome)
+    return _judged(host, now, policy, lease, outcome) if policy.breaker else host
 
-    rest_until: int = 0
-    """Cooldown: the site said when to come back."""
 
-    delay: int = 0
-    """The adapted delay; 0 when not raised."""
+def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:
+    """The place is free; the moment of sending is the real one; what was not used is given back (rule 5).
 
-    calm: int = 0
-    """Successes since the delay last changed."""
+    The pace stays as charged even if nothing was sent: a host that cannot be reached is no reason to hurry.
+    """
+    is_held = any(place.number == lease.number for place in host.places)
+    days, sent_at, recent = host.days, host.sent_at, host.recent
+    # A lease that ran out is a dead holder's: its charge stays, whoever comes back with it.
+    if lease.day != (0, 0) and (is_held or policy.concurrency is None):
+        free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
+        days = refunded(days, *lease.day, int(free), int(lease.page and not outcome.page))
+    if outcome.sent and outcome.sent_ago is not None:
+        really = now.at - round(outcome.sent_ago * SECOND)
+        if sent_at < really <= now.at:
+            if recent and recent[-1] == lease.left_at:
+                recent = (*recent[:-1], really)
+            sent_at = really
+    return msgspec.structs.replace(
+        host,
+        boot=now.boot,
+        offset=now.epoch - now.at,
+        days=days,
+        sent_at=sent_at,
+        recent=recent,
+        places=tuple(place for place in host.places if place.number != lease.number) if is_held else host.places,
+        requests=host.requests + outcome.sent,
+        pages=host.pages + outcome.page,
+        status=outcome.status or host.status,
+    )
 
-    backed_off_at: int = 0
-    """When the delay was last raised: answers to what left before then belong to the same episode."""
 
-    latency: int = 0
-    """The response time, smoothed."""
+def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+    """The host rests if it said so, and its pace follows what it said and how fast it answers."""
+    at, rest = now.at, outcome.rest
+    retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
+    is_trouble = outcome.kind in (Kind.SLOWED, Kind.BLOCKED, Kind.FAILED)
+    if retry_after is not None and is_trouble:
+        rest = max(rest, retry_after)
+    rest_until = max(host.rest_until, at + round(rest * SECOND)) if rest > 0 else host.rest_until
+    latency = host.latency if outcome.latency is None else smoothed(host.latency, round(outcome.latency * SECOND))
+    delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
+    if policy.adapt:
+        if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):
+            if lease is None or lease.left_at >= backed_off_at:  # one step an episode, however many answers say so
+                told = None if retry_after is None else round(retry_after * SECOND)
+                delay, calm, backed_off_at = raised(delay, told, policy), 0, at
+        elif delay and not is_trouble:
+            calm += 1
+            if calm >= CALM:
+                delay, calm = sunk(delay, policy), 0
+    return msgspec.structs.replace(
+        host, rest_until=rest_until, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at
+    )
 
-    crawl_delay: int = 0
-    """What the site's robots.txt asks for."""
 
-    failures: int = 0
-    """Failures in a row."""
+def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+    """What the breaker makes of a reply (Q4, Q5, U6, C2)."""
+    at, left_at = now.at, now.at if lease is None else lease.left_at
+    is_failure, is_block = _meaning(outcome, policy)
+    if host.tripped_at:
+        if left_at < host.tripped_at + host.cooldown:
+            return host  # it left before the trip, or by hand while open: it says nothing new
+        if lease is None:  # a trial that is reported by hand has no lease to give back
+            host = msgspec.structs.replace(host, places=())
+        if is_failure or is_block or outcome.kind is Kind.SLOWED:
+            return _tripped(host, at, policy, outcome.retry_after, host.failed_trials + 1)
+        return msgspec.structs.replace(
+            host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
+        )
+    if left_at < host.closed_at:
+        return host
+    if is_block:
+        return _tripped(host, at, policy, outcome.retry_after, 0)
+    if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
+        return host  # it said when to come back, and that is obeyed
+    window_at, replies, errors = host.window_at, host.replies, host.errors
+    if at - window_at > policy.breaker_window * SECOND:
+        # What the last window saw counts half in this one, and nothing if it is long past.
+        halves = 2 if at - window_at < 2 * policy.breaker_window * SECOND else replies + 1
+        window_at, replies, errors = at, replies // halves, errors // halves
+    failures = host.failures + 1 if is_failure else 0
+    replies, errors = replies + 1, errors + is_failure
+    if is_failure and breaker.too_many(failures, replies, errors, policy):
+        return _tripped(host, at, policy, outcome.retry_after, 0)
+    return msgspec.structs.replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
 
-    tripped_at: int = 0
-    """When the breaker opened; 0 while it is closed."""
 
-    cooldown: int = 0
-    """How long this opening lasts."""
+def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
+    """Whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2)."""
+    if outcome.kind is Kind.BLOCKED:
+        return False, True
+    says_when = outcome.retry_after is not None
+    is_short = outcome.retry_after is not None and outcome.retry_after <= policy.obey_retry_after
+    if outcome.kind is Kind.SLOWED:
+        return False, policy.on_429 == "trip" or (policy.on_429 == "obey" and not is_short)
+    if outcome.kind is Kind.FAILED:
+        if outcome.status == 503 and says_when and policy.on_429 == "obey":
+            return False, not is_short
+        return True, False
+    return False, False
 
-    failed_trials: int = 0
-    """Trials that failed since it first opened."""
 
-    window_at: int = 0
-    replies: int = 0
-    """Replies in the breaker's window."""
+def _tripped(host: Host, at: int, policy: Policy, retry_after: float | None, failed_trials: int) -> Host:
+    return msgspec.structs.replace(
+        host,
+        tripped_at=at,
+        cooldown=breaker.cooldown(failed_trials, retry_after, policy),
+        failed_trials=failed_trials,
+        trips=host.trips + 1,
+        failures=0,
+        window_at=at,
+        replies=0,
+        errors=0,
+    )
 
-    errors: int = 0
-    """Failures among them."""
 
-    paused_until: int = 0
-    """By hand; -1 until resumed."""
+class Reset(msgspec.Struct, frozen=True):
+    """Close the breaker and end every rest, by hand."""
 
-    overrides: tuple[tuple[str, float], ...] = ()
-    """Limits changed by hand, over those of the policy."""
 
-    requests: int = 0
-    """Requests sent, ever."""
+class Trip(msgspec.Struct, frozen=True):
+    """Open the breaker, by hand."""
 
-    pages: int = 0
-    """Pages received, ever."""
 
-    trips: int = 0
-    """Times that the breaker opened, ever."""
+class Pause(msgspec.Struct, frozen=True):
+    """Send nothing for so many seconds; None until it is resumed."""
 
-    status: int = 0
-    """The last status seen; 0 for none."""
+    seconds: float | None = None
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """End a pause."""
+
+
+class Override(msgspec.Struct, frozen=True):
+    """Change some limits of this host for now, over its policy; none given takes all changes back."""
+
+    limits: tuple[tuple[str, float | None], ...] = ()
+
+
+class CrawlDelay(msgspec.Struct, frozen=True):
+    """What the site's robots.txt asks for, in seconds; None if nothing."""
+
+    seconds: float | None
+
+
+class Spend(msgspec.Struct, frozen=True):
+    """Count a request that was sent without being admitted, and perhaps its page (B10)."""
+
+    page: bool = False
+
+
+class Return(msgspec.Struct, frozen=True):
+    """Give back a token of the rate that was not used after all."""
+
+    lease: Lease
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Keep a place for longer: its request is still on its way."""
+
+    lease: Lease
+
+
+Amendment = Renew | Return | Reset | Trip | Pause | Resume | Override | CrawlDelay | Spend
+
+
+def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Host:
+    """Change a record for another reason than a request: by hand, or by what robots.txt says."""
+    host = Host(boot=now.boot, offset=now.epoch - now.at) if host is None else in_time(host, now)
+    edit = msgspec.structs.replace
+    match change:
+        case Renew(lease):
+            until = now.at + policy.lease_us
+            renewed = [
+                msgspec.structs.replace(each, until=until) for each in host.places if each.number == lease.number
+            ]
+            others = [each for each in host.places if each.number != lease.number]
+            return edit(host, places=(*others, *renewed))
+        case Return(lease):
+            # Only while nobody has taken another since: later it would bring two requests together.
+            return edit(host, spent=max(0, host.spent - TOKEN)) if host.serial == lease.number else host
+        case Reset():
+            return edit(
+                host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, rest_until=0,
+                window_at=now.at, replies=0, errors=0, delay=0, calm=0,
+            )  # fmt: skip
+        case Trip():
+            return _tripped(host, now.at, policy, None, host.failed_trials)
+        case Pause(seconds):
+            return edit(host, paused_until=-1 if seconds is None else now.at + round(seconds * SECOND))
+        case Resume():
+            return edit(host, paused_until=0)
+        case Override(limits):
+            _overridden(policy, limits)  # raises if one of them is wrong, before anything is kept
+            return edit(host, overrides=limits)
+        case CrawlDelay(seconds):
+            delay = round((seconds or 0.0) * SECOND)
+            return host if delay == host.crawl_delay else edit(host, crawl_delay=delay)
+        case Spend(page):
+            day = today(host.days, now.epoch // SECOND, policy.calendar)
+            return edit(
+                host,
+                days=charged(host.days, day, 1, int(page)),
+                requests=host.requests + 1,
+                pages=host.pages + page,
+            )
+
+
+OVERRIDABLE = {
+    "qps": float, "burst": float, "concurrency": int, "delay": float, "pause_min": float, "pause_max": float,
+    "max_requests_per_day": int, "max_pages_per_day": int,
+}  # fmt: skip
+"""Limits that can be changed by hand while running, and what kind of number each is."""
+
+
+@lru_cache(maxsize=1024)
+def _overridden(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Policy:
+    for name, _ in limits:
+        if name not in OVERRIDABLE:
+            raise PolicyError(f"{name} cannot be changed while running. These can: {', '.join(OVERRIDABLE)}.")
+    return policy.but(**{name: None if value is None else OVERRIDABLE[name](value) for name, value in limits})

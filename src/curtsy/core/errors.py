@@ -51,6 +51,17 @@ class Reason(StrEnum):
     TOO_SLOW = "too_slow"
     TOO_MANY_REDIRECTS = "too_many_redirects"
     BAD_REDIRECT = "bad_redirect"
+    NOT_WRITTEN = "not_written"
+
+
+REFUSALS = frozenset(
+    {
+        Reason.INVALID_URL, Reason.DOMAIN_DENIED, Reason.PATH_DENIED, Reason.ADDRESS_REFUSED, Reason.ROBOTS_DISALLOWED,
+        Reason.ROBOTS_UNREACHABLE, Reason.CRAWL_DELAY_TOO_LONG, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN,
+        Reason.PAUSED, Reason.DEADLINE, Reason.NOT_IN_CACHE, Reason.CLOSED,
+    }
+)  # fmt: skip
+"""Reasons for which nothing was asked, by our own choice."""
 
 
 class CurtsyError(Exception):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NewType
 from urllib.parse import urljoin
+
+import msgspec
 
 from curtsy.core.errors import InvalidDomain, Reason
 
@@ -19,8 +21,7 @@ SECOND = 1_000_000
 """Microseconds in a second: durations are float seconds outside and integer microseconds in records."""
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(msgspec.Struct, frozen=True, gc=False):
     """The present, as the store that holds the record sees it."""
 
     at: Instant
@@ -51,7 +52,7 @@ class Url:
     domain: str
     """What pace, budget and breaker are kept for: the host, with its port if that is not the scheme's own."""
 
-    credentials: str | None = None
+    credentials: str | None = field(default=None, repr=False)
     """`user:password` as it stood in the URL; never shown and never part of `text`."""
 
     @property
@@ -77,6 +78,7 @@ _URL = re.compile(
 )
 _AUTHORITY = re.compile(r"(?:(?P<user>.*)@)?(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]*))?", re.DOTALL)
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_IPV4_PART = re.compile(r"0x(?P<hex>[0-9a-f]*)|0(?P<octal>[0-7]+)|0|[1-9][0-9]*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -96,23 +98,26 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
     """
     if not isinstance(text, str):
         return InvalidUrl(repr(text)[:100], "it is not text")
+    text = text.strip(_STRIPPED).translate(_DROPPED)
+    if len(text) > MAX_URL:  # before the memo, which must not hold what a hostile page sends by the megabyte
+        return _too_long(text, len(text))
     if base is not None:
         try:
-            text = urljoin(base.text, text.strip(_STRIPPED).translate(_DROPPED))
+            text = urljoin(base.text, text)
         except ValueError as error:
             return InvalidUrl(text, str(error))
     return _parse(text)
 
 
+def _too_long(given: str, length: int) -> InvalidUrl:
+    return InvalidUrl(given[:100] + "…", f"it has {length:,} characters, more than {MAX_URL:,}")
+
+
 @lru_cache(maxsize=4096)
-def _parse(text: str) -> Url | InvalidUrl:
-    given = text
-    text = text.strip(_STRIPPED).translate(_DROPPED)
-    if not text:
+def _parse(given: str) -> Url | InvalidUrl:
+    if not given:
         return InvalidUrl(given, "it is empty")
-    if len(text) > MAX_URL:
-        return InvalidUrl(given[:100] + "…", f"it has {len(text):,} characters, more than {MAX_URL:,}")
-    found = _URL.fullmatch(text)
+    found = _URL.fullmatch(given)
     if found is None or (not found["slashes"] and found["scheme"].lower() not in DEFAULT_PORTS):
         if found is not None and not found["authority"].isdigit() and "." not in found["scheme"]:
             return InvalidUrl(given, f"its scheme is {found['scheme'].lower()}, not http or https")
@@ -139,7 +144,10 @@ def _parse(text: str) -> Url | InvalidUrl:
     target = _resolve_dots(_escape(found["path"].replace("\\", "/"))) or "/"
     if found["query"] is not None:
         target += "?" + _escape(found["query"])
-    return Url(f"{scheme}://{domain}{target}", scheme, host, port, target, domain, parts["user"] or None)
+    text = f"{scheme}://{domain}{target}"
+    if len(text) > MAX_URL:
+        return _too_long(given, len(text))
+    return Url(text, scheme, host, port, target, domain, parts["user"] or None)
 
 
 def _escape(part: str) -> str:
@@ -207,48 +215,64 @@ def _ipv4(host: str) -> str | None:
     """Read an IPv4 address in any of the forms that resolvers take (`127.1`, `0x7f.0.0.1`), as WHATWG's URL does."""
     numbers = []
     for part in host.split("."):
-        try:
-            if part.startswith("0x"):
-                numbers.append(int(part[2:] or "0", 16))
-            elif part.startswith("0") and len(part) > 1:
-                numbers.append(int(part, 8))
-            else:
-                numbers.append(int(part[:11]))
-        except ValueError:
+        found = _IPV4_PART.fullmatch(part)  # int() alone would take 1_0 and 0o7 too
+        if found is None:
             return None
+        if found["hex"] is not None:
+            numbers.append(int(found["hex"] or "0", 16))
+        elif found["octal"] is not None:
+            numbers.append(int(found["octal"], 8))
+        else:
+            numbers.append(int(part[:11]))
     if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
         return None
     value = numbers[-1] + sum(number << 8 * (3 - place) for place, number in enumerate(numbers[:-1]))
     return str(ipaddress.IPv4Address(value))
 
 
-@lru_cache(maxsize=4096)
 def parse_domain(domain: str) -> str:
     """Check and fold a domain as the parts take it: a host, perhaps with a port, and nothing else (L8).
 
     Raises InvalidDomain with the right form in its message.
     """
     if not isinstance(domain, str):
-        raise InvalidDomain(f"domain = {domain!r} must be text. Give a host such as example.com.")
+        raise InvalidDomain(f"domain = {_shown(domain)} must be text. Give a host such as example.com.")
+    return _domain(domain)
+
+
+@lru_cache(maxsize=4096)
+def _domain(domain: str) -> str:
     name = domain.strip()
     if not name:
-        raise InvalidDomain(f"domain = {domain!r} must not be empty. Give a host such as example.com.")
+        raise InvalidDomain(f"domain = {_shown(domain)} must not be empty. Give a host such as example.com.")
     if "://" in name:
-        url = parse_url(name)
-        form = url.domain if isinstance(url, Url) else "example.com"
-        raise InvalidDomain(f"domain = {domain!r} must be a host without a scheme. Write {form!r}.")
+        raise _no_domain(domain, "a host without a scheme", name)
     bare, colon, port = name.rpartition(":")
     if not colon or name.endswith("]") or (":" in bare and not bare.endswith("]")):
         bare, port = name, ""
     elif not port.isdecimal() or not 0 < int(port[:7]) < 65536:
-        raise InvalidDomain(f"domain = {domain!r} must end in a port between 1 and 65535, or in none. Write {bare!r}.")
+        is_url = "@" in name or "/" in port
+        must = "a host and nothing else" if is_url else "a host with a port between 1 and 65535, or with none"
+        raise _no_domain(domain, must, f"http://{name if is_url else bare}")
     host = canonical_host(f"[{bare}]" if ":" in bare and not bare.startswith("[") else bare)
     if host is None:
-        found = parse_url("http://" + name)
-        hint = f" Write {found.domain!r}." if isinstance(found, Url) else " Give a host such as example.com."
-        raise InvalidDomain(f"domain = {domain!r} must be a host and nothing else.{hint}")
+        raise _no_domain(domain, "a host and nothing else", f"http://{name}")
     shown = f"[{host}]" if ":" in host else host
     return f"{shown}:{int(port)}" if port else shown
+
+
+def _no_domain(given: str, must: str, url: str) -> InvalidDomain:
+    """The error for what is no domain, with the right form as far as `url` lets us guess it."""
+    found = parse_url(url)
+    hint = f"Write {found.domain!r}." if isinstance(found, Url) else "Give a host such as example.com."
+    return InvalidDomain(f"domain = {_shown(given)} must be {must}. {hint}")
+
+
+def _shown(given: object) -> str:
+    """What was given, as an error shows it: without credentials, and not by the page (F62)."""
+    if isinstance(given, str) and "@" in given:
+        given = "…" + given[given.rindex("@") :]
+    return f"{given!r:.100}"
 
 
 class Headers:

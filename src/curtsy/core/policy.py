@@ -19,6 +19,13 @@ DAY = 86_400
 """Seconds in a day. No pace is slower than one request a day: to ask never, there is the denylist."""
 
 
+MOST = 1e300
+"""No number in a setting is as large: what lies beyond counts as infinite, whole numbers that no float holds too."""
+
+TOKEN = 1_000_000
+"""One request, in the millionths that a bucket counts."""
+
+
 def rule(name: str, value: object, must: str, default: object = None) -> PolicyError:
     """The error for a value that breaks a rule: the field, the rule, the value given, and what to do."""
     hint = "" if default is None else f" Leave it out to use the default, {default}."
@@ -30,7 +37,7 @@ def number(name: str, value: object, *, least: float = 0.0, most: float = math.i
     bounds = f"a number {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
         bounds += f" and at most {most:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST < value < MOST:
         raise rule(name, value, bounds)
     if value < least or (above and value == least) or value > most:
         raise rule(name, value, bounds)
@@ -48,7 +55,7 @@ class LimitConfig:
     """Tokens that the bucket holds, and starts with. At least 1."""
 
     def __post_init__(self) -> None:
-        number("requests_per_second", self.requests_per_second, above=True)
+        _rate("requests_per_second", self.requests_per_second)
         whole = isinstance(self.burst_capacity, int) and not isinstance(self.burst_capacity, bool)
         if not whole or self.burst_capacity < 1:
             raise rule("burst_capacity", self.burst_capacity, "a whole number of at least 1", 1)
@@ -92,8 +99,8 @@ class Policy:
     qps: float | None = 0.8
     """Requests per second to this host; None for no limit."""
 
-    burst: int = 1
-    """Requests that may go at once after a rest (C3)."""
+    burst: float = 1
+    """Requests that may go at once after a rest (C3). At least 1; whole but for `TokenBucket`, which may hold 1.6."""
 
     strategy: Strategy = "token_bucket"
     """`token_bucket` saves up to `burst` requests; `leaky_bucket` saves nothing, its requests leave evenly;
@@ -192,7 +199,9 @@ class Policy:
     """What a robots.txt that cannot be had means (R6, C5)."""
 
     # Derived, in microseconds, so that a decision does no arithmetic on units.
+    interval_ns: int = field(init=False, repr=False)
     interval_us: int = field(init=False, repr=False)
+    burst_tokens: int = field(init=False, repr=False)
     pause_us: int = field(init=False, repr=False)
     pause_span_us: int = field(init=False, repr=False)
     delay_us: int = field(init=False, repr=False)
@@ -204,21 +213,26 @@ class Policy:
     def __post_init__(self) -> None:
         self._check()
         derive = object.__setattr__
-        interval = 0 if self.qps is None else math.ceil(SECOND / self.qps)
+        # In nanoseconds, rounded up: at a thousand a second a whole microsecond is already a tenth of a percent.
+        nanoseconds = 0 if self.qps is None else math.ceil(1000 * SECOND / self.qps)
+        interval = -(-nanoseconds // 1000)
+        derive(self, "interval_ns", nanoseconds)
         derive(self, "interval_us", interval)
+        derive(self, "burst_tokens", TOKEN if self.strategy == "leaky_bucket" else int(self.burst * TOKEN))
         derive(self, "pause_us", math.ceil(self.pause_min * SECOND))
         derive(self, "pause_span_us", round((self.pause_max - self.pause_min) * SECOND))
         derive(self, "delay_us", math.ceil(self.delay * SECOND))
         derive(self, "max_delay_us", round(self.max_delay * SECOND))
         # A crashed holder's place is free again when its request must have ended (rule 5 of the design).
         derive(self, "lease_us", round((self.timeout + 5) * SECOND))
-        derive(self, "floor_us", max(interval if self.burst == 1 else 0, math.ceil(self.delay * SECOND)))
+        derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, math.ceil(self.delay * SECOND)))
         derive(self, "calendar", calendar(self.zone))
 
     def _check(self) -> None:
         if self.qps is not None:
-            number("qps", self.qps, least=1 / DAY)
-        for name in ("burst", "breaker_failures", "breaker_min_replies"):
+            _rate("qps", self.qps)
+        number("burst", self.burst, least=1)
+        for name in ("breaker_failures", "breaker_min_replies"):
             _whole(name, getattr(self, name), 1)
         for name in ("max_requests_per_day", "max_pages_per_day", "max_redirects", "max_retries"):
             _whole(name, getattr(self, name), 0)
@@ -235,7 +249,7 @@ class Policy:
             number(name, getattr(self, name))
         number("max_retry_after", self.max_retry_after, most=30 * DAY)
         for name in ("timeout", "connect_timeout", "target_latency", "breaker_window", "robots_timeout"):
-            number(name, getattr(self, name), above=True)
+            number(name, getattr(self, name), above=True, most=30 * DAY)
         number("robots_ttl", self.robots_ttl, most=DAY)
         number("breaker_cooldown", self.breaker_cooldown, above=True, most=30 * DAY)
         number("breaker_max_cooldown", self.breaker_max_cooldown, above=True, most=30 * DAY)
@@ -244,8 +258,10 @@ class Policy:
         _one_of("strategy", self.strategy, ("token_bucket", "leaky_bucket", "sliding_window"))
         _one_of("on_429", self.on_429, ("obey", "trip", "retry"))
         _one_of("robots_unreachable", self.robots_unreachable, ("allow", "disallow"))
-        if self.strategy == "sliding_window" and self.burst > 256:
-            raise rule("burst", self.burst, "at most 256 with strategy = sliding_window, which remembers each request")
+        if self.strategy == "sliding_window" and not (self.burst <= 256 and self.burst == int(self.burst)):
+            raise rule(
+                "burst", self.burst, "a whole number up to 256 with sliding_window, which remembers each request"
+            )
 
     def but(self, **changes: Any) -> Self:
         """A copy with some values changed, all of them checked again."""
@@ -265,6 +281,11 @@ class Policy:
 
 POLICY_FIELDS = tuple(each.name for each in fields(Policy) if each.init)
 """The names that a policy can be given, in the order of the reference page."""
+
+
+def _rate(name: str, value: object) -> None:
+    if number(name, value, above=True) < 1 / DAY:
+        raise rule(name, value, "at least one a day (1 / 86400)")
 
 
 def _whole(name: str, value: object, least: int) -> None:
@@ -298,22 +319,26 @@ def matches(pattern: str, target: str) -> bool:
 class Calendar:
     """The days of one time zone, as stretches of epoch seconds. Remembers the last one that was asked for."""
 
-    __slots__ = ("_ends", "_starts", "_zone")
+    __slots__ = ("_last", "_zone")
 
     def __init__(self, zone: tzinfo | None) -> None:
         self._zone = zone
-        self._starts = self._ends = 0
+        self._last = 0, 0  # one value, so that no thread ever reads a mixture of two days
 
     def day_of(self, second: int) -> tuple[int, int]:
-        """When the local day that holds `second` starts and ends, in epoch seconds (23 to 25 hours apart)."""
-        starts, ends = self._starts, self._ends
-        if not starts <= second < ends:
-            date = datetime.fromtimestamp(second, self._zone).date()
-            starts, ends = self._midnight(date.toordinal()), self._midnight(date.toordinal() + 1)
-            self._starts, self._ends = 0, 0  # never a mixture of two days, whatever thread reads them now
-            self._ends = ends
-            self._starts = starts
-        return starts, ends
+        """When the local day that holds `second` starts and ends, in epoch seconds (23 to 25 hours apart).
+
+        A day goes from the first moment that has its date to the first that has the next one's. So days never
+        overlap, even where clocks are set back over midnight and an hour of the old date comes again.
+        """
+        last = self._last
+        if not last[0] <= second < last[1]:
+            day = datetime.fromtimestamp(second, self._zone).date().toordinal()
+            starts, ends = self._midnight(day), self._midnight(day + 1)
+            if ends <= second:
+                starts, ends = ends, self._midnight(day + 2)
+            self._last = last = min(starts, second), ends
+        return last
 
     def _midnight(self, ordinal: int) -> int:
         return math.floor(datetime.fromordinal(ordinal).replace(tzinfo=self._zone).timestamp())
@@ -352,11 +377,16 @@ class Policies:
         entries: Mapping[str, Policy] | Iterable[tuple[str, Policy]] = (),
         *,
         global_qps: float | None = 0.8,
-        global_burst: int = 1,
+        global_burst: float = 1,
         user_agent: str = "curtsy",
     ) -> None:
         self.default = default or Policy()
-        self.entries = {_plain(parse_domain(domain)): policy for domain, policy in dict(entries).items()}
+        self.entries: dict[str, Policy] = {}
+        for domain, policy in entries.items() if isinstance(entries, Mapping) else entries:
+            name = entry_name(domain)
+            if name in self.entries:
+                raise PolicyError(f"there are two entries for {name} (www. makes no difference). Remove one of them.")
+            self.entries[name] = policy
         self.user_agent = user_agent
         """What is sent, and what robots.txt is asked for (U10)."""
         self.overall = UNLIMITED.but(qps=global_qps, burst=global_burst, key="global")
@@ -379,24 +409,34 @@ class Policies:
         self._known[domain] = found
         return found
 
-    def _find(self, domain: str) -> Policy:
+    def entry(self, domain: str) -> str | None:
+        """The name of the most specific entry for a canonical domain; None where the default holds."""
         entries = self.entries
         if not entries:
-            return self.default
+            return None
         name = _plain(domain)
         host, colon, port = name.rpartition(":")
         if not colon or name.endswith("]"):
             host, port = name, ""
         is_address = host.endswith("]") or host.rpartition(".")[2].isdigit()
         while host:
-            if port and (found := entries.get(f"{host}:{port}")):
-                return found
-            if found := entries.get(host):
-                return found
+            if port and f"{host}:{port}" in entries:
+                return f"{host}:{port}"
+            if host in entries:
+                return host
             if is_address:
                 break
             host = host.partition(".")[2]
-        return self.default
+        return None
+
+    def _find(self, domain: str) -> Policy:
+        name = self.entry(domain)
+        return self.default if name is None else self.entries[name]
+
+
+def entry_name(domain: str) -> str:
+    """The name that an entry for `domain` is kept under: canonical, no leading `www.`. Raises InvalidDomain."""
+    return _plain(parse_domain(domain))
 
 
 def _plain(domain: str) -> str:

@@ -1,8 +1,12 @@
-"""What is remembered and what is told: the base of stored records."""
+"""What is remembered and what is told: the base of stored records, and statistics."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -33,3 +37,171 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 WEEK = 7 * 86_400 * SECOND
 """How long what was learned of a host is worth keeping when nothing new comes."""
+
+
+class StatsFields:
+    """Lets a value be read like a mapping too: `stats["total_requests"]`, `dict(stats)`."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.keys():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> list[str]:
+        """The names of the fields."""
+        return [each.name for each in fields(self)]  # type: ignore[arg-type]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values, as they stand in JSON."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRecord(StatsFields):
+    """One fetch, flat: what log, metrics and statistics are told. Durations are seconds."""
+
+    url: str
+    final_url: str
+    """After redirects."""
+
+    domain: str
+    """Of the final URL."""
+
+    method: str
+    status: int | None
+    reason: str | None
+    """Why it did not succeed; None if it did."""
+
+    attempts: int
+    """Requests sent for it, redirects and retries included, robots.txt not."""
+
+    retries: int
+    waited: float
+    """In line, over all attempts."""
+
+    took: float
+    """Altogether, from asking to answering."""
+
+    bytes: int
+    """Of bodies that came over the network."""
+
+    cache: str | None
+    """`hit`, `revalidated` or `stale`; None if the answer is the site's own."""
+
+    robots_line: int | None
+    """The line of robots.txt that decided; None if none did."""
+
+    requests_left: int | None
+    """Of the host's budget of the day; None if that is unlimited or nothing was sent."""
+
+    pages_left: int | None
+    retry_after: float | None
+    at: float
+    """Epoch second at which it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSnapshot(StatsFields):
+    """What a limiter did for one domain, as of one moment (L5)."""
+
+    domain: str
+    total_requests: int
+    delayed_requests: int
+    """Requests that waited more than 10 ms."""
+
+    total_wait_time_ms: float
+    average_wait_time_ms: float
+    """Total wait / delayed requests; 0 if none was delayed."""
+
+    last_request_time: str | None
+    """ISO 8601, UTC; None before the first."""
+
+    delay_rate: float
+    """Delayed / total; 0 without requests."""
+
+    canceled_requests: int
+    """Waits that were cancelled or timed out."""
+
+
+DELAYED_MS = 10.0
+"""A request that waited longer than this was delayed (L5)."""
+
+
+class LimitStats:
+    """Counts of one domain. A count costs well under a microsecond; a snapshot is consistent."""
+
+    __slots__ = ("_canceled", "_delayed", "_last", "_lock", "_total", "_wait_ms", "domain")
+
+    def __init__(self, domain: str) -> None:
+        self.domain = domain
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Start again from nothing."""
+        with self._lock:
+            self._total = self._delayed = self._canceled = 0
+            self._wait_ms = 0.0
+            self._last: int | None = None
+
+    def count(self, epoch: int, waited: float = 0.0, requests: int = 1) -> None:
+        """Count requests that may go, at `epoch` microseconds, after waiting so many seconds."""
+        with self._lock:
+            self._total += requests
+            self._last = epoch
+            if waited * 1000 > DELAYED_MS:
+                self._delayed += requests
+                self._wait_ms += waited * 1000
+
+    def count_canceled(self) -> None:
+        """Count a wait that was given up."""
+        with self._lock:
+            self._canceled += 1
+
+    def snapshot(self) -> StatsSnapshot:
+        """All figures as of one moment."""
+        with self._lock:
+            total, delayed, wait_ms = self._total, self._delayed, self._wait_ms
+            last, canceled = self._last, self._canceled
+        return StatsSnapshot(
+            self.domain,
+            total,
+            delayed,
+            wait_ms,
+            wait_ms / delayed if delayed else 0.0,
+            None if last is None else datetime.fromtimestamp(last / SECOND, UTC).isoformat(timespec="milliseconds"),
+            delayed / total if total else 0.0,
+            canceled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TotalStats(StatsFields):
+    """What a limiter did over all domains (Q6)."""
+
+    total_requests: int = 0
+    """Requests asked for, whether they went or not."""
+
+    blocked_requests: int = 0
+    """Refused because a breaker was open."""
+
+    circuit_breaker_trips: int = 0
+    circuit_breakers_open: int = 0
+    domains: int = 0
+    delayed_requests: int = 0
+    total_wait_time_ms: float = 0.0
+
+    @property
+    def alerts(self) -> tuple[str, ...]:
+        """What somebody should look at (Q10), by name."""
+        found = []
+        if self.circuit_breakers_open:
+            found.append("breaker_open")
+        if self.blocked_requests > 0.1 * self.total_requests:
+            found.append("many_blocked")
+        if self.circuit_breaker_trips > 5:
+            found.append("many_trips")
+        return tuple(found)

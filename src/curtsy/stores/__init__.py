@@ -15,9 +15,13 @@ does. Any text is a key. A store that cannot be read or written raises `StoreErr
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from curtsy.clock import Clock
+from curtsy.core.errors import PolicyError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 
@@ -101,3 +105,107 @@ class AsyncStore(Protocol):
     async def close(self) -> None:
         """Give back what is held open. Idempotent."""
         ...
+
+
+def open_store(url: str | None = None, *, clock: Clock | None = None, shelter: bool = True) -> Store:
+    """Open the store at `url`. None: the one that $CURTSY_STORE names, else a file in the user's state directory.
+
+        memory:                          this process alone
+        sqlite:///state.sqlite           a file, from where we are
+        sqlite:////var/lib/state.sqlite  a file, absolute
+        redis://host:6379/0              a server; also rediss://, unix://, redis+cluster://, redis+sentinel://
+
+    Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory.
+    """
+    kind, place = _parse(url)
+    if kind == "memory":
+        from curtsy.stores.memory import MemoryStore
+
+        return MemoryStore(clock)  # what cannot fail needs no shelter
+    store: Store
+    if kind == "sqlite":
+        from curtsy.stores.sqlite import SQLiteStore
+
+        store = SQLiteStore(place, clock=clock)
+    else:
+        store = _redis().RedisStore(place, clock=clock)
+    if shelter:
+        from curtsy.stores.shelter import Shelter
+
+        store = Shelter(store)
+    return store
+
+
+def open_async_store(url: str | None = None, *, clock: Clock | None = None, shelter: bool = True) -> AsyncStore:
+    """Open the store at `url` for tasks; see `open_store`."""
+    kind, place = _parse(url)
+    if kind == "memory":
+        from curtsy.stores.memory import AsyncMemoryStore
+
+        return AsyncMemoryStore(clock=clock)
+    store: AsyncStore
+    if kind == "sqlite":
+        from curtsy.stores.sqlite import AsyncSQLiteStore
+
+        store = AsyncSQLiteStore(place, clock=clock)
+    else:
+        store = _redis().AsyncRedisStore(place, clock=clock)
+    if shelter:
+        from curtsy.stores.shelter import AsyncShelter
+
+        store = AsyncShelter(store)
+    return store
+
+
+_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+_SCHEMES = ("memory", "sqlite", *_REDIS)
+
+
+def _parse(url: str | None) -> tuple[str, str]:
+    """Which kind of store a URL names (memory, sqlite or redis), and where it is."""
+    if url is None:
+        url = os.environ.get("CURTSY_STORE") or None
+    if url is None:
+        import platformdirs
+
+        return "sqlite", str(platformdirs.user_state_path("curtsy") / "state.sqlite")
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.lower()
+    if not colon or scheme not in _SCHEMES:
+        raise PolicyError(_unknown(url, scheme if colon else ""))
+    if scheme == "memory":
+        return scheme, ""
+    if scheme == "sqlite":
+        place = rest.removeprefix("///")
+        if place == rest or not place:
+            raise PolicyError(
+                f"store = {url!r} must name a file after three slashes. Write sqlite:///state.sqlite for one in this "
+                "directory, sqlite:////var/lib/state.sqlite for an absolute one."
+            )
+        return scheme, os.path.expanduser(place)
+    return "redis", url
+
+
+def _unknown(url: str, scheme: str) -> str:
+    import difflib  # only for the message
+
+    known = ", ".join(f"{each}:" for each in _SCHEMES)
+    nearest = difflib.get_close_matches(scheme, _SCHEMES, 1) if scheme else []
+    if nearest:
+        hint = f" Did you mean {nearest[0]}:?"
+    elif "://" not in url:
+        hint = f" For a file, write sqlite:///{url}."
+    else:
+        hint = ""
+    shown = re.sub(r"//.*@", "//***@", url, flags=re.DOTALL)  # F62: up to the last @, for a password may hold one
+    return f"store = {shown.partition('?')[0]!r} must begin with one of {known}.{hint}"
+
+
+def _redis() -> Any:
+    try:
+        from curtsy.stores import redis
+    except ImportError as error:
+        raise PolicyError(
+            'a Redis store needs the library redis-py, which is missing. Install it: pip install "curtsy[redis]".'
+        ) from error
+    return redis

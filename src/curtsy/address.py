@@ -1,0 +1,181 @@
+"""The address guard: which network addresses may be connected to (U2, F19).
+
+A URL says a name; what is connected to is an address, and only that can be judged. So the guard stands at two places:
+it drops the refused addresses from what a name resolves to, and it looks at every address once more when the socket
+for it is made. The second look is the one that counts: it sees addresses written out in a URL, which are never
+resolved, and it sees the very address that is connected to, so that no later answer of a name server matters.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import DefaultResolver
+
+# The special-purpose registries of IANA (RFC 6890), written out: what `ipaddress` calls global differs between
+# releases of Python. The few anycast services that are reachable inside 192.0.0.0/24 are no web sites.
+_IPV4 = tuple(
+    (ipaddress.IPv4Network(network), kind)
+    for network, kind in (
+        ("127.0.0.0/8", "loopback"),
+        ("10.0.0.0/8", "private"),
+        ("172.16.0.0/12", "private"),
+        ("192.168.0.0/16", "private"),
+        ("169.254.0.0/16", "link-local"),
+        ("100.64.0.0/10", "private (carrier's NAT)"),
+        ("0.0.0.0/32", "unspecified"),
+        ("0.0.0.0/8", "reserved"),
+        ("168.63.129.16/32", "private (Azure's machine service)"),  # looks public, but is the host of the machine
+        ("192.0.0.0/24", "reserved"),
+        ("192.0.2.0/24", "reserved (documentation)"),
+        ("192.88.99.0/24", "reserved (6to4 relays)"),
+        ("198.18.0.0/15", "reserved (benchmarks)"),
+        ("198.51.100.0/24", "reserved (documentation)"),
+        ("203.0.113.0/24", "reserved (documentation)"),
+        ("224.0.0.0/4", "multicast"),
+        ("240.0.0.0/4", "reserved"),
+    )
+)
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All of IPv6 that IANA has given out for the public internet; what lies outside it is refused as a whole."""
+
+_IPV6 = tuple(
+    (ipaddress.IPv6Network(network), kind)
+    for network, kind in (
+        ("::1/128", "loopback"),
+        ("::/128", "unspecified"),
+        ("::/96", "reserved (IPv4-compatible)"),
+        ("fc00::/7", "private"),
+        ("fe80::/10", "link-local"),
+        ("fec0::/10", "private (site-local)"),
+        ("ff00::/8", "multicast"),
+        ("64:ff9b:1::/48", "private (local NAT64)"),
+        # Tunnels carry an IPv4 address of the writer's choice, and no web site lives behind them.
+        ("2001::/32", "reserved (Teredo)"),
+        ("2002::/16", "reserved (6to4)"),
+        ("2001::/23", "reserved"),
+        ("2001:db8::/32", "reserved (documentation)"),
+        ("3fff::/20", "reserved (documentation)"),
+    )
+)
+
+
+class AddressRefused(OSError):
+    """An address that may not be connected to. An OSError, so that it passes through the connector as one."""
+
+    def __init__(self, host: str, address: str, kind: str) -> None:
+        super().__init__(None, f"{host} is {address}, which is {kind}" if host != address else f"{address} is {kind}")
+
+
+def refusal(address: str) -> str | None:
+    """Why an address may not be connected to, as a word or two; None if it is a public one.
+
+    IPv4-mapped and NAT64 addresses are judged by the IPv4 address inside. What is no address is refused.
+    """
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return "not an address"
+    if isinstance(found, ipaddress.IPv6Address):
+        if found not in _MAPPED and found not in _NAT64:
+            kind = next((kind for network, kind in _IPV6 if found in network), None)
+            return kind if kind or found in _UNICAST else "reserved"
+        found = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
+    return next((kind for network, kind in _IPV4 if found in network), None)
+
+
+AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+"""What is asked for when a socket is made: family, type, protocol, name, address (as of `socket.getaddrinfo`)."""
+
+
+def guarded_socket(info: AddressInfo) -> socket.socket:
+    """Make a socket for an address, or raise AddressRefused. Given to the connector as its socket factory."""
+    family, kind, protocol, _, address = info
+    shown = str(address[0])
+    refused = refusal(shown)
+    if refused is not None:
+        raise AddressRefused(shown, shown, refused)
+    return socket.socket(family, kind, protocol)
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolve names as another resolver does, and leave out the addresses that are refused.
+
+    Raises AddressRefused if none is left, and OSError if the name has none.
+    """
+
+    def __init__(self, inner: AbstractResolver) -> None:
+        self._inner = inner
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The permitted addresses of a name."""
+        found = await self._inner.resolve(host, port, family)
+        permitted = [each for each in found if refusal(each["host"]) is None]
+        if found and not permitted:
+            address = found[0]["host"]
+            raise AddressRefused(host, address, refusal(address) or "")
+        return permitted
+
+    async def close(self) -> None:
+        """Close the inner resolver."""
+        await self._inner.close()
+
+
+class TableResolver(AbstractResolver):
+    """Names and their addresses from a table, and no others: for tests, and for sites with no public name."""
+
+    def __init__(self, addresses: Mapping[str, str | Sequence[str]]) -> None:
+        self._addresses = addresses
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses that the table has for a name."""
+        try:
+            found = self._addresses[host]
+        except KeyError:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
+        return [_result(host, port, each) for each in ((found,) if isinstance(found, str) else found)]
+
+    async def close(self) -> None:
+        """Do nothing: a table holds nothing open."""
+
+
+def _result(host: str, port: int, address: str) -> ResolveResult:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+    return ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=flags)
+
+
+def open_resolver(names: AbstractResolver | Mapping[str, str | Sequence[str]] | None) -> AbstractResolver:
+    """A resolver as it was given, one for a table of names, or the system's. Needs a running event loop."""
+    if names is None:
+        return DefaultResolver()
+    return TableResolver(names) if isinstance(names, Mapping) else names
+
+
+async def refused_behind_proxy(host: str, port: int, resolver: AbstractResolver) -> AddressRefused | None:
+    """Judge a host that a proxy will connect to: any refused address refuses it, for the proxy chooses among them.
+
+    A name that cannot be resolved here is let through: behind many proxies only the proxy can. The last word on the
+    address is the proxy's in any case.
+    """
+    try:
+        ipaddress.ip_address(host)
+        addresses = [host]
+    except ValueError:
+        try:
+            addresses = [each["host"] for each in await resolver.resolve(host, port, socket.AF_UNSPEC)]
+        except OSError:
+            return None
+    for address in addresses:
+        if (kind := refusal(address)) is not None:
+            return AddressRefused(host, address, kind)
+    return None

@@ -1,0 +1,451 @@
+"""The everyday way in: `AsyncClient` for tasks, `Client` for threads, `fetch_url()` and `get()` for one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
+from curtsy.clock import FakeClock
+from curtsy.cookies import Cookies
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.flow import Ask, Journey, fetch, rules_for
+from curtsy.core.message import SECOND, Headers, Request, Url
+from curtsy.core.policy import Policies
+from curtsy.core.record import FetchRecord
+from curtsy.core.result import FetchResult
+from curtsy.core.rules import Rules
+from curtsy.download import GIB, DownloadResult, Part
+from curtsy.drive import AsyncDriver
+from curtsy.gate import AsyncGate
+from curtsy.http import AiohttpSender, Sender
+from curtsy.log import LibraryLogger, library_logger
+from curtsy.settings import CacheMode, names_contact
+from curtsy.settings.live import LiveSettings
+from curtsy.stores import AsyncStore, open_async_store
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.stores.pages import PageCache
+from curtsy.surroundings import Surroundings
+from curtsy.tally import Tally, TallySnapshot
+
+_log: LibraryLogger = library_logger("client")
+
+MOST_AT_ONCE = 1000
+"""Fetches that `fetch_many` has under way; what waits in a host's line is one of them."""
+
+
+UNBOUNDED = 2**62
+"""Bytes: more than any disk has."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A fetch under way, and how many wait for it."""
+
+    task: asyncio.Task[FetchResult]
+    wanted: int = 0
+
+
+class AsyncClient:
+    """Fetches politely, for tasks. Ten of them or ten thousand may share one.
+
+    Settings come from files and environment; what is given here goes before them, and any key of the settings'
+    reference may be. `store` is a URL such as `redis://host`, or a store; `cache` a folder, a cache, or False for none.
+    `on_record` is called with the record of each fetch. `clock` may be a `FakeClock`: then waits take no time.
+    """
+
+    def __init__(
+        self,
+        *,
+        preset: str | None = None,
+        config: str | os.PathLike[str] | None = None,
+        store: str | AsyncStore | MemoryStore | None = None,
+        cache: str | os.PathLike[str] | PageCache | bool | None = None,
+        cache_mode: CacheMode | None = None,
+        stale_if_error: float = 0.0,
+        user_agent: str | None = None,
+        allow_private: bool = False,
+        respect_robots: bool = True,
+        max_retries: int | None = None,
+        deadline: float | None = None,
+        on_record: Callable[[FetchRecord], None] | None = None,
+        proxy: str | None = None,
+        verify: bool | str | os.PathLike[str] | ssl.SSLContext = True,
+        cookies: bool = False,
+        sender: Sender | None = None,
+        clock: FakeClock | None = None,
+        alarm: Alarm | None = None,
+        **settings: Any,
+    ) -> None:
+        given = dict(settings)
+        if user_agent is not None:
+            given["user_agent"] = user_agent
+        if allow_private:
+            given["allow_private"] = True
+        if not respect_robots:
+            given["respect_robots"] = False
+        if isinstance(store, str):
+            given["store"] = store
+        self._settings = LiveSettings(config=config, preset=preset, **given)
+        for warning in self._settings.current.warnings:
+            _log.warning(warning)
+        self._deadline = deadline
+        self._on_record = on_record
+        self._store = self._open_store(store, clock)
+        self._owns_store = store is None or isinstance(store, str)
+        self._alarm = alarm or (FakeAlarm(clock) if clock is not None else SystemAlarm())
+        self.gate = AsyncGate(self._store, alarm=self._alarm)
+        if isinstance(self._alarm, FakeAlarm):
+            self._alarm.quiet = lambda: self.gate.lines.out == 0
+        self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
+        mode = cache_mode or self._settings.current.cache_mode
+        self._cache = self._open_cache(cache, mode)
+        self._sender = sender or AiohttpSender(
+            verify=Path(verify) if isinstance(verify, os.PathLike) else verify, proxy=proxy, use_environment=True
+        )
+        self.tally = Tally()
+        self._around = Surroundings(
+            settings=lambda: self._settings.check().policies,
+            now=self._alarm.now,
+            epoch=time.time if clock is None else lambda: clock.now().epoch / SECOND,
+            cache=self._cache,
+            cache_mode="normal" if mode == "off" else mode,
+            stale_if_error=stale_if_error,
+            max_retries=max_retries,
+            told=self._told,
+        )
+        if cookies:
+            self._around.cookies = Cookies(self._around.epoch)
+        self._driver = AsyncDriver(self._around, self._store, self.gate, self._sender, self._later)
+        self._renewing = AsyncDriver(
+            replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
+        )
+        self._flights: dict[object, _Flight] = {}
+        self._is_closed = False
+        if not names_contact(self.policies.user_agent):
+            _log.warning(
+                "The user agent names no contact; add a page or an address where a site's owner can reach you",
+                user_agent=self.policies.user_agent,
+            )
+
+    def _open_store(self, store: str | AsyncStore | MemoryStore | None, clock: FakeClock | None) -> AsyncStore:
+        if isinstance(store, MemoryStore):
+            return AsyncMemoryStore(store)
+        if store is None and clock is not None:
+            return AsyncMemoryStore(MemoryStore(clock))
+        if store is None or isinstance(store, str):
+            return open_async_store(self._settings.current.store, clock=clock)
+        return store
+
+    def _open_cache(self, cache: str | os.PathLike[str] | PageCache | bool | None, mode: str) -> PageCache | None:
+        if cache is False or mode == "off":
+            return None
+        if cache is None or cache is True:
+            from platformdirs import user_cache_path
+
+            cache = self._settings.current.cache_dir or user_cache_path("curtsy", appauthor=False)
+        if isinstance(cache, str | os.PathLike):
+            size = self._settings.current.cache_size
+            path = Path(cache)
+            if path.suffix == ".sqlite":
+                from curtsy.stores.packed import PackedCache
+
+                return PackedCache(path, max_size=UNBOUNDED if size is None else size)
+            from curtsy.stores.disk import DiskCache
+
+            return DiskCache(path, max_size=UNBOUNDED if size is None else size)
+        return cache
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force: files that have changed are read again."""
+        return self._around.policies
+
+    async def fetch(
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        deadline: float | None = None,
+        repeatable: bool | None = None,
+    ) -> FetchResult:
+        """Fetch one URL, when its turn comes. Never raises for what the web does: look at `ok` and `reason`.
+
+        `deadline` is for all of it, in seconds; one that cannot be met is refused at once. `repeatable` says that a
+        request which is not GET or HEAD may be sent again. Tasks that ask for the same page at once share one fetch.
+        """
+        ask = Ask(
+            url,
+            method.upper(),
+            _checked(headers),
+            body,
+            self._deadline if deadline is None else deadline,
+            repeatable,
+        )
+        self._check_open()
+        if ask.method not in ("GET", "HEAD") or body is not None:
+            return await self._driver.run(fetch(ask, self._around))
+        return await self._shared(ask)
+
+    async def _shared(self, ask: Ask) -> FetchResult:
+        """Run a fetch that others may join; it ends early only when the last of them is gone."""
+        key = (ask.method, ask.url, ask.headers.fields, ask.deadline)
+        flight = self._flights.get(key) or self._start(key, self._driver, ask)
+        flight.wanted += 1
+        try:
+            return await asyncio.shield(flight.task)
+        except asyncio.CancelledError:
+            flight.wanted -= 1
+            if not flight.wanted and not flight.task.done():
+                self._land(key, flight)
+                flight.task.cancel()
+                await asyncio.wait([flight.task])
+            raise
+
+    def _start(self, key: object, driver: AsyncDriver, ask: Ask) -> _Flight:
+        flight = self._flights[key] = _Flight(asyncio.ensure_future(driver.run(fetch(ask, driver.surroundings))))
+        flight.task.add_done_callback(lambda _: self._land(key, flight))
+        return flight
+
+    def _land(self, key: object, flight: _Flight) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
+
+    async def fetch_many(
+        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
+    ) -> AsyncIterator[FetchResult]:
+        """Fetch many URLs, and yield each result as it comes. One that fails does not stop the others."""
+        waiting = iter(urls)
+        under_way: set[asyncio.Task[FetchResult]] = set()
+        try:
+            while True:
+                while len(under_way) < at_once and (url := next(waiting, None)) is not None:
+                    under_way.add(asyncio.ensure_future(self.fetch(url, **options)))
+                if not under_way:
+                    return
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+
+    async def download(
+        self, url: str, path: str | os.PathLike[str], *, max_size: int | None = GIB, deadline: float | None = None
+    ) -> DownloadResult:
+        """Save a URL as a file, in its turn; it is there only when whole.
+
+        What an earlier try has left is gone on with, if the server can. The body may be up to `max_size` bytes, and
+        take as long as it likes while it comes at all.
+        """
+        self._check_open()
+        part = Part(url, Path(path), max_size)
+        around = replace(self._around, cache=None)
+        driver = AsyncDriver(around, self._store, self.gate, self._sender)
+        while True:
+            result = await driver.run(fetch(Ask(url, deadline=deadline), around), part)
+            if result.status == 416 and part.size:  # the part is longer than the file: it is another one's
+                part.discard()
+                continue
+            return await asyncio.to_thread(part.result, result)
+
+    async def rules_of(self, url: Url, user_agent: str) -> Rules | None:
+        """The rules of a URL's origin, fetched in its turn if need be; None if not even that may be asked."""
+        policy = self.policies.of(url.domain)
+        request = Request(url, headers=Headers([("User-Agent", user_agent)]))
+        journey = Journey(Ask(url.text), self._around, self._around.now())
+        answer = await self._driver.run(rules_for(request, policy, journey))
+        return answer if isinstance(answer, Rules) else None
+
+    def known_rules(self, origin: str) -> Rules | None:
+        """The rules of an origin that this client knows without asking anybody."""
+        known = self._around.known_rules(origin)
+        return None if known is None else known.rules
+
+    def forget_rules(self) -> None:
+        """Have every origin's rules fetched again."""
+        self._around.forget_rules()
+
+    def stats(self) -> TallySnapshot:
+        """What this client has done so far."""
+        return self.tally.snapshot()
+
+    def _told(self, record: FetchRecord) -> None:
+        self.tally.count(record)
+        words = "Fetched"
+        if record.reason is not None:
+            words = {
+                Reason.ROBOTS_DISALLOWED: "Blocked by robots.txt",
+                Reason.DOMAIN_BUDGET_EXCEEDED: "Domain daily budget exceeded",
+            }.get(Reason(record.reason), "Not fetched")
+        _log.info(words, **record.as_dict())
+        if self._on_record is not None:
+            self._on_record(record)
+
+    def _later(self, ask: Ask) -> bool:
+        """Renew a kept copy when the one who asked has been served with it."""
+        key = ("renew", ask.url)
+        if key not in self._flights:
+            self._start(key, self._renewing, ask)
+        return True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
+
+    async def close(self) -> None:
+        """End what is under way, and give back what is held open. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._sender.close()
+        if self._owns_store:
+            await self._store.close()
+        if self._cache is not None and self._owns_cache:
+            self._cache.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _checked(headers: Mapping[str, str] | None) -> Headers:
+    """The caller's headers; nothing in them may end a line (F26)."""
+    fields = tuple((headers or {}).items())
+    for name, value in fields:
+        if not name or any(letter in name + value for letter in "\r\n\0"):
+            raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")
+    return Headers(fields)
+
+
+class Client:
+    """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="curtsy-client", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+        try:
+            self._client: AsyncClient = self._call(_make(settings))
+        except BaseException:
+            self._stop()
+            raise
+
+    def _call(self, coroutine: Any) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting: what is under way gives everything back
+            future.cancel()
+            raise
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force: files that have changed are read again."""
+        return self._client.policies
+
+    def fetch(self, url: str, **options: Any) -> FetchResult:
+        """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
+        self._check_open()
+        result: FetchResult = self._call(self._client.fetch(url, **options))
+        return result
+
+    def fetch_many(self, urls: Iterable[str], **options: Any) -> Iterator[FetchResult]:
+        """Fetch many URLs, and yield each result as it comes."""
+        self._check_open()
+        results: SimpleQueue[FetchResult | BaseException | None] = SimpleQueue()
+
+        async def run() -> None:
+            try:
+                async for result in self._client.fetch_many(urls, **options):
+                    results.put(result)
+                results.put(None)
+            except BaseException as error:
+                results.put(error)
+                raise
+
+        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            while (result := results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
+        finally:
+            future.cancel()
+
+    def download(self, url: str, path: str | os.PathLike[str], **options: Any) -> DownloadResult:
+        """Save a URL as a file, in its turn; see `AsyncClient.download`."""
+        self._check_open()
+        result: DownloadResult = self._call(self._client.download(url, path, **options))
+        return result
+
+    def stats(self) -> TallySnapshot:
+        """What this client has done so far."""
+        return self._client.stats()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
+
+    def close(self) -> None:
+        """End what is under way, and give back what is held open. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._call(self._client.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _make(settings: dict[str, Any]) -> AsyncClient:
+    return AsyncClient(**settings)
+
+
+async def fetch_url(url: str, **settings: Any) -> FetchResult:
+    """Fetch one URL politely, with a client of its own; pace and budgets are those of the default store."""
+    async with AsyncClient(**settings) as client:
+        return await client.fetch(url)
+
+
+def get(url: str, **settings: Any) -> FetchResult:
+    """Fetch one URL politely, blocking, with a client of its own."""
+    with Client(**settings) as client:
+        return client.fetch(url)

@@ -1,0 +1,191 @@
+"""The open connections of one event loop: aiohttp's session, taught what it does not do by itself.
+
+Three things are taught by a small subclass each, because aiohttp has no setting for them:
+
+- `Hop` (a request) stamps the moment at which the head was handed to the socket, and nothing is stamped if it was not.
+- `Wire` (a connection) counts the bytes of a head, interim answers included, and ends one that has no end.
+- `Connections` keeps no more than some idle connections in all, the latest used; aiohttp bounds only the busy ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from contextvars import ContextVar
+from functools import lru_cache, partial
+from typing import Any
+
+import aiohttp
+from aiohttp import ClientRequest, ClientResponse
+from aiohttp.abc import AbstractResolver, AbstractStreamWriter
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.streams import StreamReader
+
+from curtsy.address import GuardedResolver, guarded_socket
+
+MAX_FIELDS = 1000
+"""Header fields in an answer; real sites stay below a hundred."""
+
+KEEP_ALIVE = 30.0
+"""Seconds for which an idle connection is kept: a few turns of a polite pace."""
+
+DNS_TTL = 60
+"""Seconds for which an address is remembered."""
+
+
+class HeadTooLarge(aiohttp.ClientError):
+    """The head of an answer, with all interim answers before it, is larger than allowed."""
+
+
+class Departure:
+    """What its connection tells of one request."""
+
+    __slots__ = ("max_head", "sent_at", "wire")
+
+    def __init__(self, max_head: int) -> None:
+        self.max_head = max_head
+        self.sent_at: float | None = None
+        """When the request was written, by `time.monotonic()`; None if it was not."""
+
+        self.wire: Wire | None = None
+        """The connection that it went over."""
+
+
+DEPARTING: ContextVar[Departure] = ContextVar("curtsy.departing")
+"""The departure of the present task: aiohttp makes its request objects itself and hands nothing through to them."""
+
+
+class Hop(ClientRequest):
+    """A request that stamps its departure when it is written."""
+
+    async def send(self, conn: Connection) -> ClientResponse:
+        """Write the request. After the write, not before: a pause counted from the stamp is then never too short."""
+        departure = DEPARTING.get()
+        if isinstance(conn.protocol, Wire):
+            departure.wire = conn.protocol
+            departure.wire.begin(departure.max_head)
+        answer = await super().send(conn)
+        departure.sent_at = time.monotonic()
+        return answer
+
+    async def write_bytes(
+        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
+    ) -> None:
+        """Write a request with a body, which aiohttp does in a task of its own, after `send()`."""
+        await super().write_bytes(writer, conn, content_length)
+        DEPARTING.get().sent_at = time.monotonic()
+
+
+class Wire(ResponseHandler):
+    """A connection that gives up on heads without end."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle: dict[Wire, None]) -> None:
+        super().__init__(loop)
+        self._idle = idle
+        self._in_head = False
+        self.head_left = 0
+        """Bytes of head that may still come; not below 0 if all that came with it was small enough, too."""
+
+    def begin(self, max_head: int) -> None:
+        """A request goes out: an answer of at most `max_head` bytes of head may come."""
+        self._idle.pop(self, None)
+        self._in_head = True
+        self.head_left = max_head
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came. aiohttp limits each line and their number, but not their sum, nor interim answers."""
+        if self._in_head:
+            self.head_left -= len(data)
+        super().data_received(data)
+        if self._in_head and self.head_left < 0:
+            self._in_head = False
+            self.set_exception(HeadTooLarge())
+            if self.transport is not None:
+                self.transport.abort()
+
+    def feed_data(self, data: tuple[Any, StreamReader], size: int = 0) -> None:
+        """An answer's head is complete; after an interim one (103 …) the real one is still to come."""
+        if not 100 <= data[0].code < 200:
+            self._in_head = False
+        super().feed_data(data, size)
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """The answer cannot be read. aiohttp tells whoever waits for a head; a body's reader would wait on (F08)."""
+        super().set_exception(exc, *cause)
+        body = self._payload
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(exc, *cause)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone. aiohttp would take a reset for the end of a body that has no announced length."""
+        self._idle.pop(self, None)
+        body = self._payload
+        if exc is not None and body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError("the connection broke"), exc)
+        super().connection_lost(exc)
+
+
+class Connections:
+    """A pool of connections, guarded or open. Made and used within one event loop."""
+
+    def __init__(
+        self, *, guarded: bool, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most_idle: int
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        idle: dict[Wire, None] = {}
+
+        def wire() -> ResponseHandler:
+            return Wire(loop, idle)
+
+        self._idle = idle
+        self._most_idle = most_idle
+        connector = self._connector = aiohttp.TCPConnector(
+            resolver=GuardedResolver(resolver) if guarded else resolver,
+            socket_factory=guarded_socket if guarded else None,
+            ssl=verify,
+            limit=0,  # the sender counts those in flight, so that waiting for one is no time of the site's
+            keepalive_timeout=KEEP_ALIVE,
+            ttl_dns_cache=DNS_TTL,
+        )
+        connector._factory = partial(wire)
+        self.session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            request_class=Hop,
+            auto_decompress=False,
+            raise_for_status=False,
+            max_headers=MAX_FIELDS,
+        )
+        # aiohttp would send a GET a second time, unseen, if the first found its connection closed (RFC 9110, 9.2.2).
+        # Every request has to be admitted and counted, so asking again is the flow's decision.
+        self.session._retry_connection = False
+
+    def rest(self, wire: Wire) -> None:
+        """An exchange is over: if its connection lives, it is idle now, and the longest idle may have to go."""
+        if not wire.is_connected():
+            return
+        self._idle[wire] = None
+        if len(self._idle) > self._most_idle:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            oldest.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.session.close()
+
+    def abandon(self) -> None:
+        """Leave all connections as they are, in the child of a fork: they are the parent's.
+
+        Closing them would take them out of the parent's event loop, which shares its epoll with ours.
+        """
+        self.session.detach()
+        self._connector._closed = True
+
+
+@lru_cache(maxsize=256)
+def connect_limit(seconds: float) -> aiohttp.ClientTimeout:
+    """The time for name, connection and TLS handshake together; the time of the whole is kept by the sender."""
+    return aiohttp.ClientTimeout(total=None, connect=seconds)

@@ -1,0 +1,114 @@
+"""Cookies, for those who ask for them: kept per host, never sent to another, and bounded (F64)."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from curtsy.core.dates import http_date
+from curtsy.core.message import Headers, Url
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
+_VALUE = re.compile(r"[\x21-\x3a\x3c-\x7e ]{0,4096}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """One cookie of one host."""
+
+    name: str
+    value: str
+    path: str
+    is_secure: bool
+    expires: float | None
+    """Epoch second; None for as long as the jar lasts."""
+
+
+class Cookies:
+    """A jar. Every cookie belongs to the very host that set it: a `Domain` only narrows who may set it.
+
+    At most 50 a host, 4 KiB each, 1,000 hosts: the oldest go first. It is never written anywhere.
+    """
+
+    PER_HOST, HOSTS = 50, 1000
+
+    def __init__(self, epoch: Callable[[], float]) -> None:
+        self._epoch = epoch
+        self._lock = threading.Lock()
+        self._hosts: OrderedDict[str, OrderedDict[tuple[str, str], Cookie]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(len(jar) for jar in self._hosts.values())
+
+    def header_for(self, url: Url) -> str | None:
+        """The `Cookie` header for a URL, longest paths first (RFC 6265, 5.4); None if there is nothing to send."""
+        with self._lock:
+            jar = self._hosts.get(url.domain)
+            if not jar:
+                return None
+            now, path = self._epoch(), url.target.partition("?")[0]
+            for key in [key for key, each in jar.items() if each.expires is not None and each.expires <= now]:
+                del jar[key]
+            sent = [
+                each
+                for each in jar.values()
+                if _is_under(path, each.path) and (url.scheme == "https" or not each.is_secure)
+            ]
+        sent.sort(key=lambda each: -len(each.path))
+        return "; ".join(f"{each.name}={each.value}" for each in sent) or None
+
+    def take(self, url: Url, headers: Headers) -> None:
+        """Keep what an answer sets, as far as it may."""
+        for line in headers.all("set-cookie"):
+            cookie = self._read(line, url)
+            if cookie is not None:
+                self._put(url.domain, cookie)
+
+    def _put(self, domain: str, cookie: Cookie) -> None:
+        with self._lock:
+            jar = self._hosts.setdefault(domain, OrderedDict())
+            self._hosts.move_to_end(domain)
+            jar.pop((cookie.name, cookie.path), None)
+            if cookie.expires is None or cookie.expires > self._epoch():
+                jar[cookie.name, cookie.path] = cookie
+            if len(jar) > self.PER_HOST:
+                jar.popitem(last=False)
+            if len(self._hosts) > self.HOSTS:
+                self._hosts.popitem(last=False)
+
+    def _read(self, line: str, url: Url) -> Cookie | None:
+        """Read a `Set-Cookie` field (RFC 6265, 5.2); None if it is not for this host, too large or illegible."""
+        pair, *attributes = line.split(";")
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or len(pair) > 4096:
+            return None
+        path, is_secure, expires, max_age = "", False, None, None
+        for attribute in attributes:
+            key, _, said = (part.strip() for part in attribute.partition("="))
+            match key.lower():
+                case "domain" if domain := said.lower().lstrip("."):
+                    if url.host != domain and not url.host.endswith("." + domain):
+                        return None
+                case "path" if said.startswith("/"):
+                    path = said
+                case "secure":
+                    is_secure = True
+                case "expires":
+                    expires = http_date(said)
+                case "max-age" if re.fullmatch(r"-?\d{1,12}", said):
+                    max_age = int(said)
+        if is_secure and url.scheme != "https":
+            return None
+        if name.startswith("__Secure-") and not is_secure:
+            return None
+        until = expires if max_age is None else self._epoch() + max_age
+        default = url.target.partition("?")[0].rpartition("/")[0] or "/"
+        return Cookie(name, value, path or default, is_secure, until)
+
+
+def _is_under(path: str, cookie_path: str) -> bool:
+    """Whether a path lies within a cookie's (RFC 6265, 5.1.4)."""
+    return path == cookie_path or path.startswith(cookie_path.removesuffix("/") + "/")

@@ -1,0 +1,47 @@
+"""Breaker: leave a failing host alone, then try it once.
+
+closed ──(failures in a row, too many errors, a block)──▶ open ──(cooldown over)──▶ half-open
+   ▲                                                       ▲                          │  │
+   └──────────────(the one trial succeeded)────────────────┼──────────────────────────┘  │
+                                                           └──(it failed: twice as long)──┘
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from curtsy.core.message import SECOND
+from curtsy.core.policy import Policy
+
+
+class State(StrEnum):
+    """Where a breaker stands."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+def state(tripped_at: int, cooldown: int, at: int) -> State:
+    """Where a breaker that opened at `tripped_at` for `cooldown` stands now."""
+    if not tripped_at:
+        return State.CLOSED
+    return State.OPEN if at < tripped_at + cooldown else State.HALF_OPEN
+
+
+def cooldown(failed_trials: int, retry_after: float | None, policy: Policy) -> int:
+    """How long it stays open, in microseconds: doubled by each failed trial, and at least what the site said.
+
+    max(min(cooldown x 2^failed_trials, max_cooldown), retry_after)
+    """
+    doubled = policy.breaker_cooldown * float(1 << min(failed_trials, 20))
+    longest = max(policy.breaker_cooldown, policy.breaker_max_cooldown)
+    return round(max(min(doubled, longest), min(retry_after or 0.0, policy.max_retry_after)) * SECOND)
+
+
+def too_many(failures: int, replies: int, errors: int, policy: Policy) -> bool:
+    """Whether failures in a row, or the share of errors in the window, say that it must open."""
+    if failures >= policy.breaker_failures:
+        return True
+    rate = policy.breaker_error_rate
+    return rate is not None and replies >= policy.breaker_min_replies and errors >= rate * replies

@@ -1,0 +1,390 @@
+"""What a kept copy is good for: fresh, stale or absent; and what of a reply may be kept (RFC 9111, private cache).
+
+    found = freshness(entry, request, now)           # before anything is sent
+    ...                                              # send found.conditional(request) if it is stale
+    match absorb(found, request, reply, now): ...    # store, refresh, drop, or leave things as they are
+
+Everything that a response says about itself is read once, when it is kept; a hit compares a few numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from curtsy.core.cachecontrol import Directives, delta_seconds, directives
+from curtsy.core.dates import http_date
+from curtsy.core.message import Failure, Headers, Reply, Request, Response
+
+Mode = Literal["normal", "refresh", "revalidate", "offline"]
+"""`normal`: by RFC 9111. `refresh`: always ask, as if nothing were kept. `revalidate`: always ask, with validators, as
+N6 has it. `offline`: never ask; whatever is kept will do, however old."""
+
+Fields = tuple[tuple[str, str], ...]
+"""Header fields in order."""
+
+KEPT = frozenset({200, 203, 204, 300, 301, 308, 404, 410})
+"""Statuses that may be kept though the response says nothing about it (RFC 9110, 15.1), as far as they are answers.
+206 is not: a part is not the page. Without a lifetime such a copy is still good for validators and for `offline`."""
+
+KEPT_IF_SAID = frozenset({302, 303, 307})
+"""Statuses that are kept only if the response gives itself a lifetime."""
+
+HEURISTIC_SHARE = 0.1
+"""Of the time since the page last changed: how long it is taken to stay, if it does not say (RFC 9111, 4.2.2)."""
+
+HEURISTIC_MOST = 86_400.0
+"""Seconds: a guess is never longer than a day."""
+
+SKEW = 60.0
+"""Seconds that a copy may come from the future: clocks are corrected by less. Beyond that its age is unknown."""
+
+# A request that has conditions or a range of its own is between its maker and the site: no kept copy answers it.
+_OWN_CONDITIONS = frozenset(
+    {"range", "if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range"}
+)
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+# RFC 9111, 3.1, and what is secret or belongs to one exchange: cookies live in the cookie store only (F62).
+_NOT_KEPT = frozenset(
+    {
+        "connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade",
+        "proxy-authenticate", "proxy-authorization", "proxy-authentication-info",
+        "www-authenticate", "authentication-info", "set-cookie", "set-cookie2",
+    }
+)  # fmt: skip
+# RFC 9111, 3.2: they describe the body that we hold, decoded, and a 304 has none.
+_OF_THE_BODY = frozenset({"content-length", "content-encoding", "content-range", "content-type"})
+# Quoted as it should be, or bare as some servers write it; nothing that could end a header line, and no `*`, which
+# sent back would mean "any page" (F15).
+_ETAG = re.compile(r'(?:W/)?"[\x20\x21\x23-\x7e\x80-\xff]{0,1000}"|[A-Za-z0-9._:+/=-]{1,1000}')
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """All that is known of a kept page but its body. Times are epoch seconds."""
+
+    url: str
+    """Without credentials. As read from a disk, its secrets may be masked: what identifies a page is `url_sha256`."""
+
+    url_sha256: str
+    status: int
+    headers: Fields
+    """As they came, less what is never kept: cookies, credentials, and what concerned the connection."""
+
+    body_sha256: str
+    body_size: int
+    fetched_at: float
+    """When the answer, or the last 304, came."""
+
+    age: float = 0.0
+    """How old it already was then (RFC 9111, 4.2.3)."""
+
+    lifetime: float = 0.0
+    """The age up to which it may be used without asking; 0 if the site wants to be asked each time."""
+
+    etag: str | None = None
+    last_modified: str | None = None
+    must_revalidate: bool = False
+    """Never to be used stale."""
+
+    immutable: bool = False
+    """While fresh, a reload (`max-age=0`) need not ask (RFC 8246)."""
+
+    stale_if_error: float = 0.0
+    """Seconds beyond its lifetime that it may stand in for an answer that failed (RFC 5861)."""
+
+    stale_while_revalidate: float = 0.0
+    """Seconds beyond its lifetime that it may be used while a new one is asked for."""
+
+    vary: tuple[str, ...] = ()
+    """The request headers, lower-case, that the answer depends on."""
+
+    variant: str = ""
+    """A hash of what the request had in them; empty if it depends on nothing."""
+
+    encoding: str | None = None
+    """The character encoding that the text was found to have, if somebody looked."""
+
+
+class Fresh(msgspec.Struct, frozen=True, gc=False):
+    """The kept copy is the answer; nothing is sent."""
+
+    entry: Entry
+    age: float
+    """Seconds, as for the `Age` header; infinite if the calendar was set back and it cannot be told."""
+
+    is_stale: bool = False
+    """It is past its lifetime, and the caller said that this will do."""
+
+
+class Stale(msgspec.Struct, frozen=True, gc=False):
+    """There is a copy, but the site is to be asked whether it still holds."""
+
+    entry: Entry
+    age: float
+    validators: Fields
+    """`If-None-Match` and `If-Modified-Since`; empty if the copy has none, so that the whole page will come."""
+
+    may_serve_meanwhile: bool = False
+    """The copy may be given out at once, if the site is asked afterwards."""
+
+    may_serve_on_error: bool = False
+    """The copy may stand in if asking fails (no answer, or 500, 502, 503, 504)."""
+
+    def conditional(self, request: Request) -> Request:
+        """The request with the validators added."""
+        headers = Headers((*request.headers.fields, *self.validators))
+        return Request(request.url, request.method, headers, request.body)
+
+
+class Absent(msgspec.Struct, frozen=True, gc=False):
+    """No kept copy is of use."""
+
+    may_ask: bool = True
+    """False if the caller wants an answer from the cache or none (`offline`, `only-if-cached`)."""
+
+
+Freshness = Fresh | Stale | Absent
+
+
+class Store(msgspec.Struct, frozen=True, gc=False):
+    """Keep this page, in place of any that is kept."""
+
+    entry: Entry
+    body: bytes
+
+
+class Refresh(msgspec.Struct, frozen=True, gc=False):
+    """The kept body holds (304): answer with it, and renew what is known of it."""
+
+    entry: Entry
+
+
+class Drop(msgspec.Struct, frozen=True, gc=False):
+    """Forget the kept copy, if any: something newer may not be kept. After a 304 it still answers this request."""
+
+
+class Leave(msgspec.Struct, frozen=True, gc=False):
+    """Change nothing in what is kept."""
+
+
+class Unusable(msgspec.Struct, frozen=True, gc=False):
+    """A 304 for something that we do not hold (F15): a failure of the fetch. A copy that is kept is to be dropped."""
+
+    why: str
+
+
+Absorbed = Store | Refresh | Drop | Leave | Unusable
+
+_ASK, _MISS = Absent(), Absent(may_ask=False)
+
+
+def freshness(
+    entry: Entry | None, request: Request, now: float, mode: Mode = "normal", stale_if_error: float = 0.0
+) -> Freshness:
+    """Judge the kept copy of the request's URL at epoch second `now`.
+
+    `stale_if_error` is the user's own permission, in seconds beyond the lifetime, besides the site's.
+    """
+    headers = request.headers
+    if request.method not in ("GET", "HEAD") or request.body is not None or not _OWN_CONDITIONS.isdisjoint(headers):
+        return _MISS if mode == "offline" else _ASK
+    wish = directives(headers.get("cache-control"))
+    may_ask = not (mode == "offline" or wish.only_if_cached)
+    if entry is None or mode == "refresh" or variant_of(entry.vary, request) != entry.variant:
+        return _ASK if may_ask else _MISS
+    resident = now - entry.fetched_at
+    if resident < 0:  # the calendar was set back: how long the copy has been here is not known
+        resident = 0.0 if resident >= -SKEW else math.inf
+    age = entry.age + resident
+    staleness = age - entry.lifetime
+    if mode == "offline":
+        return Fresh(entry, age, staleness >= 0)
+    if mode == "normal" and _is_usable(entry, wish, age, staleness):
+        return Fresh(entry, age, staleness >= 0)
+    if not may_ask:
+        return _MISS
+    if request.method == "HEAD":  # a 304 would leave it without the headers it asked for
+        return _ASK
+    is_bound = entry.must_revalidate or wish.no_cache
+    is_choosy = mode != "normal" or wish.max_age is not None or wish.min_fresh > 0
+    return Stale(
+        entry,
+        age,
+        validators(entry),
+        may_serve_meanwhile=not (is_bound or is_choosy) and entry.stale_while_revalidate > max(0.0, staleness),
+        may_serve_on_error=not is_bound
+        and max(entry.stale_if_error, wish.stale_if_error, stale_if_error) > max(0.0, staleness),
+    )
+
+
+def _is_usable(entry: Entry, wish: Directives, age: float, staleness: float) -> bool:
+    """Whether both sides let the copy be used without asking (RFC 9111, 4.2 and 5.2.1)."""
+    if wish.no_cache or staleness + wish.min_fresh >= (0 if entry.must_revalidate else wish.max_stale):
+        return False
+    return wish.max_age is None or age <= wish.max_age or (entry.immutable and staleness < 0)
+
+
+def validators(entry: Entry) -> Fields:
+    """The conditions that ask whether a copy still holds."""
+    fields = (("If-None-Match", entry.etag), ("If-Modified-Since", entry.last_modified))
+    return tuple((name, value) for name, value in fields if value is not None)
+
+
+def variant_of(vary: Iterable[str], request: Request) -> str:
+    """A hash of what the request has in the headers that the answer depends on; empty if it depends on nothing.
+
+    Credentials and cookies always count, whatever `Vary` says: this cache may serve several programs, and what one
+    login was shown is not for another. The hash is short enough to say nothing of a good password.
+    """
+    headers = request.headers
+    values = [(name, headers.get(name)) for name in vary]
+    values += [(name, secret) for name in ("authorization", "cookie") if (secret := headers.get(name)) is not None]
+    if request.url.credentials is not None:
+        values.append(("credentials", request.url.credentials))
+    if not values:
+        return ""
+    # Blanks around and inside a value do not matter (RFC 9111, 4.1); an absent field is not an empty one.
+    plain = sorted((name, None if value is None else " ".join(value.split())) for name, value in values)
+    return hashlib.sha256(repr((request.url.text, plain)).encode()).hexdigest()[:16]
+
+
+def absorb(found: Freshness, request: Request, reply: Reply, now: float, encoding: str | None = None) -> Absorbed:
+    """Say what becomes of the kept copy after a reply that came at epoch second `now`.
+
+    `found` is what `freshness()` said before the request was sent, `request` the one without our validators. After a
+    304 to a `Stale` the kept body answers the request, whatever comes out but `Unusable`.
+    """
+    if isinstance(reply, Failure):
+        return Leave()
+    if request.method not in _SAFE:  # RFC 9111, 4.4: it has changed the page
+        return Drop() if 200 <= reply.status < 400 else Leave()
+    if request.body is not None or not _OWN_CONDITIONS.isdisjoint(request.headers):
+        return Leave()
+    is_secret = directives(request.headers.get("cache-control")).no_store
+    if reply.status == 304:
+        renewed = _renew(found, request, reply, now)
+        return Leave() if is_secret and isinstance(renewed, Refresh) else renewed
+    if request.method != "GET" or is_secret:
+        return Leave()
+    if reply.status not in KEPT and reply.status not in KEPT_IF_SAID:
+        return Leave()
+    entry = entry_of(request, reply, now, encoding)
+    return Drop() if entry is None else Store(entry, reply.body)
+
+
+def entry_of(request: Request, reply: Response, now: float, encoding: str | None = None) -> Entry | None:
+    """The entry of a page that came at `now`, or None if it may not be kept."""
+    body = reply.body
+    headers = Headers(_kept(reply.headers))
+    if 300 < reply.status < 400 and "location" not in headers:
+        return None
+    body_sha256 = hashlib.sha256(body).hexdigest()
+    entry = _entry(request, reply.status, headers, reply, now, body_sha256, len(body), encoding)
+    if entry is not None and reply.status in KEPT_IF_SAID and not entry.lifetime:
+        return None
+    return entry
+
+
+def _renew(found: Freshness, request: Request, reply: Response, now: float) -> Refresh | Drop | Unusable:
+    """Freshen the kept copy by a 304 (RFC 9111, 4.3.4)."""
+    if not isinstance(found, Stale) or not found.validators:
+        return Unusable("the site answered 304 (not modified), but was not asked whether the page had changed")
+    old = found.entry
+    etag = usable_etag(reply.headers.get("etag"))
+    if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
+        return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
+    renewed = [(name, value) for name, value in _kept(reply.headers) if name.lower() not in _OF_THE_BODY]
+    names = {name.lower() for name, _ in renewed} | {"age"}
+    headers = Headers((*((name, value) for name, value in old.headers if name.lower() not in names), *renewed))
+    entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
+    return Drop() if entry is None else Refresh(entry)
+
+
+def _entry(
+    request: Request,
+    status: int,
+    headers: Headers,
+    reply: Response,
+    now: float,
+    body_sha256: str,
+    body_size: int,
+    encoding: str | None,
+) -> Entry | None:
+    """Read all that `headers` say, as of the exchange that `reply` ended."""
+    said = directives(headers.get("cache-control"))
+    vary = tuple(sorted({name.strip().lower() for name in (headers.get("vary") or "").split(",")} - {""}))
+    if said.no_store or "*" in vary:
+        return None
+    # RFC 9111, 4.2.3. The moment of the answer is that of its head, `latency` after the request.
+    came_at = now - max(0.0, reply.sent_ago - reply.latency)
+    sent_date = http_date(reply.headers.get("date"))
+    date = came_at if sent_date is None else sent_date
+    told_age = delta_seconds((reply.headers.get("age") or "").partition(",")[0]) or 0
+    last_modified = headers.get("last-modified")
+    modified_at = http_date(last_modified)
+    lifetime = 0.0 if said.no_cache else _lifetime(said, headers.get("expires"), status, date, modified_at)
+    return Entry(
+        url=request.url.text,
+        url_sha256=url_sha256(request.url.text),
+        status=status,
+        headers=headers.fields,
+        body_sha256=body_sha256,
+        body_size=body_size,
+        fetched_at=round(came_at, 3),
+        age=round(max(0.0, came_at - date, told_age + reply.latency), 3),
+        lifetime=lifetime,
+        etag=usable_etag(headers.get("etag")),
+        last_modified=None if modified_at is None else last_modified,
+        # `no-cache` is a lifetime of nothing, and no staleness allowed.
+        must_revalidate=said.must_revalidate or said.no_cache,
+        immutable=said.immutable,
+        stale_if_error=said.stale_if_error,
+        stale_while_revalidate=said.stale_while_revalidate,
+        vary=vary,
+        variant=variant_of(vary, request),
+        encoding=encoding,
+    )
+
+
+def _lifetime(said: Directives, expires: str | None, status: int, date: float, modified_at: float | None) -> float:
+    """Seconds that a response stays fresh (RFC 9111, 4.2.1 and 4.2.2)."""
+    if said.max_age is not None:
+        return float(said.max_age)
+    if expires is not None:  # `0`, `-1` and whatever else is no date mean "already past" (RFC 9111, 5.3)
+        expires_at = http_date(expires)
+        return 0.0 if expires_at is None else max(0.0, expires_at - date)
+    if status in KEPT and modified_at is not None:
+        return min(HEURISTIC_MOST, max(0.0, date - modified_at) * HEURISTIC_SHARE)
+    return 0.0
+
+
+def _kept(headers: Headers) -> list[tuple[str, str]]:
+    """The fields that may be kept."""
+    dropped = _NOT_KEPT
+    if connection := headers.get("connection"):
+        dropped = dropped | {name.strip().lower() for name in connection.split(",")}
+    return [(name, value) for name, value in headers.fields if name.lower() not in dropped and _is_text(name + value)]
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8: raw bytes that a sender could not decode cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def usable_etag(text: str | None) -> str | None:
+    """The validator, or None if it is none that could be sent back (F15)."""
+    return text if text is not None and _ETAG.fullmatch(text) else None
+
+
+def url_sha256(text: str) -> str:
+    """What identifies a page: its canonical URL, hashed."""
+    return hashlib.sha256(text.encode()).hexdigest()

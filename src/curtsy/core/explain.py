@@ -1,0 +1,114 @@
+"""The sentences that people read: what was not done, why, and what to do."""
+
+from __future__ import annotations
+
+from curtsy.core.admission import No
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, InvalidUrl, Url
+from curtsy.core.policy import Policy
+from curtsy.core.robots import Verdict, product_token
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it: `12 s`, `4 min 30 s`, `3 h 12 min`, `2 days 3 h`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s".replace(".0 s", " s")
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    minutes, rest = divmod(total, 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest} s" if rest else "")
+    hours, minutes = divmod(round(total / 60), 60)
+    if hours < 24:
+        return f"{hours} h" + (f" {minutes} min" if minutes else "")
+    days, hours = divmod(hours, 24)
+    return f"{days} day{'s' if days > 1 else ''}" + (f" {hours} h" if hours else "")
+
+
+def invalid(url: InvalidUrl) -> str:
+    """For a URL that cannot be asked for."""
+    return f"not fetching {url.given!r}: {url.why}. Give an http or https URL."
+
+
+def refused(url: Url, policy: Policy, no: No) -> str:
+    """For a request that was not admitted."""
+    domain = policy.key or url.domain
+    wait = f" The next can go in {span(no.retry_after)}." if no.retry_after is not None else ""
+    match no.reason:
+        case Reason.DOMAIN_BUDGET_EXCEEDED:
+            limit = f"max_{no.limit}_per_day"
+            count = policy.max_pages_per_day if no.limit == "pages" else policy.max_requests_per_day
+            date = policy.calendar.date_of(no.day)
+            return f"{domain} has had its {count} {no.limit} for {date}.{wait} Raise {limit} only if the site agreed."
+        case Reason.CIRCUIT_OPEN:
+            return (
+                f"not asking {domain}: its circuit breaker is open, because it failed or refused us.{wait} "
+                "Leave it alone until then, or reset its breaker if you know that it is well."
+            )
+        case Reason.PAUSED:
+            return f"not asking {domain}: it was paused by hand.{wait} Resume it to go on."
+        case Reason.CRAWL_DELAY_TOO_LONG:
+            return (
+                f"not asking {domain}: its robots.txt wants a Crawl-delay above max_crawl_delay "
+                f"({policy.max_crawl_delay:g} s). Raise max_crawl_delay to wait that long, or leave the site out."
+            )
+        case _:
+            return f"not asking {domain}: {no.reason.value}.{wait}"
+
+
+def late(url: Url, needed: float) -> str:
+    """For a deadline that cannot be met."""
+    return (
+        f"not fetching {url.text} in time: its turn comes in {span(needed)} at the earliest, after the deadline. "
+        "Allow more time, or ask again later."
+    )
+
+
+def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
+    """For a page that robots.txt forbids."""
+    agent = product_token(user_agent) or user_agent
+    if verdict.line is None:
+        return f"not fetching {url.text}: {verdict.reason}. Ask again later."
+    return (
+        f'not fetching {url.text}: robots.txt line {verdict.line} says "{verdict.rule}" to {agent}. '
+        "Ask the site's owner, or leave this URL out."
+    )
+
+
+def denied(url: Url) -> str:
+    """For a domain on the denylist."""
+    return f"not fetching {url.text}: {url.domain} is on the denylist. Take it off the list to ask it."
+
+
+def path_denied(url: Url, pattern: str) -> str:
+    """For a path that the settings refuse."""
+    return f'not fetching {url.text}: deny_paths has "{pattern}" for {url.domain}. Change the settings to ask for it.'
+
+
+def not_kept(url: Url) -> str:
+    """For a miss when only the cache may answer."""
+    return f"{url.text} is not in the cache, and the cache is offline. Fetch it once online, or leave it out."
+
+
+def failed(url: Url, failure: Failure, attempts: int) -> str:
+    """For a request that brought no usable answer."""
+    tries = f" after {attempts} tries" if attempts > 1 else ""
+    advice = {
+        Reason.ADDRESS_REFUSED: "Set allow_private if this is a site of your own.",
+        Reason.TOO_LARGE: "Raise max_body, or use download().",
+        Reason.TLS_ERROR: "Give the CA that signed it by verify=, if the site is yours.",
+        Reason.DNS_ERROR: "Check the name.",
+    }.get(failure.reason, "Try again later.")
+    return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}"
+
+
+def bad_status(url: Url, status: int, retry_after: float | None, attempts: int) -> str:
+    """For an answer that says no."""
+    tries = f" after {attempts} tries" if attempts > 1 else ""
+    if status in (404, 410):
+        return f"{url.text} does not exist ({status}). Correct the link, or leave it out."
+    if status in (401, 403):
+        return f"{url.text} is not for us ({status}). Ask the site's owner for access, or leave it out."
+    wait = f" Come back in {span(retry_after)}." if retry_after is not None else " Try again later."
+    return f"{url.text} answered with status {status}{tries}.{wait if status == 429 or status >= 500 else ''}"

@@ -1,0 +1,584 @@
+"""The whole way of a request, top to bottom.
+
+A flow is a generator: it yields effects, what is to be done, and is sent the answers. `drive.py` carries them out,
+blocking or async; so the way exists once. It runs
+
+    fetch ──▶ hop, once per redirect ──▶ recall the kept copy: fresh ends here
+                                    ──▶ rules_for its origin, and their verdict
+                                    ──▶ exchange: enter the gate, send, settle, perhaps again
+                                    ──▶ keep what came
+          ──▶ tell
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from curtsy.core import explain
+from curtsy.core.admission import Amendment, CrawlDelay, Go, Late, No
+from curtsy.core.cache import (
+    Absent,
+    Absorbed,
+    Drop,
+    Entry,
+    Fresh,
+    Freshness,
+    Leave,
+    Mode,
+    Refresh,
+    Stale,
+    Unusable,
+    absorb,
+    freshness,
+)
+from curtsy.core.cache import Store as StorePage
+from curtsy.core.errors import REFUSALS, Reason
+from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
+from curtsy.core.outcome import Outcome, backoff, classify, is_worth_repeating
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.record import FetchRecord
+from curtsy.core.result import FetchResult
+from curtsy.core.rules import MOST, Claimed, Known, Rules, crawl_delay, judge
+
+ROBOTS_REDIRECTS = 5
+"""Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
+
+REPEATABLE = frozenset({"GET", "HEAD"})
+"""Methods that may be sent again without asking the caller."""
+
+# What may follow a redirect to another origin: nothing that could be a secret (F25).
+_HARMLESS = frozenset({"accept", "accept-language", "accept-encoding", "user-agent", "cache-control"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the caller wants."""
+
+    url: str
+    method: str = "GET"
+    headers: Headers = field(default_factory=Headers)
+    body: bytes | None = None
+    deadline: float | None = None
+    """Seconds for all of it, waits and retries included; None for as long as it takes."""
+
+    repeatable: bool | None = None
+    """Whether it may be sent again; None for what its method says."""
+
+
+class World(Protocol):
+    """What a flow may look at while it runs: settings, a clock and dice."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force."""
+        ...
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether pages are kept."""
+        ...
+
+    @property
+    def cache_mode(self) -> Mode:
+        """How kept pages are used."""
+        ...
+
+    @property
+    def stale_if_error(self) -> float:
+        """Seconds beyond its lifetime that a kept page may stand in for an answer that failed."""
+        ...
+
+    @property
+    def max_retries(self) -> int | None:
+        """Instead of the policies'; None to leave it to them."""
+        ...
+
+    def now(self) -> float:
+        """Seconds of a clock that never jumps."""
+        ...
+
+    def epoch(self) -> float:
+        """The calendar's second."""
+        ...
+
+    def cookies_for(self, url: Url) -> str | None:
+        """What was kept of the host's cookies, as a header; None if nothing, or if none are kept."""
+        ...
+
+    def take_cookies(self, url: Url, headers: Headers) -> None:
+        """Keep the cookies of an answer, if they are kept at all."""
+        ...
+
+    def roll(self) -> float:
+        """Dice, in [0, 1)."""
+        ...
+
+
+class Admitted(Protocol):
+    """A request that may leave now, as the gate gives it."""
+
+    @property
+    def go(self) -> Go:
+        """What was granted."""
+        ...
+
+    @property
+    def waited(self) -> float:
+        """Seconds spent in line."""
+        ...
+
+
+# The effects, each with what it is answered by.
+
+
+class Enter(msgspec.Struct, frozen=True, gc=False):
+    """Wait for the host's turn and be charged: `Admitted`, `No` or `Late`."""
+
+    key: str
+    policy: Policy
+    page: bool
+    robots: bool
+    deadline: float | None
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Send: a `Reply`; None if the place has run out meanwhile, and nothing was sent."""
+
+    request: Request
+    policy: Policy
+    ticket: Admitted
+    timeout: float
+    max_body: int | None
+    cut: bool = False
+    """Whether a body that is too long is cut instead of refused."""
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """Write the consequences into the host's record."""
+
+    ticket: Admitted
+    outcome: Outcome
+
+
+class Recall(msgspec.Struct, frozen=True, gc=False):
+    """Look for a kept copy: `(entry, body)` or None."""
+
+    url: Url
+
+
+class Keep(msgspec.Struct, frozen=True, gc=False):
+    """Do to the cache what `absorb()` said."""
+
+    url: Url
+    what: Absorbed
+
+
+class Remember(msgspec.Struct, frozen=True, gc=False):
+    """What is known of an origin's rules, however old: `Rules` or None. Asks nobody."""
+
+    origin: str
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """Have an origin's rules, or the task of fetching them: `Known`, `Claimed` or `Late`. Waits for who is at it."""
+
+    origin: str
+    deadline: float | None
+
+
+class Learn(msgspec.Struct, frozen=True, gc=False):
+    """Write down what came of fetching the rules (None: could not be had), and let those who wait have it: `Rules`."""
+
+    origin: str
+    policy: Policy
+    body: bytes | None
+    why: str = ""
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """Give the task of fetching the rules back, undone."""
+
+    origin: str
+
+
+class Amend(msgspec.Struct, frozen=True, gc=False):
+    """Change a host's record for another reason than a request."""
+
+    key: str
+    policy: Policy
+    change: Amendment
+
+
+class MayRetry(msgspec.Struct, frozen=True, gc=False):
+    """Ask whether the share of retries allows one more: a bool."""
+
+
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a page once more when this is over, to renew its copy: whether that can be done."""
+
+    ask: Ask
+
+
+class Tell(msgspec.Struct, frozen=True, gc=False):
+    """Tell log, metrics and statistics."""
+
+    record: FetchRecord
+
+
+Effect = (
+    Enter | Send | Settle | Recall | Keep | Remember | Claim | Learn | Release | Amend | MayRetry | Later | Tell
+)  # fmt: skip
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """We chose not to ask."""
+
+    reason: Reason
+    message: str
+    retry_after: float | None = None
+
+
+@dataclass(slots=True)
+class Journey:
+    """What has happened to one fetch so far."""
+
+    ask: Ask
+    world: World
+    began: float
+    url: Url | None = None
+    attempts: int = 0
+    retries: int = 0
+    waited: float = 0.0
+    bytes: int = 0
+    cache: str | None = None
+    robots_line: int | None = None
+    go: Go | None = None
+    retry_after: float | None = None
+
+    def left(self) -> float | None:
+        """Seconds until the deadline; None without one."""
+        if self.ask.deadline is None:
+            return None
+        return max(0.0, self.began + self.ask.deadline - self.world.now())
+
+
+def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
+    """Fetch one URL politely, following redirects; every hop with every check of its own host."""
+    journey = Journey(ask, world, world.now())
+    first = parse_url(ask.url)
+    if isinstance(first, InvalidUrl):
+        end: Reply | Refusal = Refusal(Reason.INVALID_URL, explain.invalid(first))
+    else:
+        end = yield from _travel(first, journey)
+    result = _result(journey, end)
+    yield Tell(result.record)
+    return result
+
+
+def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
+    ask = journey.ask
+    request = Request(first, ask.method.upper(), _own_headers(ask.headers, first, journey.world.policies), ask.body)
+    most, status = journey.world.policies.of(first.domain).max_redirects, 0
+    for _ in range(most + 1):
+        journey.url = request.url
+        end = yield from hop(_with_cookies(request, journey.world), journey)
+        if not isinstance(end, Response):
+            return end
+        target = redirect_target(request.url, end)
+        if target is None:
+            return end
+        if isinstance(target, InvalidUrl):
+            return Failure(
+                Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
+            )
+        request, status = _redirected(request, target, end.status), end.status
+    return Failure(Reason.TOO_MANY_REDIRECTS, f"it was redirected more than {most} times", 0.0, status)
+
+
+def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
+    """One URL, one host: denied, kept, forbidden, or asked."""
+    world, url = journey.world, request.url
+    policy = world.policies.of(url.domain)
+    if policy.denied:
+        return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
+    if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
+        return Refusal(Reason.PATH_DENIED, explain.path_denied(url, pattern))
+
+    found: Freshness = Absent()
+    kept: tuple[Entry, bytes] | None = None
+    if world.has_cache:
+        kept = yield Recall(url)
+        found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
+        if isinstance(found, Absent) and not found.may_ask:
+            return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
+    is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile
+    if isinstance(found, Fresh) or (is_renewed_later and (yield Later(journey.ask))):
+        # A hit costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
+        if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None:
+            refusal = _judged(rules, request, policy, journey)
+            if refusal is not None:
+                return refusal
+        journey.cache = "hit" if isinstance(found, Fresh) else "stale"
+        assert kept is not None
+        return _from_cache(kept[0], kept[1], request.method)
+
+    if policy.respect_robots:
+        rules_or_not = yield from rules_for(request, policy, journey)
+        if not isinstance(rules_or_not, Rules):
+            return rules_or_not
+        refusal = _judged(rules_or_not, request, policy, journey)
+        if refusal is not None:
+            return refusal
+    sent = found.conditional(request) if isinstance(found, Stale) else request
+    end = yield from exchange(sent, policy, journey)
+    if isinstance(end, Refusal) or not world.has_cache:
+        return end
+    return (yield from _kept(request, end, found, kept, journey))
+
+
+def _judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
+    """The verdict of the rules, as a refusal that names the line, or None."""
+    agent = request.headers.get("user-agent") or journey.world.policies.user_agent
+    verdict = judge(rules, policy, agent, request.url.text)
+    journey.robots_line = verdict.line
+    if verdict.allowed:
+        return None
+    if verdict.line is None:
+        return Refusal(Reason.ROBOTS_UNREACHABLE, explain.disallowed(request.url, verdict, agent))
+    return Refusal(Reason.ROBOTS_DISALLOWED, explain.disallowed(request.url, verdict, agent))
+
+
+def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Rules | Refusal | Failure]:
+    """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
+    url = request.url
+    claim = yield Claim(url.origin, journey.left())
+    if isinstance(claim, Known):
+        return claim.rules
+    if isinstance(claim, Late):
+        return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
+    assert isinstance(claim, Claimed)
+    body, why = yield from _robots_txt(request, policy, journey)
+    if isinstance(why, str):
+        rules: Rules = yield Learn(url.origin, policy, body, why)
+        if rules.body is not None:
+            agent = request.headers.get("user-agent") or journey.world.policies.user_agent
+            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(crawl_delay(rules, agent)))
+        return rules
+    yield Release(url.origin)
+    return why
+
+
+def _robots_txt(
+    request: Request, policy: Policy, journey: Journey
+) -> Generator[Effect, Any, tuple[bytes | None, str | Refusal | Failure]]:
+    """Fetch robots.txt: its body, empty if there is none, None if it could not be had; and why, in words.
+
+    When not even this may be asked of the host, the page may not either: then the refusal comes back instead of words.
+    """
+    first = url = parse_url(request.url.origin + "/robots.txt")
+    headers = _own_headers(Headers(_agent_only(request.headers)), request.url, journey.world.policies)
+    for _ in range(ROBOTS_REDIRECTS + 1):
+        if isinstance(url, InvalidUrl):
+            return b"", ""  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
+        is_own = url.origin == request.url.origin
+        there = policy if is_own else journey.world.policies.of(url.domain)
+        if there.denied:
+            return b"", ""
+        ticket = yield Enter(there.key_for(url.domain), there, False, True, journey.left())
+        if isinstance(ticket, No | Late):
+            if is_own:
+                return None, _not_admitted(url, there, ticket)
+            return None, f"{url.text}, where it redirects to, may not be asked now"
+        journey.waited += ticket.waited
+        asked = Request(url, "GET", headers if is_own else Headers(_agent_only(headers)))
+        timeout = _shorter(there.robots_timeout, journey.left())
+        reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
+        if reply is None:
+            continue
+        yield Settle(ticket, classify(reply, journey.world.epoch(), robots=True))
+        if isinstance(reply, Failure):
+            if reply.reason in REFUSALS:
+                return (None, reply) if url is first else (b"", "")
+            return None, f"{url.text} could not be fetched: {reply.detail}"
+        if 200 <= reply.status < 300:
+            return reply.body, ""
+        if reply.status == 429 or reply.status >= 500:
+            return None, f"{url.text} answered with status {reply.status}"
+        target = redirect_target(url, reply)
+        if target is None:
+            return b"", ""  # RFC 9309, 2.3.1.3
+        url = target
+    return b"", ""  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
+
+
+def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
+    """Ask, and ask again while that is worth it. Retry says whether, admission says when."""
+    world, url = journey.world, request.url
+    repeatable = journey.ask.repeatable
+    may_repeat = request.method in REPEATABLE if repeatable is None else repeatable
+    most = policy.max_retries if world.max_retries is None else world.max_retries
+    key = policy.key_for(url.domain)
+    last: Reply | None = None
+    tries = 0
+    while True:
+        ticket = yield Enter(key, policy, request.method != "HEAD", False, journey.left())
+        if isinstance(ticket, No | Late):
+            if last is None:
+                return _not_admitted(url, policy, ticket)
+            # A retry that may not go any more: the result keeps the last answer, and says when to come back.
+            journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
+            return last
+        journey.waited += ticket.waited
+        reply = yield Send(request, policy, ticket, _shorter(policy.timeout, journey.left()), policy.max_body)
+        if reply is None:
+            continue
+        journey.go = ticket.go
+        journey.attempts += 1
+        journey.retries += last is not None
+        tries += 1
+        last = reply
+        journey.bytes += reply.wire_bytes
+        if isinstance(reply, Response):
+            world.take_cookies(url, reply.headers)
+        outcome = classify(reply, world.epoch())
+        again = may_repeat and tries <= most and is_worth_repeating(reply) and (yield MayRetry())
+        if again and outcome.retry_after is None:
+            outcome = msgspec.structs.replace(
+                outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
+            )
+        yield Settle(ticket, outcome)
+        if not again:
+            journey.retry_after = outcome.retry_after
+            if outcome.retry_after is not None:
+                journey.retry_after = min(outcome.retry_after, policy.max_retry_after)
+            return last
+
+
+def _kept(
+    request: Request,
+    reply: Reply,
+    found: Freshness,
+    kept: tuple[Entry, bytes] | None,
+    journey: Journey,
+) -> Generator[Effect, Any, Reply]:
+    """Let the cache absorb a reply, and answer with the kept body where the reply is that it still holds."""
+    what = absorb(found, request, reply, journey.world.epoch())
+    if not isinstance(what, Leave):
+        yield Keep(request.url, Drop() if isinstance(what, Unusable) else what)
+    if isinstance(what, Unusable):
+        return Failure(Reason.BAD_RESPONSE, what.why, 0.0, 304)
+    if isinstance(reply, Response) and reply.status == 304 and isinstance(found, Stale) and kept is not None:
+        journey.cache = "revalidated"
+        entry = what.entry if isinstance(what, Refresh | StorePage) else kept[0]
+        return _from_cache(entry, kept[1], request.method)
+    is_failed = isinstance(reply, Failure) or reply.status in (500, 502, 503, 504)
+    if is_failed and isinstance(found, Stale) and found.may_serve_on_error and kept is not None:
+        journey.cache = "stale"
+        return _from_cache(*kept, request.method)
+    return reply
+
+
+def _from_cache(entry: Entry, body: bytes, method: str) -> Response:
+    return Response(entry.status, Headers(entry.headers), b"" if method == "HEAD" else body)
+
+
+def _not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
+    if isinstance(answer, Late):
+        return Refusal(Reason.DEADLINE, explain.late(url, answer.needed), answer.needed)
+    return Refusal(answer.reason, explain.refused(url, policy, answer), answer.retry_after)
+
+
+def _shorter(timeout: float, left: float | None) -> float:
+    return timeout if left is None else min(timeout, max(left, 0.001))
+
+
+def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
+    """Where a reply sends us; None if it does not."""
+    if reply.status not in (301, 302, 303, 307, 308):
+        return None
+    location = reply.headers.all("location")
+    if not location:
+        return InvalidUrl("", "it names no place to go to")
+    return parse_url(location[0], url)
+
+
+def _redirected(request: Request, target: Url, status: int) -> Request:
+    """The request that follows a redirect. What might be a secret stays with the origin that it was meant for (F25)."""
+    method, body, fields = request.method, request.body, request.headers.fields
+    if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+        method, body = "GET", None
+        fields = tuple(each for each in fields if not each[0].lower().startswith("content-"))
+    if target.origin != request.url.origin:
+        fields = tuple(each for each in fields if each[0].lower() in _HARMLESS)
+    return Request(target, method, Headers(fields), body)
+
+
+def _with_cookies(request: Request, world: World) -> Request:
+    cookies = world.cookies_for(request.url)
+    if cookies is None or "cookie" in request.headers:
+        return request
+    return Request(
+        request.url, request.method, Headers((*request.headers.fields, ("Cookie", cookies))), request.body
+    )  # fmt: skip
+
+
+def _agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:
+    return tuple(each for each in headers.fields if each[0].lower() == "user-agent")
+
+
+def _own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
+    """The caller's headers, with who we are and, if the URL has credentials, who the caller is."""
+    fields = headers.fields
+    if "user-agent" not in headers:
+        fields = (("User-Agent", policies.user_agent), *fields)
+    if url.credentials and "authorization" not in headers:
+        fields = (*fields, ("Authorization", "Basic " + b64encode(url.credentials.encode()).decode()))
+    return Headers(fields)
+
+
+def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
+    """What the caller gets, and the one record of it."""
+    ask, world, url = journey.ask, journey.world, journey.url
+    status: int | None = None
+    reason: Reason | None = None
+    message = ""
+    retry_after = journey.retry_after
+    headers, body = Headers(), b""
+    match end:
+        case Refusal():
+            reason, message, retry_after = end.reason, end.message, end.retry_after
+        case Failure() if url is not None:
+            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.attempts)
+        case Response() if url is not None:
+            status, headers, body = end.status, end.headers, end.body
+            if not 200 <= status < 300:
+                reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.attempts)
+    asked, final = parse_url(ask.url), ask.url if url is None else url.text
+    record = FetchRecord(
+        url=asked.text if isinstance(asked, Url) else ask.url,
+        final_url=final,
+        domain="" if url is None else url.domain,
+        method=ask.method.upper(),
+        status=status,
+        reason=None if reason is None else reason.value,
+        attempts=journey.attempts,
+        retries=journey.retries,
+        waited=journey.waited,
+        took=world.now() - journey.began,
+        bytes=journey.bytes,
+        cache=journey.cache,
+        robots_line=journey.robots_line,
+        requests_left=None if journey.go is None else journey.go.requests_left,
+        pages_left=None if journey.go is None else journey.go.pages_left,
+        retry_after=retry_after,
+        at=world.epoch(),
+    )
+    return FetchResult(
+        reason is None, record.url, final, status, reason, message, retry_after, headers, body,
+        journey.cache is not None, record,
+    )  # fmt: skip

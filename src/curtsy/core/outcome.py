@@ -1,0 +1,158 @@
+"""What a reply means for the host that gave it."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+import msgspec
+
+from curtsy.core.dates import http_date
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Headers, Reply
+
+
+class Kind(Enum):
+    """How a request ended, as far as manners go."""
+
+    ANSWERED = "answered"
+    """The site answered: 2xx, 3xx, and every 4xx but 403 and 429 (U6)."""
+
+    NOT_MODIFIED = "not_modified"
+    """304: the site sent nothing, so it costs nothing (B5)."""
+
+    FAILED = "failed"
+    """5xx, a timeout, a connection that broke."""
+
+    BLOCKED = "blocked"
+    """403: the site does not want us."""
+
+    SLOWED = "slowed"
+    """429: the site wants us to be slower."""
+
+    ABANDONED = "abandoned"
+    """Nobody waited for the answer: cancelled, or refused later in the chain."""
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """What a reply means: all that `settle()` needs to know of it. Durations are seconds."""
+
+    kind: Kind
+    status: int = 0
+    sent: bool = True
+    """Whether the request was written; a connection that could not be made costs no budget (B5)."""
+
+    page: bool = False
+    """A successful answer with a body."""
+
+    retry_after: float | None = None
+    """What the site said, in seconds from now; None if it did not say, or nothing that can be read."""
+
+    rest: float = 0.0
+    """A rest besides: the backoff before a retry, or until a RateLimit window ends."""
+
+    latency: float | None = None
+    """Response time."""
+
+    sent_ago: float | None = None
+    """How long ago the request was really written; None if that is not known."""
+
+
+_NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL})
+"""Failures that say nothing of the host: we did not ask it."""
+
+_AGAIN = frozenset({Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.INCOMPLETE})
+"""Failures that may be over in a moment (N3)."""
+
+
+def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
+    """Say what a reply that came at epoch second `epoch` means for its host.
+
+    On robots.txt itself every 4xx but 429 is a plain answer: the file is not there, and that is no block.
+    """
+    if isinstance(reply, Failure):
+        sent = reply.sent_ago is not None
+        if reply.reason in _NOT_OURS:
+            return Outcome(Kind.ABANDONED, sent=False)
+        # A page that is too large was answered well; it is only too much for us, or for our disk.
+        kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
+        return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago)
+    status, headers = reply.status, reply.headers
+    if status == 304:
+        kind = Kind.NOT_MODIFIED
+    elif status == 429:
+        kind = Kind.SLOWED
+    elif status == 403 and not robots:
+        kind = Kind.BLOCKED
+    else:
+        kind = Kind.FAILED if status >= 500 else Kind.ANSWERED
+    return Outcome(
+        kind,
+        status,
+        page=200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots,
+        retry_after=retry_after(headers, epoch) if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None,
+        rest=exhausted_for(headers, epoch) or 0.0,
+        latency=reply.latency,
+        sent_ago=reply.sent_ago,
+    )
+
+
+def is_worth_repeating(reply: Reply) -> bool:
+    """Whether the same request may fare better in a while (N3)."""
+    if isinstance(reply, Failure):
+        return reply.reason in _AGAIN
+    return reply.status == 429 or 500 <= reply.status < 600
+
+
+def backoff(attempt: int, initial: float, roll: float) -> float:
+    """Seconds before the retry after the `attempt`-th try: initial x 2^(attempt-1), give or take 25 % (N2)."""
+    return initial * float(1 << min(attempt - 1, 20)) * (0.75 + 0.5 * roll)
+
+
+def retry_after(headers: Headers, epoch: float) -> float | None:
+    """Seconds until the site wants to be asked again (RFC 9110, 10.2.3); None if it does not say, or not legibly.
+
+    A date is read against the response's own `Date`, so that the two machines' clocks are not compared. What has
+    passed already is 0.
+    """
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:15])
+    at = http_date(value)
+    if at is None:
+        return None
+    sent = http_date(headers.get("date"))
+    return max(0.0, at - (epoch if sent is None else sent))
+
+
+_QUOTA = re.compile(r"(?:^|[;,\s])(r|t|remaining|reset)\s*=\s*\"?(\d{1,12})\b", re.ASCII | re.IGNORECASE)
+
+
+def exhausted_for(headers: Headers, epoch: float) -> float | None:
+    """Seconds until a rate limit's window ends, if the reply says that nothing is left of it; else None.
+
+    Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, and the older `limit=10, remaining=0, reset=30`),
+    `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
+    """
+    if (field := headers.get("ratelimit")) is not None:
+        said = {name.lower(): float(value) for name, value in _QUOTA.findall(field)}
+        left, reset = said.get("r", said.get("remaining")), said.get("t", said.get("reset"))
+        if left == 0 and reset is not None:
+            return reset
+    for prefix in ("ratelimit-", "x-ratelimit-", "x-rate-limit-"):
+        left_field, reset_field = headers.get(prefix + "remaining"), headers.get(prefix + "reset")
+        if left_field is None or reset_field is None or left_field.strip() != "0":
+            continue
+        try:
+            reset_at = float(reset_field.strip()[:15])
+        except ValueError:
+            continue
+        if reset_at > 1_000_000_000:  # an epoch second, read against the response's own clock if it has one
+            sent = http_date(headers.get("date"))
+            reset_at -= epoch if sent is None else sent
+        if 0 < reset_at < float("inf"):
+            return reset_at
+    return None

@@ -1,0 +1,289 @@
+"""The path patterns of robots.txt, compared octet by octet (RFC 9309, 2.2.2 and 2.2.3).
+
+Octets are held in `str`, one character each, because Python searches `str` three times as fast as `bytes`. What is
+compared is in canonical form, and therefore ASCII: `octets_of` makes it of a URL, `canonical` of a pattern.
+
+No regular expression is made of a site's pattern. A pattern is cut at its `*` into pieces, and each piece is looked for
+once, to the right of the one before it: the leftmost place leaves the most room for the rest, so none is tried again.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+Rule = tuple[int, bool, str]
+"""The line's number, whether it is an Allow, and its value as it stands in the file."""
+
+WHITE = " \t\x0b\x0c"
+"""What is stripped around names and values: C's isspace() without the line ends."""
+
+_Rank = tuple[int, int]
+"""Twice the pattern's length, plus 1 for an Allow; and the rule's place in the list."""
+
+_Wildcard = tuple[int, int, str, list[str], str | None]
+"""Rank, place, longest piece, pieces between the stars, and what the path must end with (None: anything)."""
+
+_Wildcards = tuple[int, int, list[_Wildcard]]
+"""The length of a beginning, the octets in all pieces of its wildcard patterns, and the patterns by rank."""
+
+_Holding = tuple[_Rank, int, list[_Wildcards]]
+"""The longest prefix rule, the octets in all pieces of all wildcard patterns, and the patterns of each beginning."""
+
+_UNRESERVED = r"A-Za-z0-9._~\-"
+_RESERVED = r":/?\[\]@!&'()+,;="  # without "#", "*" and "$", which mean something in a file or in a pattern
+_PLAIN = rf"{_UNRESERVED}{_RESERVED}"
+
+_plain_url = re.compile(rf"[Hh][Tt][Tt][Pp][Ss]?://[^/?;#]*(/[{_PLAIN}]*)").fullmatch
+_path_start = re.compile("[/?;]").search
+_not_plain = re.compile(rf"[^{_PLAIN}]").search
+_not_canonical = re.compile(rf"[^{_PLAIN}*]").search
+_in_url = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_PLAIN}%]")
+_in_pattern = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_PLAIN}%*]")
+_raw_ascii = re.compile(rf"[^{_PLAIN}%*\x80-\xff]")
+_query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
+
+_NO_RULE: _Rank = (0, -1)
+_LONG_PATH = 512
+_MUCH_WORK = 4_000_000
+"""Octets of path times octets of pieces; above it, positions are computed for the whole path at once (`_Places`)."""
+
+
+def _spellings() -> Iterator[tuple[str, str]]:
+    # 2.2.2: an escaped octet is decoded if it is unreserved, else it stays escaped ("%2F" is not "/"); an octet outside
+    # ASCII is escaped. A raw octet that no URI may have (a space, "|") is escaped too: both spellings are equal.
+    # "*" and "$" are looked up here only where they are literal; by 2.2.3 "%2A" and "%24" match them.
+    for octet in range(256):
+        raw, escaped = chr(octet), f"%{octet:02X}"
+        yield raw, escaped
+        decoded = raw if re.fullmatch(f"[{_UNRESERVED}]", raw) else escaped
+        for high, low in product({escaped[1], escaped[1].lower()}, {escaped[2], escaped[2].lower()}):
+            yield f"%{high}{low}", decoded
+
+
+_CANONICAL = dict(_spellings())
+
+
+def _spell(match: re.Match[str]) -> str:
+    return _CANONICAL[match[0]]
+
+
+def _decode(match: re.Match[str]) -> str:
+    return chr(int(match[0][1:], 16))
+
+
+def octets_of(url: str) -> str:
+    """Take the part of a URL that rules are about, path to query, in canonical octets; it starts with a slash.
+
+    Any text will do: what has no path has the path `/`. Where the path begins is decided as Google's parser decides it.
+    """
+    if match := _plain_url(url):
+        return match[1]
+    if not url.isascii():
+        url = url.encode("utf-8", "surrogatepass").decode("latin-1")
+    start = 2 if url.startswith("//") else 0
+    first = _path_start(url, start)
+    scheme = url.find("://", start)
+    if scheme >= 0 and (first is None or scheme < first.start()):
+        first = _path_start(url, scheme + 3)
+    fragment = url.find("#", start)
+    if first is None or 0 <= fragment < first.start():
+        return "/"
+    path = url[first.start() : fragment if fragment >= 0 else len(url)]
+    return ("" if path[0] == "/" else "/") + _in_url.sub(_spell, path)
+
+
+def canonical(pattern: str) -> tuple[str, int]:
+    """Put a pattern into canonical octets, and say what length it counts for when the longest match wins.
+
+    The length is that of the whole pattern, `*` and `$` included, with unreserved octets decoded and octets outside
+    ASCII escaped (2.2.2). A raw octet that is escaped only here, to be compared, counts as the one that was written.
+    """
+    anchor = "$" if pattern[-1:] == "$" else ""
+    body = pattern[:-1] if anchor else pattern
+    if _not_canonical(body) is None:
+        return pattern, len(pattern)
+    octets = _in_pattern.sub(_spell, body) + anchor
+    return octets, len(octets) - 2 * len(_raw_ascii.findall(body))
+
+
+class Patterns:
+    """The rules of one agent, ready to be asked which of them decides about a path."""
+
+    __slots__ = ("_index", "_rules", "_spells_data", "_twin")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        plain: dict[str, int] = {}
+        odd: dict[str, _Rank] = {}
+        self._spells_data = False
+        for place, (_, allow, value) in enumerate(rules):
+            pattern = value.strip(WHITE)
+            if _not_plain(pattern) is None:
+                # 2.2.2: a duplicate may be dropped, and of equivalent rules the Allow is used.
+                first = plain.setdefault(pattern, place)
+                if allow and not rules[first][1]:
+                    plain[pattern] = place
+                continue
+            octets, length = canonical(pattern)
+            if 2 * length + allow > odd.get(octets, _NO_RULE)[0]:
+                odd[octets] = 2 * length + allow, place
+            if "?" in octets and _query_data.search(octets, octets.index("?")):
+                self._spells_data = True
+        plain.pop("", None)  # 2.2: an empty pattern matches nothing
+        self._index = _Index(rules, plain, odd)
+        self._rules = rules
+        self._twin: _Index | None = None
+
+    def best(self, path: str) -> int:
+        """Find the place of the rule that decides: the longest that matches, an Allow if equal (2.2.2); -1 if none."""
+        if "%" in path or self._spells_data:
+            return self._best_of_both(path)
+        return self._index.best(path)[1]
+
+    def _best_of_both(self, path: str) -> int:
+        # The RFC's table of encoded paths (2.2.2) spells "https://" in a query "https%3A%2F%2F" before it compares:
+        # there the general delimiters are data, both spellings equal. In a path they are not ("%2F" is not "/").
+        found = self._index.best(path)
+        before, mark, query = path.partition("?")
+        if mark and (self._spells_data or _query_data.search(query)):
+            if self._twin is None:
+                self._twin = _Index(self._rules, {}, self._with_plain_queries())
+            twin = self._twin.best(f"{before}?{_query_data.sub(_decode, query)}")
+            found = twin if twin[0] > found[0] else found
+        return found[1]
+
+    def _with_plain_queries(self) -> dict[str, _Rank]:
+        twins: dict[str, _Rank] = {}
+        for place, (_, allow, value) in enumerate(self._rules):
+            if "?" not in value:
+                continue
+            octets, length = canonical(value.strip(WHITE))
+            before, _, query = octets.partition("?")
+            octets = f"{before}?{_query_data.sub(_decode, query)}"
+            if 2 * length + allow > twins.get(octets, _NO_RULE)[0]:
+                twins[octets] = 2 * length + allow, place
+        return twins
+
+
+class _Index:
+    """Patterns by the literal octets that they begin with.
+
+    The beginnings are sorted. The last one that does not come after a path begins with every beginning that the path
+    has: so one bisection and a walk over parents, each the longest prefix of the one before, find all that can match.
+    """
+
+    __slots__ = ("_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_prefixes", "_rules")
+
+    def __init__(self, rules: Sequence[Rule], prefixes: dict[str, int], others: dict[str, _Rank]) -> None:
+        self._rules = rules
+        self._prefixes = prefixes
+        self._exact: dict[str, _Rank] = {}
+        heads: dict[str, list[_Wildcard]] = {"": []}
+        for octets, (rank, place) in others.items():
+            anchored = octets[-1] == "$"
+            head, *pieces = (octets[:-1] if anchored else octets).split("*")
+            if not pieces and anchored:
+                self._exact[head] = rank, place
+            else:
+                tail = pieces.pop() if pieces and anchored else None
+                pieces = [piece for piece in pieces if piece]
+                needle = max((*pieces, tail or ""), key=len)
+                heads.setdefault(head, []).append((rank, place, needle, pieces, tail))
+        self._heads: dict[str, _Wildcards] = {}
+        for head, patterns in heads.items():
+            patterns.sort(key=lambda pattern: -pattern[0])
+            octets_in_all = sum(len(piece) for _, _, _, pieces, _ in patterns for piece in pieces)
+            self._heads[head] = len(head), octets_in_all, patterns
+        self._beginnings = sorted(prefixes | self._heads)
+        self._lengths = sorted(set(map(len, self._beginnings)))
+        self._parents: dict[str, str] = {}
+        self._holding: dict[str, _Holding] = {}
+
+    def best(self, path: str) -> _Rank:
+        beginning = self._beginnings[bisect_right(self._beginnings, path) - 1]
+        while not path.startswith(beginning):
+            parent = self._parents.get(beginning)
+            beginning = self._parent(beginning) if parent is None else parent
+        found, octets, wildcards = self._holding.get(beginning) or self._hold(beginning)
+        exact = self._exact.get(path)
+        if exact is not None and exact[0] > found[0]:
+            found = exact
+        if not wildcards:
+            return found
+        is_hard = len(path) > _LONG_PATH and len(path) * octets > _MUCH_WORK
+        find: Callable[[str, int], int] = _Places(path).find if is_hard else path.find
+        for start, _, patterns in wildcards:
+            for rank, place, needle, pieces, tail in patterns:
+                if rank <= found[0]:
+                    break
+                if (is_hard or needle in path) and _fits(path, start, pieces, tail, find):
+                    found = rank, place
+                    break
+        return found
+
+    def _parent(self, beginning: str) -> str:
+        """Find the longest other beginning that this one begins with, and remember it."""
+        at = bisect_left(self._lengths, len(beginning))
+        while (parent := beginning[: self._lengths[at - 1]]) not in self._prefixes and parent not in self._heads:
+            at -= 1
+        self._parents[beginning] = parent
+        return parent
+
+    def _hold(self, beginning: str) -> _Holding:
+        """Collect what holds for every path with this beginning, and remember it."""
+        found, octets, chain = _NO_RULE, 0, beginning
+        wildcards: list[_Wildcards] = []
+        while True:
+            place = self._prefixes.get(chain)
+            if place is not None and found is _NO_RULE:
+                found = 2 * len(chain) + self._rules[place][1], place
+            if chain in self._heads and self._heads[chain][2]:
+                wildcards.append(self._heads[chain])
+                octets += self._heads[chain][1]
+            if not chain:
+                break
+            chain = self._parent(chain)
+        holding = self._holding[beginning] = found, octets, wildcards
+        return holding
+
+
+def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Callable[[str, int], int]) -> bool:
+    if tail is not None and not path.endswith(tail):
+        return False
+    for piece in pieces:
+        at = find(piece, start)
+        if at < 0:
+            return False
+        start = at + len(piece)
+    return tail is None or path.endswith(tail, start)
+
+
+class _Places:
+    """Where pieces are in a long path, for a file with so many of them that looking for each would take too long.
+
+    A set of places is an integer with a bit for each octet of the path. One step narrows down all places at once, so a
+    piece costs a step per octet, whatever the path is made of.
+    """
+
+    __slots__ = ("_backwards", "_path", "_places")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._backwards = path.encode("ascii")[::-1]
+        self._places: dict[str, int] = {}
+
+    def find(self, piece: str, start: int) -> int:
+        if len(piece) == 1:
+            return self._path.find(piece, start)
+        places = -1 << start
+        for offset, octet in enumerate(piece):
+            known = self._places.get(octet)
+            if known is None:
+                known = self._places[octet] = self._of(ord(octet))
+            places &= known >> offset
+            if not places:
+                return -1
+        return (places & -places).bit_length() - 1
+
+    def _of(self, octet: int) -> int:
+        return int(self._backwards.translate(b"0" * octet + b"1" + b"0" * (255 - octet)), 2)

@@ -1,0 +1,429 @@
+"""robots.txt, parsed and asked (RFC 9309): may this be fetched, which line says so, how slowly, where are the sitemaps.
+
+The rules are the RFC's, and where it is silent those of Google's parser; numbers in comments are sections of the RFC.
+Nothing here raises for what a file, an agent or a URL contains. How octets are compared is in `pattern.py`.
+"""
+
+import math
+import re
+from dataclasses import dataclass, field
+from datetime import time
+
+from curtsy.core.pattern import WHITE, Patterns, Rule, octets_of
+
+MAX_BYTES = 500 * 1024
+"""What is read of a file (2.5: at least 500 KiB), cut at the last whole line."""
+
+MAX_LINE = 2083 * 8 - 1
+"""Octets that are read of a line, as Google's parser does; the RFC sets no limit."""
+
+MAX_WARNINGS = 100
+"""Oddities that are told; a file of rubbish has one on each line."""
+
+MAX_AGENTS = 64
+"""Agents whose rules are kept compiled."""
+
+_AGENT, _ALLOW, _DISALLOW, _SITEMAP = "user-agent", "allow", "disallow", "sitemap"
+_DELAY, _RATE, _VISIT, _SIGNAL, _USAGE = "crawl-delay", "request-rate", "visit-time", "content-signal", "content-usage"
+
+# 2.2: field names ignore case. They match whole, for "disallowed" is another word; Google's parser takes any name that
+# begins so. The misspellings are Google's; those of fields that it does not read follow the same pattern.
+_FIELDS = {
+    **{name: name for name in (_AGENT, _ALLOW, _DISALLOW, _SITEMAP, _DELAY, _RATE, _VISIT, _SIGNAL, _USAGE)},
+    **dict.fromkeys(("useragent", "user agent"), _AGENT),
+    **dict.fromkeys(("dissallow", "dissalow", "disalow", "diasllow", "disallaw"), _DISALLOW),
+    **dict.fromkeys(("site-map", "sitemaps"), _SITEMAP),
+    **dict.fromkeys(("crawldelay", "crawl delay"), _DELAY),
+    **dict.fromkeys(("requestrate", "request rate"), _RATE),
+    **dict.fromkeys(("visittime", "visit time"), _VISIT),
+}
+_SHORTEST = len("allow:")
+_USUAL = {
+    write(name): known for name, known in _FIELDS.items() for write in (str.lower, str.capitalize, str.title, str.upper)
+}
+
+_token = re.compile("[A-Za-z_-]*").match
+_marks = re.compile("(?:\xef\xbb\xbf)*(?:\xef\xbb?)?").match  # Google's parser, too, skips one that is cut short
+_white = re.compile("[ \t]+")
+_number = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
+_clock = "([01]?[0-9]|2[0-3]):?([0-5][0-9])"
+_period = re.compile(rf"{_clock}(?:[ \t]*-[ \t]*|[ \t]+){_clock}").fullmatch
+_rate = re.compile("([0-9]{1,9})[ \t]*/[ \t]*([0-9]{1,9})[ \t]*([smhd]?)(?:[ \t]+(.+))?", re.IGNORECASE).fullmatch
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_Record = tuple[str, int, str]
+"""A further record of a group: field, line, value."""
+
+_Group = tuple[int, list[Rule]]
+"""A group as one of its agents sees it: the line that names the agent, and the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer for one agent and one URL, and what it rests on."""
+
+    allowed: bool
+    """Whether the URL may be fetched."""
+
+    line: int | None
+    """The number of the line that decided, from 1; None when no rule matched."""
+
+    rule: str | None
+    """That line as it stands in the file, without comment."""
+
+    group: str | None
+    """The `User-agent` line that applied; None when no group did."""
+
+    reason: str
+    """The same in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRate:
+    """A `Request-rate` record: so many requests in so many seconds."""
+
+    requests: int
+    """How many."""
+
+    seconds: int
+    """In how long."""
+
+    start_time: time | None = None
+    """From when in the day (UTC) this holds; None: always."""
+
+    end_time: time | None = None
+    """Until when."""
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one request to the next."""
+        return self.seconds / self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class VisitTime:
+    """A `Visit-time` record: when in the day (UTC) the site wishes to be visited."""
+
+    start_time: time
+    """From when."""
+
+    end_time: time
+    """Until when; before `start_time` if midnight lies between."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSignal:
+    """A `Content-Signal` or `Content-Usage` record, as it stands in the file."""
+
+    line: int
+    """The number of its line, from 1."""
+
+    field: str
+    """Its field, in lower case."""
+
+    value: str
+    """What follows the colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oddity:
+    """Something in the file that its author may want to know."""
+
+    line: int
+    """The number of the line, from 1."""
+
+    message: str
+    """What is odd about it, and what was made of it."""
+
+
+_ITSELF = Verdict(True, None, None, None, "/robots.txt itself is always allowed (RFC 9309, 2.2.2)")
+
+
+def product_token(user_agent: str) -> str:
+    """Take the product token from a user agent: `AIAssistantBot` from `AIAssistantBot/1.0 (+https://…)`.
+
+    It is the leading run of letters, hyphens and underscores (2.2.1). If there is none it is empty, and the agent has
+    the rules for `*`.
+    """
+    match = _token(user_agent.lstrip())
+    return match[0] if match else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Robots:
+    """A robots.txt file that has been read. `parse` makes it.
+
+    An agent may be given as a product token or as the whole `User-Agent` header; see `product_token`.
+    """
+
+    sitemaps: tuple[str, ...]
+    """What the `Sitemap` lines name, each once, in the file's order."""
+
+    _lines: list[str]
+    _groups: dict[str, list[_Group]]
+    _records: dict[str, list[list[_Record]]]
+    _remarks: list[Oddity]
+    _books: dict[str, "_Book"] = field(default_factory=dict)
+    _books_by_agent: dict[str, "_Book"] = field(default_factory=dict)
+
+    def verdict(self, user_agent: str, url: str) -> Verdict:
+        """Say whether the agent may fetch the URL, and which line decides.
+
+        The URL may be a whole one or only its path; what the file says is not about any other part of it.
+        """
+        path = octets_of(url)
+        if path == "/robots.txt":  # 2.2.2: implicitly allowed
+            return _ITSELF
+        book = self._books_by_agent.get(user_agent) or self._book(user_agent)
+        place = book.patterns.best(path)
+        return book.verdicts.get(place) or book.explain(place, self._lines)
+
+    def crawl_delay(self, user_agent: str) -> float | None:
+        """Give the seconds that the agent shall let pass between requests; the longest, if several lines say so.
+
+        A value that is negative or no finite number is ignored. None when nothing is said.
+        """
+        delays = (_seconds(value) for _, _, value in self._records_of(user_agent, _DELAY))
+        return max((delay for delay in delays if delay is not None), default=None)
+
+    def request_rate(self, user_agent: str) -> RequestRate | None:
+        """Give the agent's `Request-rate`; the slowest, if several lines say so. None when nothing is said."""
+        rates = (_request_rate(value) for _, _, value in self._records_of(user_agent, _RATE))
+        return max((rate for rate in rates if rate is not None), key=lambda rate: rate.interval, default=None)
+
+    def visit_time(self, user_agent: str) -> VisitTime | None:
+        """Give the agent's `Visit-time`; the first, if several lines say so. None when nothing is said."""
+        times = (_visit_time(value) for _, _, value in self._records_of(user_agent, _VISIT))
+        return next((visit for visit in times if visit is not None), None)
+
+    def content_signals(self, user_agent: str) -> tuple[ContentSignal, ...]:
+        """List the `Content-Signal` and `Content-Usage` records of the agent's groups, in the file's order."""
+        records = self._records_of(user_agent, _SIGNAL, _USAGE)
+        return tuple(ContentSignal(line, name, _text(value)) for name, line, value in records)
+
+    @property
+    def warnings(self) -> tuple[Oddity, ...]:
+        """What was odd in the file, by line; at most 100. Looked for anew at each call."""
+        return tuple(self._remarks + _oddities(self._lines))[:MAX_WARNINGS]
+
+    def _key(self, user_agent: str) -> str:
+        # 2.2.1: the groups that name the agent; only if there is none, those for "*". A group without rules counts.
+        token = product_token(user_agent).lower()
+        return token if token in self._groups else "*"
+
+    def _records_of(self, user_agent: str, *names: str) -> list[_Record]:
+        records = self._records.get(self._key(user_agent), [])
+        return [record for some in records for record in some if record[0] in names]
+
+    def _book(self, user_agent: str) -> "_Book":
+        key = self._key(user_agent)
+        book = self._books.get(key)
+        if book is None:
+            if len(self._books) >= MAX_AGENTS:
+                self._books.clear()
+            book = self._books[key] = _Book(self._groups.get(key, []))
+        if len(self._books_by_agent) >= MAX_AGENTS:
+            self._books_by_agent.clear()
+        self._books_by_agent[user_agent] = book
+        return book
+
+
+class _Book:
+    """All rules that hold for one agent, compiled, with the verdicts given so far."""
+
+    __slots__ = ("groups", "patterns", "rules", "verdicts")
+
+    def __init__(self, groups: list[_Group]) -> None:
+        self.groups = groups
+        self.rules = [rule for _, rules in groups for rule in rules]  # 2.2.1: combined into one group
+        self.patterns = Patterns(self.rules)
+        self.verdicts: dict[int, Verdict] = {}
+        """By the place of the rule that decides: a verdict has nothing of the URL in it."""
+
+    def explain(self, place: int, lines: list[str]) -> Verdict:
+        verdict = self.verdicts[place] = self._explanation(place, lines)
+        return verdict
+
+    def _explanation(self, place: int, lines: list[str]) -> Verdict:
+        if not self.groups:
+            return Verdict(True, None, None, None, "the file has no group for this agent, and none for *")
+        if place < 0:
+            group = _text(lines[self.groups[0][0] - 1])
+            reason = f'no rule of "{_short(group)}" matches' if self.rules else f'"{_short(group)}" has no rules'
+            return Verdict(True, None, None, group, reason)
+        line, allowed, _ = self.rules[place]
+        named_at = max(agent_line for agent_line, _ in self.groups if agent_line < line)
+        rule, group = _text(lines[line - 1]), _text(lines[named_at - 1])
+        says = "allows" if allowed else "forbids"
+        return Verdict(allowed, line, rule, group, f'line {line}, "{_short(rule)}", {says} it to "{_short(group)}"')
+
+
+def parse(body: bytes) -> Robots:
+    """Read a robots.txt file; any bytes will do."""
+    lines, remarks = _lines_of(body)
+    groups: dict[str, list[_Group]] = {}
+    further: dict[str, list[list[_Record]]] = {}
+    sitemaps: dict[str, None] = {}
+    rules: list[Rule] = []
+    records: list[_Record] = []
+    naming = False  # whether a further User-agent line joins the group
+    for number, line in enumerate(lines, 1):
+        if len(line) < _SHORTEST:
+            continue
+        name, colon, value = line.partition(":")
+        known = _USUAL.get(name)
+        if known is None or not colon:
+            known, value = _read(line)
+        if known is _DISALLOW or known is _ALLOW:
+            rules.append((number, known is _ALLOW, value))
+            naming = False
+        elif known is _AGENT:
+            # 2.1: User-agent lines that follow each other open one group. Only a rule ends their list: other records
+            # must not interfere (2.2.4).
+            if not naming:
+                naming, rules, records = True, [], []
+            elif records and not lines[number - 2].strip(WHITE):
+                # What the RFC does not know, and an empty line parts from here, is taken to be about the agents above.
+                records = []
+            token = _agent_token(value.strip(WHITE))
+            named, told = groups.setdefault(token, []), further.setdefault(token, [])
+            if not named or named[-1][1] is not rules:
+                named.append((number, rules))
+            if not told or told[-1] is not records:
+                told.append(records)
+        elif known is _SITEMAP:
+            sitemaps[_text(value)] = None  # 2.2.4: it belongs to no group
+        elif known:
+            records.append((known, number, value))
+    groups.pop("", None)
+    sitemaps.pop("", None)
+    return Robots(tuple(sitemaps), lines, groups, further, remarks)
+
+
+def _lines_of(body: bytes) -> tuple[list[str], list[Oddity]]:
+    """Cut a file into lines, an octet a character, without comments; and say what was odd about it as a whole."""
+    remarks = []
+    if wide := _wide_encoding(body[:4]):
+        remarks.append(Oddity(1, f"the file is in {wide.upper()}, not UTF-8 (RFC 9309, 2.3); it is read all the same"))
+        text = body[: MAX_BYTES + 2].decode(wide, "replace").encode().decode("latin-1")
+    else:
+        text = body[: MAX_BYTES + 1].decode("latin-1")
+    if mark := _marks(text):
+        text = text[mark.end() :]
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")  # 2.2: EOL is CR, LF or both; nothing else ends a line
+    if len(body) > MAX_BYTES:
+        text = text[: text.rfind("\n") + 1]
+        remarks.append(Oddity(text.count("\n") + 1, f"only the first {MAX_BYTES} bytes of {len(body)} are read"))
+    if "\0" in text:
+        number = text.count("\n", 0, text.index("\0")) + 1
+        remarks.append(Oddity(number, "a NUL byte; the rest of its line is not read"))  # as in Google's parser
+        text = text.replace("\0", "#")
+    first, *commented = text.split("#")
+    lines = "".join((first, *(part[part.find("\n") :] for part in commented if "\n" in part))).split("\n")
+    if len(text) > MAX_LINE and max(map(len, lines)) > MAX_LINE:
+        long = [number for number, line in enumerate(lines, 1) if len(line) > MAX_LINE]
+        remarks += [Oddity(number, f"only the first {MAX_LINE} bytes of this line are read") for number in long]
+        lines = [line[:MAX_LINE] for line in lines]
+    return lines, remarks
+
+
+def _wide_encoding(start: bytes) -> str | None:
+    """Tell UTF-16 by its mark, or by the NUL bytes beside the first two letters."""
+    if start[:2] == b"\xff\xfe" or (start[1::2] == b"\0\0" and 0 not in start[::2]):
+        return "utf-16-le"
+    if start[:2] == b"\xfe\xff" or (start[::2] == b"\0\0" and 0 not in start[1::2]):
+        return "utf-16-be"
+    return None
+
+
+def _read(line: str) -> tuple[str | None, str]:
+    """Split a line that is written in no usual way into its field, if it is one that is known, and its value."""
+    line = line.strip(WHITE)
+    name, colon, value = line.partition(":")
+    known = _FIELDS.get(name.rstrip(WHITE).lower()) if colon else None
+    if known is None:
+        # Google's parser takes white space for a forgotten colon if there are just two words. Here, the second may have
+        # a colon of its own ("Sitemap https://…"), because a field's name must match whole.
+        words = _white.split(line)
+        if len(words) == 2 and ":" not in words[0]:
+            return _FIELDS.get(words[0].lower()), words[1]
+    return known, value
+
+
+def _agent_token(value: str) -> str:
+    # As in Google's parser: "* (all)" is still everyone, "Foo/1.0" is Foo, and what begins with no letter is nobody.
+    if value[:1] == "*" and (len(value) == 1 or value[1] in WHITE):
+        return "*"
+    match = _token(value)
+    return match[0].lower() if match else ""
+
+
+def _text(octets: str) -> str:
+    return octets.strip(WHITE).encode("latin-1").decode("utf-8", "replace")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _seconds(value: str) -> float | None:
+    value = value.strip(WHITE)
+    delay = float(value) if _number(value) else math.nan
+    return delay if math.isfinite(delay) else None
+
+
+def _request_rate(value: str) -> RequestRate | None:
+    if not (match := _rate(value.strip(WHITE))):
+        return None
+    requests, seconds = int(match[1]), int(match[2]) * _UNITS[match[3].lower()]
+    visit = _visit_time(match[4]) if match[4] else None
+    if not requests or not seconds or (match[4] and not visit):
+        return None
+    return RequestRate(requests, seconds, *((visit.start_time, visit.end_time) if visit else ()))
+
+
+def _visit_time(value: str) -> VisitTime | None:
+    match = _period(value.strip(WHITE))
+    return VisitTime(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4]))) if match else None
+
+
+def _oddities(lines: list[str]) -> list[Oddity]:
+    """Go through the lines once more, for what their author may not have meant."""
+    found: list[Oddity] = []
+    in_group = False
+    for number, line in enumerate(lines, 1):
+        if len(found) >= MAX_WARNINGS:
+            break
+        if not line:
+            continue
+        known, value = _read(line)
+        value = value.strip(WHITE)
+        if known is None:
+            message = "no field that is known; ignored" if line.strip(WHITE) else ""
+        elif known is _AGENT:
+            in_group = True
+            message = "" if _agent_token(value) else "no product token, so these rules are nobody's"
+        else:
+            message = _oddity(known, value, in_group)
+        written = line.strip(WHITE).partition(":")[0].rstrip(WHITE).lower()
+        if known is not None and written != known:
+            spelt = f"read as {known}"
+            message = f"{spelt}; {message}" if message else spelt
+        if message:
+            found.append(Oddity(number, f'"{_short(_text(line))}": {message}'))
+    return found
+
+
+def _oddity(known: str, value: str, in_group: bool) -> str:
+    if known is _SITEMAP:
+        return "" if value else "empty; ignored"
+    if not in_group:
+        return "above the first User-agent line, so it is ignored"
+    if known in (_ALLOW, _DISALLOW):
+        return "begins with neither / nor *, so it matches nothing" if value and value[0] not in "/*" else ""
+    parsers = {_DELAY: _seconds, _RATE: _request_rate, _VISIT: _visit_time}
+    if known in parsers and parsers[known](value) is None:
+        return "not understood; ignored"
+    return ""

@@ -1,0 +1,149 @@
+"""Rules: what is remembered of an origin's robots.txt, who fetches it, and for how long it holds (R5, R6).
+
+One process fetches, whoever else asks waits for it: the claim is part of the record, and runs out if its holder dies.
+Times are epoch seconds, for a copy outlives reboots.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from curtsy.core.message import SECOND, Now
+from curtsy.core.policy import Policy
+from curtsy.core.record import Record
+from curtsy.core.robots import Robots, Verdict, parse
+
+FIRST_FAILURE = 300.0
+"""Seconds for which a robots.txt that could not be had is not asked for again; doubled by each further failure."""
+
+LONGEST = 86_400.0
+"""Seconds beyond which no copy is used without asking (RFC 9309, 2.4)."""
+
+CLAIM = 60.0
+"""Seconds after which another may fetch, though the one who said he would has not come back."""
+
+MOST = 512_000
+"""Octets of a robots.txt that are kept: the 500 KiB that are read of it (RFC 9309, 2.5)."""
+
+
+class Rules(Record, frozen=True, tag="rules"):
+    """What is known of one origin's robots.txt."""
+
+    body: bytes | None = None
+    """The last good copy, empty if there is no such file; None before the first."""
+
+    body_at: float = 0.0
+    """When that copy came."""
+
+    valid_until: float = 0.0
+    """Until when nobody need ask, whatever came last."""
+
+    failures: int = 0
+    """Failures in a row."""
+
+    why: str = ""
+    """How the last attempt failed, in words; empty if it did not."""
+
+    claimed_until: float = 0.0
+    claimed_by: int = 0
+    checked_at: float = 0.0
+    """When it was last asked for, whatever came of it."""
+
+    def lasts(self, now: Now) -> int | None:
+        """A week beyond its validity: an old copy is of use while the site cannot be reached (R6)."""
+        return max(0, round((self.valid_until + 7 * 86_400) * SECOND) - now.epoch)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to go by: a copy, or the knowledge that none can be had."""
+        return self.body is not None or self.failures > 0
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """The rules hold now."""
+
+    rules: Rules
+    seconds: float
+    """For how long still."""
+
+
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """It is ours to fetch them."""
+
+    rules: Rules | None
+
+
+class Busy(msgspec.Struct, frozen=True, gc=False):
+    """Somebody else is fetching them; ask again in so many seconds."""
+
+    seconds: float
+
+
+def claim(rules: Rules | None, now: Now, who: int, since: float = 0.0) -> tuple[Rules | None, Known | Claimed | Busy]:
+    """Have the rules, or the task of fetching them, or word that somebody else is at it.
+
+    What was learned before `since` does not count as known.
+    """
+    second = now.epoch / SECOND
+    # A validity or a claim that lies further ahead than any is given comes from a clock that was set back.
+    is_valid = rules is not None and second < rules.valid_until <= second + LONGEST and rules.checked_at >= since
+    if rules is not None and is_valid and rules.is_known:
+        return rules, Known(rules, rules.valid_until - second)
+    if rules is not None and rules.claimed_by != who and second < rules.claimed_until <= second + CLAIM:
+        return rules, Busy(rules.claimed_until - second)
+    changed = msgspec.structs.replace(rules or Rules(), claimed_until=second + CLAIM, claimed_by=who)
+    return changed, Claimed(rules)
+
+
+def learned(rules: Rules | None, now: Now, policy: Policy, body: bytes | None, why: str = "") -> Rules:
+    """The record after a fetch: `body` is the file (empty for a 4xx), or None if it could not be had, and `why`."""
+    second = now.epoch / SECOND
+    rules = rules or Rules()
+    ttl = min(policy.robots_ttl, LONGEST)
+    if body is not None:
+        return Rules(body=body[:MOST], body_at=second, valid_until=second + ttl, checked_at=second)
+    wait = min(FIRST_FAILURE * float(1 << min(rules.failures, 20)), max(ttl, FIRST_FAILURE))
+    return msgspec.structs.replace(
+        rules,
+        valid_until=second + wait,
+        failures=rules.failures + 1,
+        why=why,
+        claimed_until=0.0,
+        claimed_by=0,
+        checked_at=second,
+    )
+
+
+def released(rules: Rules | None, who: int) -> Rules | None:
+    """The record after the one who claimed it gave up without an answer."""
+    if rules is None or rules.claimed_by != who:
+        return rules
+    return msgspec.structs.replace(rules, claimed_until=0.0, claimed_by=0)
+
+
+@lru_cache(maxsize=256)
+def parsed(body: bytes) -> Robots:
+    """The rules in a file; the same file is read once."""
+    return parse(body)
+
+
+ALL_ALLOWED = Verdict(True, None, None, None, "the site has no robots.txt that can be read, so everything is allowed")
+UNREACHABLE = Verdict(
+    False, None, None, None, "the site's robots.txt cannot be had, and the settings say to wait for it"
+)
+
+
+def judge(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:
+    """What the rules say of a URL; without a copy, what the settings say (R6, C5)."""
+    if rules.body:
+        return parsed(rules.body).verdict(user_agent, url)
+    if rules.body is None and policy.robots_unreachable == "disallow":
+        return UNREACHABLE
+    return ALL_ALLOWED
+
+
+def crawl_delay(rules: Rules, user_agent: str) -> float | None:
+    """Seconds that the site wants between two requests; None if it does not say."""
+    return parsed(rules.body).crawl_delay(user_agent) if rules.body else None

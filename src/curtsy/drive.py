@@ -1,0 +1,267 @@
+"""Carry out a flow's effects: `adrive()` for tasks, `drive()` for threads.
+
+What a flow holds when it ends, however it ends, is given back: its place at the host, its budget, its claim on rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from curtsy.core.admission import Renew
+from curtsy.core.cache import Store as StorePage
+from curtsy.core.errors import Reason
+from curtsy.core.flow import (
+    Amend,
+    Ask,
+    Claim,
+    Effect,
+    Enter,
+    Keep,
+    Later,
+    Learn,
+    MayRetry,
+    Recall,
+    Release,
+    Remember,
+    Send,
+    Settle,
+    Tell,
+)
+from curtsy.core.message import Failure, Reply, Request
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.rules import Known
+from curtsy.download import Part
+from curtsy.gate import AsyncGate, Gate, Ticket
+from curtsy.http import Limits, Sender
+from curtsy.stores import AsyncStore, Store
+from curtsy.surroundings import Passage, Surroundings, learn_step, limits_of, release_step, rules_key
+
+Result = TypeVar("Result")
+Flow = Generator[Effect, Any, Result]
+
+SMALL = 256 * 1024
+"""Bytes of body that are written to the cache at once; larger ones from another thread."""
+
+ABANDONED = Outcome(Kind.ABANDONED)
+UNSENT = Outcome(Kind.ABANDONED, sent=False)
+
+
+class AsyncDriver:
+    """Carries out flows for tasks."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        store: AsyncStore,
+        gate: AsyncGate,
+        sender: Sender,
+        later: Callable[[Ask], bool] = lambda ask: False,
+    ) -> None:
+        self.surroundings = surroundings
+        self._store = store
+        self.gate = gate
+        self._sender = sender
+        self._later = later
+
+    async def run(self, flow: Flow[Result], part: Part | None = None) -> Result:
+        """Carry out a flow to its end. With `part`, the page's body goes there as it comes."""
+        passage = Passage(part)
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                answer = await self._do(effect, passage)
+        finally:
+            flow.close()
+            if passage.ticket is not None or passage.lines:
+                await asyncio.shield(self._give_back(passage))
+
+    async def _do(self, effect: Effect, passage: Passage) -> Any:
+        around = self.surroundings
+        match effect:
+            case Enter():
+                answer = await self.gate.enter(around.gate_request(effect))
+                passage.ticket = answer if isinstance(answer, Ticket) else None
+                return answer
+            case Send():
+                return await self._send(effect, passage)
+            case Settle(ticket, outcome):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return await asyncio.shield(self.gate.leave(ticket, outcome))
+            case Recall(url):
+                return around.recall(url)
+            case Keep(url, what):
+                if isinstance(what, StorePage) and len(what.body) > SMALL:
+                    return await asyncio.to_thread(around.keep, url, what)
+                return around.keep(url, what)
+            case Claim():
+                waiter = self.gate.alarm.async_waiter()
+                return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+            case Learn():
+                known: Known = await asyncio.shield(self._store.update(rules_key(effect.origin), learn_step(effect)))
+                around.remember(effect.origin, known.rules, known.seconds)
+                passage.leave_line(effect.origin, self.gate)
+                return known.rules
+            case Release(origin):
+                await self._store.update(rules_key(origin), release_step(around.who))
+                return passage.leave_line(origin, self.gate)
+            case Remember(origin):
+                found = around.known_rules(origin)
+                return found.rules if found is not None else await self._store.read(rules_key(origin))
+            case Amend(key, policy, change):
+                return await self.gate.amend(key, policy, change)
+            case MayRetry():
+                return around.retries.take()
+            case Later(ask):
+                return self._later(ask)
+            case Tell(record):
+                return around.told(record)
+
+    async def _send(self, effect: Send, passage: Passage) -> Reply | None:
+        ticket = effect.ticket
+        assert isinstance(ticket, Ticket)
+        if self.gate.alarm.now() >= ticket.good_until:
+            # The process was stopped, or asleep: by now the place may be another's.
+            passage.ticket = None
+            await asyncio.shield(self.gate.leave(ticket, UNSENT))
+            return None
+        self.surroundings.retries.count()
+        passage.is_sent = True
+        limits, part = limits_of(effect), passage.part
+        if part is None or effect.cut:
+            reply = await self._sender.send(effect.request, limits)
+        else:
+            limits = replace(limits, max_body=part.max_size)
+            renewing = asyncio.ensure_future(self._renew(ticket))
+            try:
+                reply = await self._sender.stream(part.prepare(effect.request), limits, part)
+            except OSError as error:  # the sender raises none: it is the disk's
+                reply = Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", 0.0)
+            finally:
+                renewing.cancel()
+        passage.is_sent = False
+        return reply
+
+    async def _renew(self, ticket: Ticket) -> None:
+        """Keep the place of a long download, which may take longer than any request."""
+        while True:
+            await asyncio.sleep(ticket.lease.lasts / 3)
+            await self.gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
+
+    async def _give_back(self, passage: Passage) -> None:
+        """Give back what a flow held that did not come to its own end."""
+        if passage.ticket is not None:
+            await self.gate.leave(passage.ticket, ABANDONED if passage.is_sent else UNSENT)
+        for origin in list(passage.lines):
+            if origin in passage.claimed:
+                await self._store.update(rules_key(origin), release_step(self.surroundings.who))
+            passage.leave_line(origin, self.gate)
+
+
+class BlockingSender(Protocol):
+    """What sends for `drive()`: another library's sender, wrapped."""
+
+    def __call__(self, request: Request, limits: Limits) -> Reply:
+        """Send one request, one hop, once."""
+        ...
+
+
+class Driver:
+    """Carries out flows for threads, with a blocking sender."""
+
+    def __init__(self, surroundings: Surroundings, store: Store, gate: Gate, sender: BlockingSender) -> None:
+        self.surroundings = surroundings
+        self._store = store
+        self.gate = gate
+        self._sender = sender
+
+    def run(self, flow: Flow[Result]) -> Result:
+        """Carry out a flow to its end."""
+        passage = Passage()
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                answer = self._do(effect, passage)
+        finally:
+            flow.close()
+            self._give_back(passage)
+
+    def _do(self, effect: Effect, passage: Passage) -> Any:
+        around = self.surroundings
+        match effect:
+            case Enter():
+                answer = self.gate.enter(around.gate_request(effect))
+                passage.ticket = answer if isinstance(answer, Ticket) else None
+                return answer
+            case Send(ticket=ticket):
+                assert isinstance(ticket, Ticket)
+                if self.gate.alarm.now() >= ticket.good_until:
+                    passage.ticket = None
+                    self.gate.leave(ticket, UNSENT)
+                    return None
+                around.retries.count()
+                passage.is_sent = True
+                reply = self._sender(effect.request, limits_of(effect))
+                passage.is_sent = False
+                return reply
+            case Settle(ticket, outcome):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return self.gate.leave(ticket, outcome)
+            case Recall(url):
+                return around.recall(url)
+            case Keep(url, what):
+                return around.keep(url, what)
+            case Claim():
+                waiter = self.gate.alarm.waiter()
+                return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+            case Learn():
+                known = self._store.update(rules_key(effect.origin), learn_step(effect))
+                around.remember(effect.origin, known.rules, known.seconds)
+                passage.leave_line(effect.origin, self.gate)
+                return known.rules
+            case Release(origin):
+                self._store.update(rules_key(origin), release_step(around.who))
+                return passage.leave_line(origin, self.gate)
+            case Remember(origin):
+                found = around.known_rules(origin)
+                return found.rules if found is not None else self._store.read(rules_key(origin))
+            case Amend(key, policy, change):
+                return self.gate.amend(key, policy, change)
+            case MayRetry():
+                return around.retries.take()
+            case Later():
+                return False  # a thread that may block asks at once instead
+            case Tell(record):
+                return around.told(record)
+
+    def _give_back(self, passage: Passage) -> None:
+        if passage.ticket is not None:
+            self.gate.leave(passage.ticket, ABANDONED if passage.is_sent else UNSENT)
+        for origin in list(passage.lines):
+            if origin in passage.claimed:
+                self._store.update(rules_key(origin), release_step(self.surroundings.who))
+            passage.leave_line(origin, self.gate)
+
+
+async def adrive(flow: Flow[Result], driver: AsyncDriver) -> Result:
+    """Carry out a flow, for a task."""
+    return await driver.run(flow)
+
+
+def drive(flow: Flow[Result], driver: Driver) -> Result:
+    """Carry out a flow, for a thread."""
+    return driver.run(flow)

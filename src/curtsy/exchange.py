@@ -1,0 +1,393 @@
+"""One exchange: a request goes out, its reply is read within limits, and whatever goes wrong becomes a value."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import math
+import re
+import ssl
+import time
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+from urllib.parse import unquote
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict
+from yarl import URL
+
+from curtsy.address import AddressRefused
+from curtsy.connections import DEPARTING, Departure, HeadTooLarge, connect_limit
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Headers, Reply, Request, Response
+from curtsy.core.policy import Policy
+from curtsy.decoding import Damaged, Truncated, UnknownCoding, decoder_of
+
+log = logging.getLogger("curtsy")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may take. Seconds and bytes."""
+
+    timeout: float = 30.0
+    """The whole request, from connect to the last byte; of a stream, to the head of the answer."""
+
+    connect_timeout: float = 5.0
+    """Name, connection and TLS handshake together."""
+
+    max_body: int | None = 10 * 1024 * 1024
+    """Bytes of body, after decompression and before it; None for no limit."""
+
+    max_head: int = 65_536
+    """Bytes of head, interim answers included."""
+
+    min_speed: float = 100.0
+    """Bytes per second, over each `speed_window`, below which a body is given up; 0 for no limit."""
+
+    speed_window: float = 10.0
+    allow_private: bool = False
+    """Whether private, loopback, link-local and reserved addresses may be connected to."""
+
+    cut: bool = False
+    """Whether a body above `max_body` is cut there, and the rest not read, instead of being refused."""
+
+    @staticmethod
+    def of(policy: Policy) -> Limits:
+        """The limits that a policy sets."""
+        return _limits_of(policy)
+
+
+@lru_cache(maxsize=1024)
+def _limits_of(policy: Policy) -> Limits:
+    return Limits(
+        timeout=policy.timeout,
+        connect_timeout=policy.connect_timeout,
+        max_body=policy.max_body,
+        max_head=policy.max_head,
+        min_speed=policy.min_speed,
+        allow_private=policy.allow_private,
+    )
+
+
+class Sink(Protocol):
+    """Where a streamed body goes."""
+
+    def begin(self, status: int, headers: Headers) -> bool:
+        """Whether the body is wanted; if not, it is read as any other, and is the body of the reply."""
+        ...
+
+    async def write(self, piece: bytes) -> None:
+        """Take the next piece. What it raises ends the exchange and comes out of `stream()`."""
+        ...
+
+
+class Exchange:
+    """One request and its reply."""
+
+    def __init__(self, request: Request, limits: Limits, sink: Sink | None, deadline: float) -> None:
+        self._request = request
+        self._limits = limits
+        self._sink = sink
+        self._deadline = deadline
+        self._started = time.monotonic()
+        self._answer: aiohttp.ClientResponse | None = None
+        self._wire_bytes = 0
+        self._is_cut = False
+        self.departure = Departure(limits.max_head)
+
+    async def run(self, session: aiohttp.ClientSession, fields: CIMultiDict[str], proxy: str | None) -> Reply:
+        """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
+        request, limits = self._request, self._limits
+        DEPARTING.set(self.departure)
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                answer = self._answer = await session.request(
+                    request.method,
+                    _origin(request.url.origin).with_path(request.url.target, encoded=True),
+                    headers=fields,
+                    data=request.body,
+                    allow_redirects=False,
+                    timeout=connect_limit(limits.connect_timeout),
+                    max_line_size=limits.max_head,
+                    max_field_size=limits.max_head,
+                    proxy=proxy,
+                    skip_auto_headers=None if "User-Agent" in fields else ("User-Agent",),
+                )
+        except Exception as error:
+            return self._failed(error)
+        reply: Reply | None = None
+        try:
+            reply = await self._read(answer)
+        finally:
+            if not isinstance(reply, Response):
+                answer.close()
+        return reply
+
+    async def _read(self, answer: aiohttp.ClientResponse) -> Reply:
+        head_at = time.monotonic()
+        status, limits = answer.status, self._limits
+        sent_at = self._started if self.departure.sent_at is None else self.departure.sent_at
+        if status < 200:
+            return self._fail(Reason.BAD_RESPONSE, f"the answer's status is {status}, which is none to end with")
+        wire = self.departure.wire
+        if (wire is None or wire.head_left < 0) and _size(answer.raw_headers) > limits.max_head:
+            return self._fail(Reason.TOO_LARGE, f"the head of the answer is larger than {limits.max_head:,} bytes")
+        headers = Headers([(name, _legible(value)) for name, value in answer.headers.items()])
+        body = b""
+        if self._request.method != "HEAD" and status not in (204, 304):
+            read = await self._read_body(answer.content, status, headers)
+            if isinstance(read, Failure):
+                return read
+            body = read
+            if self._is_cut:
+                answer.close()  # the rest stays unread, so nothing else can come over this connection
+        return Response(status, headers, body, time.monotonic() - sent_at, head_at - sent_at, self._wire_bytes)
+
+    async def _read_body(self, content: aiohttp.StreamReader, status: int, headers: Headers) -> bytes | Failure:
+        cap = self._limits.max_body
+        announced = headers.get("Content-Length")
+        may_cut = self._limits.cut
+        is_long = cap is not None and announced is not None and announced.isdecimal() and int(announced) > cap
+        if is_long and not may_cut:
+            return self._too_large(f"{announced} bytes are announced")
+        try:
+            # A part of a coded body means nothing by itself.
+            decoder = None if status == 206 else decoder_of(headers.get("Content-Encoding"))
+        except UnknownCoding as error:
+            return self._fail(Reason.BAD_RESPONSE, f"the body is coded in a way that was not asked for: {error}")
+        sink = self._sink
+        if sink is not None and not sink.begin(status, headers):
+            sink = None
+        parts: list[bytes] = []
+        size = 0
+        speed = _Speed(self._limits, self._deadline if sink is None else math.inf)
+        while True:
+            try:
+                # What has come already needs no clock, and usually that is all.
+                chunk = content.read_nowait(-1) if content.is_eof() else await speed.read(content)
+            except _GaveUp as error:
+                return self._fail(error.reason, f"{error.detail}, after {self._wire_bytes:,} bytes of it")
+            except Exception as error:
+                return self._broken(error, announced)
+            if not chunk:
+                break
+            self._wire_bytes += len(chunk)
+            if cap is not None and self._wire_bytes > cap and not may_cut:
+                return self._too_large("more than that came")
+            try:
+                for piece in (chunk,) if decoder is None else decoder.feed(chunk):
+                    size += len(piece)
+                    if cap is not None and size > cap:
+                        if may_cut:
+                            self._is_cut = True
+                            return b"".join((*parts, piece))[:cap]
+                        return self._too_large(f"{self._wire_bytes:,} bytes were more than that when decoded")
+                    if sink is None:
+                        parts.append(piece)
+                    else:
+                        await speed.aside(sink.write(piece))
+            except Damaged as error:
+                return self._fail(Reason.BAD_RESPONSE, f"the body cannot be decoded: {error}")
+        try:
+            if decoder is not None:
+                decoder.finish()
+        except Truncated:
+            return self._fail(Reason.INCOMPLETE, f"the coded body breaks off after {self._wire_bytes:,} bytes")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _fail(self, reason: Reason, detail: str) -> Failure:
+        sent_at = self.departure.sent_at
+        sent_ago = None if sent_at is None else time.monotonic() - sent_at
+        status = None if self._answer is None else self._answer.status
+        return Failure(reason, detail, sent_ago, status, self._wire_bytes)
+
+    def _too_large(self, how: str) -> Failure:
+        return self._fail(Reason.TOO_LARGE, f"the body is larger than {self._limits.max_body:,} bytes: {how}")
+
+    def _broken(self, error: Exception, announced: str | None) -> Failure:
+        """What ended a body before its end."""
+        if isinstance(error, HttpProcessingError):
+            return self._fail(Reason.BAD_RESPONSE, f"the body's framing is broken: {_first_line(error.message)}")
+        if not isinstance(error, aiohttp.ClientError | OSError | RuntimeError):
+            log.warning("an error that was not foreseen ended a body", exc_info=error)
+        whole = f" of {announced}" if announced else ""
+        return self._fail(Reason.INCOMPLETE, f"the body broke off after {self._wire_bytes:,}{whole} bytes")
+
+    def _failed(self, error: Exception) -> Failure:
+        """What ended an exchange before the head of an answer was there."""
+        refused = getattr(error, "os_error", None)
+        if isinstance(refused, AddressRefused):
+            return self._fail(Reason.ADDRESS_REFUSED, str(refused.strerror))
+        match error:
+            case HeadTooLarge():
+                return self._fail(
+                    Reason.TOO_LARGE, f"the head of the answer is larger than {self._limits.max_head:,} bytes"
+                )
+            case aiohttp.ConnectionTimeoutError():
+                limit = f"{self._limits.connect_timeout:g} s"
+                return self._fail(Reason.TIMEOUT, f"no connection within {limit}, name and TLS handshake included")
+            case TimeoutError():
+                what = "connection" if self.departure.sent_at is None else "answer"
+                return self._fail(Reason.TIMEOUT, f"no {what} within {self._limits.timeout:g} s")
+            case aiohttp.ClientConnectorDNSError():
+                return self._fail(Reason.DNS_ERROR, _words(error.os_error))
+            case aiohttp.ClientConnectorCertificateError():
+                return self._fail(Reason.TLS_ERROR, _words(error.certificate_error))
+            case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+                return self._fail(Reason.TLS_ERROR, _words(error))
+            case aiohttp.ClientProxyConnectionError():
+                return self._fail(Reason.CONNECTION_ERROR, f"the proxy cannot be reached: {_words(error.os_error)}")
+            case aiohttp.ClientHttpProxyError():
+                return self._fail(Reason.CONNECTION_ERROR, f"the proxy refused with status {error.status}")
+            case aiohttp.ClientConnectorError():
+                return self._fail(Reason.CONNECTION_ERROR, _words(error.os_error))
+            case aiohttp.ClientResponseError():
+                why = _first_line(error.message)
+                large = why.startswith(("Got more than", "Too many headers"))
+                return self._fail(Reason.TOO_LARGE if large else Reason.BAD_RESPONSE, f"no readable answer: {why}")
+            case aiohttp.ServerDisconnectedError():
+                return self._fail(Reason.CONNECTION_ERROR, "the connection was closed before an answer came")
+            case OSError():
+                return self._fail(Reason.CONNECTION_ERROR, f"the connection broke: {_words(error)}")
+            case ValueError():
+                return self._fail(Reason.INVALID_URL, f"the request cannot be written: {_first_line(str(error))}")
+            case _:
+                if not isinstance(error, aiohttp.ClientError):
+                    log.warning("an error that was not foreseen ended a request", exc_info=error)
+                return self._fail(Reason.CONNECTION_ERROR, f"the request failed: {type(error).__name__}")
+
+
+class _GaveUp(Exception):
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason = reason
+        self.detail = detail
+
+
+class _Speed:
+    """The clock of one body: its deadline, and the bytes that must come in each window of time."""
+
+    def __init__(self, limits: Limits, deadline: float) -> None:
+        self._limits = limits
+        self._deadline = deadline
+        self._least = limits.min_speed * limits.speed_window
+        self._ends = 0.0 if self._least else math.inf
+        self._came = 0
+
+    async def read(self, content: aiohttp.StreamReader) -> bytes:
+        """The next bytes, or none at the end. Raises _GaveUp."""
+        loop = asyncio.get_running_loop()
+        if not self._ends:
+            self._ends = loop.time() + self._limits.speed_window
+        while True:
+            until = min(self._ends, self._deadline)
+            chunk = None
+            try:
+                async with asyncio.timeout_at(until if until < math.inf else None):
+                    chunk = await content.readany()
+            except TimeoutError:
+                pass
+            if chunk == b"":
+                return chunk
+            now = loop.time()
+            if now >= self._deadline:
+                raise _GaveUp(Reason.TIMEOUT, f"the body was not there within {self._limits.timeout:g} s")
+            self._came += len(chunk or b"")
+            if now >= self._ends:
+                if not self._came:
+                    raise _GaveUp(Reason.INCOMPLETE, f"the body fell silent for {self._limits.speed_window:g} s")
+                if self._came < self._least:
+                    raise _GaveUp(
+                        Reason.TOO_SLOW,
+                        f"{self._came:,} bytes of the body came in {self._limits.speed_window:g} s, "
+                        f"less than {self._limits.min_speed:g} a second",
+                    )
+                self._ends, self._came = now + self._limits.speed_window, 0
+            if chunk is not None:
+                return chunk
+
+    async def aside(self, work: Awaitable[None]) -> None:
+        """Do something that is not the site's fault: the time it takes is not counted."""
+        now = asyncio.get_running_loop().time
+        begun = now()
+        await work
+        self._ends += now() - begun
+
+
+CODINGS = "gzip, deflate, br, zstd"
+"""What is asked for unless the caller says otherwise."""
+
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+"""Fields that only whoever writes the body can get right."""
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_TARGET = re.compile(r"/[\x21-\x7e]*")
+
+
+def fields_of(request: Request) -> CIMultiDict[str]:
+    """The header fields that go on the wire, Host left out. Raises ValueError for what must not go there (F26)."""
+    if not _TOKEN.fullmatch(request.method) or request.method.upper() == "CONNECT":
+        raise ValueError(f"method = {request.method!r} cannot be sent. Use GET, HEAD, POST or another name.")
+    if not _TARGET.fullmatch(request.url.target):
+        raise ValueError("the path of the URL has characters that cannot be sent. Make it with parse_url().")
+    fields = _fields(request.headers)
+    if request.url.credentials is not None and "Authorization" not in fields:
+        fields = fields.copy()
+        secret = unquote(request.url.credentials).encode()
+        fields["Authorization"] = "Basic " + base64.b64encode(secret).decode()
+    return fields
+
+
+@lru_cache(maxsize=256)  # most requests of a program have the same ones
+def _fields(headers: Headers) -> CIMultiDict[str]:
+    fields: CIMultiDict[str] = CIMultiDict()
+    for name, value in headers.fields:
+        if not _TOKEN.fullmatch(name) or _FORBIDDEN.search(value):
+            raise ValueError(f"the header field {name[:50]!r} has characters that cannot be sent. Leave them out.")
+        if name.lower() not in _FRAMING:
+            fields.add(name, value)
+    fields.setdefault("Accept", "*/*")
+    # A part of a coded body could not be decoded.
+    fields.setdefault("Accept-Encoding", "identity" if "Range" in fields else CODINGS)
+    return fields
+
+
+@lru_cache(maxsize=4096)
+def _origin(origin: str) -> URL:
+    # The target is put behind it as it is: yarl would drop the ? of an empty query.
+    return URL(origin, encoded=True)
+
+
+def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
+    return sum(len(name) + len(value) + 4 for name, value in fields)
+
+
+def _legible(value: str) -> str:
+    """A field's value as text: octets that are not UTF-8 are Latin-1 (RFC 9110, 5.5)."""
+    if value.isascii():
+        return value
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode("utf-8", "surrogateescape").decode("latin-1")
+    return value
+
+
+def _words(error: BaseException) -> str:
+    """An error of the operating system or of TLS in its own words, without the URL that aiohttp adds."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not valid: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS with this server: {(error.reason or 'unknown').replace('_', ' ').lower()}"
+    return (getattr(error, "strerror", None) or type(error).__name__).partition(" [")[0]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0].rstrip(": ")[:200]

@@ -1,0 +1,123 @@
+"""CircuitBreaker: leave alone what fails (Q4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curtsy.core.admission import Go, Reset, Trip, admit, amend, settle
+from curtsy.core.breaker import State
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import UNLIMITED
+from curtsy.log import library_logger
+from curtsy.stores import Store
+from curtsy.stores.memory import MemoryStore
+
+_log = library_logger("guards")
+
+SHORT = 300.0
+"""A cooldown below this is warned about: a site that blocks us wants a rest (Q4)."""
+
+
+def outcome_of(status: int | None) -> Outcome:
+    """What a failure that is reported by hand means: with 429 or 403 a block, else a failure."""
+    if status == 403:
+        return Outcome(Kind.BLOCKED, status)
+    if status == 429:
+        return Outcome(Kind.SLOWED, status)
+    return Outcome(Kind.FAILED, status or 0)
+
+
+class CircuitBreaker:
+    """Opens at a block or after failures in a row, stays open for a cooldown, then lets one trial through.
+
+    `on_429` is `trip` here: every 429 opens it (Q5).
+    """
+
+    def __init__(
+        self,
+        cooldown_seconds: float = 300,
+        *,
+        failures: int = 3,
+        max_cooldown_seconds: float = 21_600,
+        error_rate: float | None = None,
+        store: Store | None = None,
+        key: str = "breaker",
+    ) -> None:
+        self._policy = UNLIMITED.but(
+            breaker=True,
+            breaker_cooldown=cooldown_seconds,
+            breaker_max_cooldown=max(max_cooldown_seconds, cooldown_seconds),
+            breaker_failures=failures,
+            breaker_error_rate=error_rate,
+            on_429="trip",
+        )
+        if cooldown_seconds < SHORT:
+            _log.warning(
+                f"cooldown_seconds = {cooldown_seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest"
+            )
+        self.cooldown_seconds = float(cooldown_seconds)
+        self._store: Store = store or MemoryStore()
+        self._key = key
+
+    def trip(self) -> None:
+        """Open it, now."""
+        self._change(lambda host, now: amend(host, now, self._policy, Trip()))
+
+    def reset(self) -> None:
+        """Close it, whatever happened."""
+        self._change(lambda host, now: amend(host, now, self._policy, Reset()))
+
+    def attempt_reset(self) -> bool:
+        """Ask to be let through: True if it is closed, or if this is the one trial after the cooldown.
+
+        Report how a trial went by `record_success` or `record_failure`; until then nobody else gets one.
+        """
+
+        def step(host: Host | None, now: Now) -> tuple[Host | None, bool]:
+            changed, decision = admit(host, now, self._policy, page=False)
+            if host is None or not host.tripped_at:
+                return host, True
+            return changed, isinstance(decision, Go)
+
+        return self._store.update(self._key, step)
+
+    def record_success(self) -> None:
+        """A request succeeded: failures in a row are forgotten, and a trial closes it."""
+        self._change(lambda host, now: settle(host, now, self._policy, None, Outcome(Kind.ANSWERED)))
+
+    def record_failure(self, status: int | None = None) -> None:
+        """A request failed; 403 and 429 open it at once, others after some in a row."""
+        self._change(lambda host, now: settle(host, now, self._policy, None, outcome_of(status)))
+
+    @property
+    def state(self) -> State:
+        """Closed, open or half open."""
+        host, now = self._look()
+        return State.CLOSED if host is None else host.breaker_state(now)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every request is refused now."""
+        return self.state is State.OPEN
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until a trial is let through; 0 if it is not open."""
+        host, now = self._look()
+        if host is None or not host.tripped_at:
+            return 0.0
+        return max(0, host.tripped_at + host.cooldown - now.at) / SECOND
+
+    @property
+    def trips(self) -> int:
+        """How often it has opened."""
+        host, _ = self._look()
+        return 0 if host is None else host.trips
+
+    def _look(self) -> tuple[Host | None, Now]:
+        return self._store.update(self._key, lambda host, now: (host, (host, now)))
+
+    def _change(self, change: Callable[[Host | None, Now], Host]) -> None:
+        self._store.update(self._key, lambda host, now: (change(host, now), None))

@@ -1,0 +1,178 @@
+"""DomainDailyBudgetManager: how much of a domain's day is spent (B10).
+
+Used by hand, `can_request_to_domain` only looks and `record_domain_request` counts. Between the two others may come: a
+program that must never go over the limit uses the client, which does both in one atomic step (B4).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pydantic import BaseModel, Field
+
+from curtsy.core.admission import Spend, amend
+from curtsy.core.budget import Day, today
+from curtsy.core.errors import Reason, StoreError
+from curtsy.core.host import Host, in_time
+from curtsy.core.message import SECOND, Now, parse_domain
+from curtsy.core.policy import Policies, Policy
+from curtsy.log import library_logger
+from curtsy.stores import Answer, Step, Store, open_store
+from curtsy.stores.memory import MemoryStore
+
+_log = library_logger("guards")
+
+UNLIMITED = 2**31 - 1
+"""What is left of a budget that has no limit."""
+
+
+class DomainBudgetCheckResult(BaseModel):
+    """Whether a domain may be asked today, and how often still."""
+
+    allowed: bool
+    reason: str | None = None
+    """`domain_budget_exceeded` if not allowed."""
+
+    requests_remaining: int = Field(ge=0)
+    pages_remaining: int = Field(ge=0)
+    limit: str | None = None
+    """Which limit it is that is spent: `max_requests_per_day` or `max_pages_per_day`."""
+
+    retry_after: float | None = None
+    """Seconds until the next day begins, if not allowed."""
+
+
+class DomainDailyBudget(BaseModel):
+    """What a domain has had today, of what it may have."""
+
+    domain: str
+    requests_today: int = Field(ge=0)
+    pages_today: int = Field(ge=0)
+    max_requests_per_day: int = Field(ge=0)
+    max_pages_per_day: int = Field(ge=0)
+    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+    requests_remaining: int = Field(ge=0)
+    pages_remaining: int = Field(ge=0)
+
+
+class DomainDailyBudgetManager:
+    """The daily budgets of all domains, on the store that the client uses too.
+
+    `policies` may be a function that gives the present ones, for settings that are read again while running. When they
+    or the store fail, the request is allowed and counted in memory, and a warning is logged once per outage (B8).
+    """
+
+    def __init__(
+        self, policies: Policies | Callable[[], Policies] | None = None, *, store: Store | str | None = None
+    ) -> None:
+        self._policies = policies if callable(policies) else (lambda: policies or Policies())
+        self._store: Store = open_store(store) if store is None or isinstance(store, str) else store
+        self._memory = MemoryStore()
+        self._is_out = False
+        self._lock = threading.Lock()
+
+    def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
+        """Say whether the domain's budget allows one more request today. Counts nothing."""
+        policy, budget, seconds = self._look(domain)
+        spent = None
+        if policy.max_requests_per_day and budget.requests >= policy.max_requests_per_day:
+            spent = "max_requests_per_day"
+        elif policy.max_pages_per_day and budget.pages >= policy.max_pages_per_day:
+            spent = "max_pages_per_day"
+        if spent:
+            _log.info("Domain daily budget exceeded", domain=domain, limit=spent)
+        return DomainBudgetCheckResult(
+            allowed=spent is None,
+            reason=None if spent is None else Reason.DOMAIN_BUDGET_EXCEEDED.value,
+            requests_remaining=_left(policy.max_requests_per_day, budget.requests),
+            pages_remaining=_left(policy.max_pages_per_day, budget.pages),
+            limit=spent,
+            retry_after=seconds if spent else None,
+        )
+
+    def record_domain_request(self, domain: str, is_page: bool = False) -> None:
+        """Count a request that was sent to the domain, and its page if it brought one."""
+        policy = self._policy(domain)
+
+        def step(host: Host | None, now: Now) -> tuple[Host, None]:
+            return amend(host, now, policy, Spend(is_page)), None
+
+        self._update(policy.key_for(parse_domain(domain)), step)
+
+    def get_domain_budget(self, domain: str) -> DomainDailyBudget:
+        """What the domain has had today, of what it may have."""
+        policy, budget, _ = self._look(domain)
+        return DomainDailyBudget(
+            domain=parse_domain(domain),
+            requests_today=budget.requests,
+            pages_today=budget.pages,
+            max_requests_per_day=policy.max_requests_per_day,
+            max_pages_per_day=policy.max_pages_per_day,
+            date=policy.calendar.date_of(budget.starts),
+            requests_remaining=_left(policy.max_requests_per_day, budget.requests),
+            pages_remaining=_left(policy.max_pages_per_day, budget.pages),
+        )
+
+    def _look(self, domain: str) -> tuple[Policy, Day, float]:
+        policy = self._policy(domain)
+
+        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Day, float]]:
+            days = () if host is None else in_time(host, now).days
+            day = today(days, now.epoch // SECOND, policy.calendar)
+            return host, (day, day.ends - now.epoch / SECOND)
+
+        return policy, *self._update(policy.key_for(parse_domain(domain)), step)
+
+    def _policy(self, domain: str) -> Policy:
+        name = parse_domain(domain)
+        try:
+            return self._policies().of(name)
+        except Exception as error:  # whatever is wrong with the settings, the default limits hold (B8)
+            self._warn(f"the policy of {name} cannot be read ({error}); the default limits hold")
+            return Policy()
+
+    def _update(self, key: str, step: Step[Answer]) -> Answer:
+        try:
+            answer = self._store.update(key, step)
+        except StoreError as error:
+            self._warn(f"the budget cannot be determined ({error}); counting in memory")
+            return self._memory.update(key, step)
+        self._is_out = False
+        return answer
+
+    def _warn(self, what: str) -> None:
+        with self._lock:
+            if not self._is_out:
+                self._is_out = True
+                _log.warning(f"Daily budget: {what}.")
+
+
+def _left(limit: int, spent: int) -> int:
+    return max(0, limit - spent) if limit else UNLIMITED
+
+
+_manager: DomainDailyBudgetManager | None = None
+_manager_lock = threading.Lock()
+
+
+def get_domain_budget_manager() -> DomainDailyBudgetManager:
+    """The program's own manager, on the settings and the store that everything else uses."""
+    global _manager
+    with _manager_lock:
+        if _manager is None:
+            from curtsy.settings import load  # not before it is needed: settings are slow to import
+
+            settings = load()
+            _manager = DomainDailyBudgetManager(settings.policies, store=settings.store)
+        return _manager
+
+
+def can_request_to_domain(domain: str) -> DomainBudgetCheckResult:
+    """Say whether the domain's budget allows one more request today. Counts nothing."""
+    return get_domain_budget_manager().can_request_to_domain(domain)
+
+
+def record_domain_request(domain: str, is_page: bool = False) -> None:
+    """Count a request that was sent to the domain, and its page if it brought one."""
+    get_domain_budget_manager().record_domain_request(domain, is_page)

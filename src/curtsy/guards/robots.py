@@ -1,0 +1,77 @@
+"""RobotsTxtChecker: may this URL be fetched, and how slowly (R9)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from curtsy.client import AsyncClient
+from curtsy.core.message import Url, parse_url
+from curtsy.core.robots import Verdict
+from curtsy.core.rules import crawl_delay, judge
+from curtsy.stores.memory import MemoryStore
+
+
+class RobotsTxtChecker:
+    """Fetches the robots.txt of each origin once, politely, keeps it for `cache_ttl` seconds, and answers by it.
+
+    It uses a client of its own, which remembers in memory; or the `client` that it is given, with whose pace, store
+    and settings it then asks. One that cannot be had allows everything, unless `unreachable` is `disallow`.
+    """
+
+    def __init__(
+        self,
+        user_agent: str = "AIAssistantBot/1.0",
+        cache_ttl: float = 3600,
+        timeout: float = 10.0,
+        *,
+        client: AsyncClient | None = None,
+        **settings: Any,
+    ) -> None:
+        self.user_agent = user_agent
+        self._owns_client = client is None
+        self._client = client or AsyncClient(
+            user_agent=user_agent,
+            store=MemoryStore(settings.get("clock")),
+            cache=False,
+            robots_ttl=cache_ttl,
+            robots_timeout=timeout,
+            **settings,
+        )
+
+    async def is_allowed(self, url: str) -> bool:
+        """Say whether the URL may be fetched. False for what is no http or https URL."""
+        return (await self.verdict(url)).allowed
+
+    async def verdict(self, url: str) -> Verdict:
+        """The same, with the line that decided and the reason in words."""
+        parsed = parse_url(url)
+        if not isinstance(parsed, Url):
+            return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
+        rules = await self._client.rules_of(parsed, self.user_agent)
+        if rules is None:
+            return Verdict(False, None, None, None, "its host may not be asked now, not even for robots.txt")
+        return judge(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
+
+    def get_crawl_delay(self, url: str) -> float | None:
+        """Seconds that the site wants between two requests; None if it does not say, or was not asked yet."""
+        parsed = parse_url(url)
+        rules = self._client.known_rules(parsed.origin) if isinstance(parsed, Url) else None
+        return None if rules is None else crawl_delay(rules, self.user_agent)
+
+    def clear_cache(self) -> None:
+        """Forget every robots.txt: the next question fetches it again."""
+        self._client.forget_rules()
+
+    async def close(self) -> None:
+        """Give back what is held open. Idempotent."""
+        if self._owns_client:
+            await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,219 @@
+"""The built-in sender, on aiohttp: one request out, one reply back, within limits and to permitted addresses only.
+
+A sender knows nothing of robots.txt, pace, redirects, cookies, retries or caches: it sends one hop, once. Whatever the
+network does comes back as a value: a `Response`, or a `Failure` that says what happened and whether the request had
+left. Nothing is raised but a task's own cancellation, which closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import urllib.request
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from aiohttp.abc import AbstractResolver
+
+from curtsy.address import open_resolver, refused_behind_proxy
+from curtsy.connections import Connections
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Reply, Request, Url
+from curtsy.exchange import Exchange, Limits, Sink, fields_of
+
+__all__ = ["AiohttpSender", "Limits", "Sender", "Sink"]
+
+
+class Sender(Protocol):
+    """Anything that sends one request and brings back one reply."""
+
+    async def send(self, request: Request, limits: Limits) -> Reply:
+        """Send one request, once."""
+        ...
+
+    async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
+        """Send one request, once, and give the body away as it comes: the reply's own is empty.
+
+        The body has no deadline, only a size and a least speed. It comes decoded, but for a part (206) of one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent; what is sent later fails."""
+        ...
+
+
+class AiohttpSender:
+    """Sends over HTTP/1.1 with connections that are kept and shared, one pool for each event loop that uses it.
+
+    `verify` is True, the path of a CA file or folder that is trusted besides the system's, or a context of one's own.
+    `proxy` is the URL of a proxy; with `use_environment`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed where none is
+    given. `connections` is how many requests may be in flight, `idle` how many connections are kept for later.
+    `resolver` is a table of names and addresses, or a resolver of aiohttp's. It is safe to make before a fork.
+
+    With a proxy the address guard judges the name as it resolves here; which address is then connected to is the
+    proxy's word, not ours.
+    """
+
+    def __init__(
+        self,
+        *,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        proxy: str | None = None,
+        use_environment: bool = False,
+        connections: int = 100,
+        idle: int = 200,
+        resolver: AbstractResolver | Mapping[str, str | Sequence[str]] | None = None,
+    ) -> None:
+        self._verify = _verifier(verify)
+        self._proxies = {"http": proxy, "https": proxy} if proxy else {}
+        if not proxy and use_environment:
+            self._proxies = dict(urllib.request.getproxies_environment())
+        self._bypassed = lru_cache(maxsize=4096)(urllib.request.proxy_bypass)  # reads the whole environment each time
+        self._bypassing = not proxy
+        self._most = connections
+        self._idle = idle
+        self._resolver = resolver
+        self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
+        self._process = os.getpid()
+        self._closed = False
+
+    async def send(self, request: Request, limits: Limits) -> Reply:
+        """Send one request, once."""
+        return await self._send(request, limits, None)
+
+    async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
+        """Send one request, once, and give the body to `sink` as it comes."""
+        return await self._send(request, limits, sink)
+
+    async def close(self) -> None:
+        """Close all connections. Idempotent; what is sent later fails."""
+        self._closed = True
+        here = asyncio.get_running_loop()
+        while self._pools:
+            loop, pool = self._pools.popitem()
+            if loop is here or loop.is_closed():
+                await pool.close()
+            else:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.close(), loop))
+
+    async def _send(self, request: Request, limits: Limits, sink: Sink | None) -> Reply:
+        if self._closed:
+            return Failure(Reason.CLOSED, "the sender was closed. Make a new one, or close it later.")
+        try:
+            fields = fields_of(request)
+        except ValueError as error:
+            return Failure(Reason.INVALID_URL, str(error))
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop) if self._process == os.getpid() else None
+        if pool is None:
+            pool = await self._open_pool(loop)
+        deadline = loop.time() + limits.timeout
+        try:
+            if pool.slots.locked():
+                async with asyncio.timeout_at(deadline):
+                    await pool.slots.acquire()
+            else:
+                await pool.slots.acquire()  # at once
+        except TimeoutError:
+            why = (
+                f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less at once."
+            )
+            return Failure(Reason.TIMEOUT, why)
+        try:
+            proxy = self._proxy_for(request.url)
+            if proxy is not None and not limits.allow_private:
+                refused = await refused_behind_proxy(request.url.host, request.url.port, pool.resolver)
+                if refused is not None:
+                    return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
+            connections = pool.connections(guarded=not limits.allow_private and proxy is None)
+            exchange = Exchange(request, limits, sink, deadline)
+            try:
+                reply = await exchange.run(connections.session, fields, proxy)
+            finally:
+                if exchange.departure.wire is not None:
+                    connections.rest(exchange.departure.wire)
+            if self._closed and isinstance(reply, Failure):
+                return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
+            return reply
+        finally:
+            pool.slots.release()
+
+    async def _open_pool(self, loop: asyncio.AbstractEventLoop) -> _Pool:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            for pool in self._pools.values():
+                pool.abandon()
+            _INHERITED.append(self._pools)
+            self._pools = {}
+        gone = [each for each in self._pools if each.is_closed()]
+        old = [self._pools.pop(each) for each in gone]
+        pool = self._pools[loop] = _Pool(self._verify, open_resolver(self._resolver), self._most, self._idle)
+        for each in old:
+            await each.close()
+        return pool
+
+    def _proxy_for(self, url: Url) -> str | None:
+        proxy = self._proxies.get(url.scheme)
+        if proxy is None or (self._bypassing and self._bypassed(url.host)):
+            return None
+        return proxy
+
+
+_INHERITED: list[object] = []
+"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
+
+
+class _Pool:
+    """The connections of one event loop."""
+
+    def __init__(self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int) -> None:
+        self.slots = asyncio.Semaphore(most)
+        self.resolver = resolver
+        self._verify = verify
+        self._idle = idle
+        # Two, so that no guarded request goes over a connection that was opened without the guard.
+        self._by_guard: dict[bool, Connections] = {}
+
+    def connections(self, *, guarded: bool) -> Connections:
+        """Those that the guard stands before, or those that it does not."""
+        found = self._by_guard.get(guarded)
+        if found is None:
+            found = self._by_guard[guarded] = Connections(
+                guarded=guarded, verify=self._verify, resolver=self.resolver, most_idle=self._idle
+            )
+        return found
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for connections in self._by_guard.values():
+            await connections.close()
+        await self.resolver.close()
+
+    def abandon(self) -> None:
+        """Leave all connections to the parent process."""
+        for connections in self._by_guard.values():
+            connections.abandon()
+
+
+def _verifier(verify: bool | str | Path | ssl.SSLContext) -> ssl.SSLContext | bool:
+    if isinstance(verify, ssl.SSLContext) or verify is True:
+        return verify
+    if verify is False:
+        raise ValueError(
+            "verify = False must be True, the path of a CA file or folder, or an ssl.SSLContext. "
+            "Certificates are always verified; for a site of your own, give its CA."
+        )
+    path = Path(verify)
+    if not path.exists():
+        raise ValueError(f"verify = {str(path)!r} must be a CA file or folder that exists.")
+    context = ssl.create_default_context()
+    if path.is_dir():
+        context.load_verify_locations(capath=str(path))
+    else:
+        context.load_verify_locations(cafile=str(path))
+    context.set_alpn_protocols(["http/1.1"])
+    return context

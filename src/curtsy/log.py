@@ -1,0 +1,374 @@
+"""Logs: JSON lines on standard error, secrets masked (N1).
+
+    log = create_logger("crawler")
+    log.info("Page fetched", url="https://example.org/", status=200)
+
+writes
+
+    {"ts":"2026-11-15T08:00:00.000Z","level":"info","component":"crawler","msg":"Page fetched","url":…,"status":200}
+
+The library itself speaks through the standard logger `curtsy` (`library_logger`) and prints nothing uninvited; the
+command line turns those records into the same lines (`install_json_logging`).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import msgspec
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+"""The levels by name, least first."""
+
+LEVEL_VARIABLES = ("CURTSY_LOG_LEVEL", "LOG_LEVEL")
+"""Where the least level shown is read from; the first that is set wins."""
+
+_OTHER_NAMES = {"trace": "debug", "warning": "warn", "critical": "error", "fatal": "error"}
+
+
+def level_named(name: str) -> str | None:
+    """The level that `name` means, in any case and by its other usual names (`WARNING`); None if it means none."""
+    name = name.strip().lower()
+    name = _OTHER_NAMES.get(name, name)
+    return name if name in LEVELS else None
+
+
+# --- Masking -------------------------------------------------------------------------------------------------------
+
+MASK = "***"
+
+# Credentials before the host. The second form is a password with a raw slash, as `user:pa/ss@host`: what follows the
+# colon is no port then. A quote ends a URL unless it is escaped, so that a whole JSON line can be masked at once. The
+# lengths are bounded so that no text is slow.
+_CREDENTIALS = re.compile(
+    r"""(?<=://)(?:(?:[^/?#\s"<>\\]|\\.){0,999}@|[^:/?#\s"<>\\@\[]{0,999}:(?!\d*(?:[/?#\s"<>]|$))(?:[^\s"<>\\]|\\.){0,999}@)"""
+)
+# A parameter of a query, a fragment or a path (`;jsessionid=`), raw or inside another URL's query, percent-encoded.
+_PARAMETER = re.compile(r"""(?:[?&;#]|%3[fFbB]|%2[36])([^=&;?#\s"<>\\]{1,100}?)(?:=|%3[dD])""")
+_VALUE = re.compile(r"""(?:[^&#\s"<>\\%]|\\.|%(?!2[36]))*""")
+_SECRET = re.compile(
+    r"(?:.*(?:token|secret|passw|passphrase|credential|signature|session|sessid|accesskey|authoriz|bearer|jwt)|auth$|"
+    r"code$|(?:connect)?sid$|sig$|sas$|pwd$|pass$|pw$|otp$|.*key$).*"
+)
+
+
+def mask_url(text: str) -> str:
+    """Hide the secrets of every URL in `text`: `user:password@`, and query values whose names look secret (F62).
+
+    What is no URL stays as it is; when in doubt, more is hidden rather than less.
+    """
+    if "://" in text and "@" in text:
+        text = _CREDENTIALS.sub(MASK + "@", text)
+    if "=" not in text and "%3" not in text:
+        return text
+    kept: list[str] = []
+    done = 0
+    for found in _PARAMETER.finditer(text):
+        if found.start() >= done and _looks_secret(found[1]):
+            value = _VALUE.match(text, found.end())
+            if value is not None and value[0]:
+                kept += (text[done : found.end()], MASK)
+                done = value.end()
+    return "".join(kept) + text[done:] if kept else text
+
+
+@lru_cache(maxsize=1024)  # the names of a site's parameters are few
+def _looks_secret(name: str) -> bool:
+    name = re.sub(r"[-_.\[\]\s]", "", unquote(name).lower())
+    return _SECRET.fullmatch(name) is not None
+
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_HEADER = r"(?:proxy[-_]?)?authorization|(?:set[-_]?)?cookie"
+# A member of an object, or a pair in a list; then the same inside a text, as in the repr of headers. No word boundary
+# is asked for there: in JSON a line end before the name is a backslash and an n.
+_MEMBER = re.compile(
+    rf'("(?:{_HEADER})")(?:(:)(?:{_STRING}|\[(?:{_STRING}|[^\]"])*\]|\{{(?:{_STRING}|[^}}"])*\}}|[^",\[{{}}\]]+)|(,){_STRING})',
+    re.I,
+)
+_MENTION = re.compile(
+    rf"""({_HEADER})((?:'|\\")?\s*[:=]\s*|(?:'|\\")\s*,\s*)(?:b?'(?:[^'"\\]|\\.)*'|b?\\"(?:[^"\\])*\\"|(?:[^"\\]|\\[^nr])+)""",
+    re.I,
+)
+
+
+def _mask_line(line: str) -> str:
+    """Hide the secrets in one line of JSON, which stays JSON."""
+    if "://" in line or "?" in line:
+        line = mask_url(line)
+    lower = line.lower()
+    if "authorization" in lower or "cookie" in lower:
+        line = _MEMBER.sub(lambda found: f'{found[1]}{found[2] or found[3]}"{MASK}"', line)
+        line = _MENTION.sub(rf"\1\2{MASK}", line)
+    return line
+
+
+# --- Lines ---------------------------------------------------------------------------------------------------------
+
+_RESERVED = frozenset(("ts", "level", "component", "msg"))
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+class Stream(Protocol):
+    """What lines can be written to."""
+
+    def write(self, text: str, /) -> object:
+        """Take a text."""
+        ...
+
+    def flush(self) -> object:
+        """Pass on what was taken."""
+        ...
+
+
+def _line(at: int, level: str, component: str, msg: str, fields: Mapping[str, Any]) -> str:
+    if not _RESERVED.isdisjoint(fields):
+        fields = {name + "_" if name in _RESERVED else name: value for name, value in fields.items()}
+    return _mask_line(_json({"ts": _stamp(at), "level": level, "component": component, "msg": msg, **fields}))
+
+
+def _json(entry: dict[str, Any]) -> str:
+    try:
+        return _encode(entry).decode()
+    except Exception:  # a lone surrogate, a loop, a key that is no text, a repr that raises: the line matters more
+        return _encode({_legible(name): _encodable(value) for name, value in entry.items()}).decode()
+
+
+def _encodable(value: object) -> object:
+    try:
+        _encode(value)
+    except Exception:
+        return _legible(value)
+    return value
+
+
+def _legible(value: object) -> str:
+    try:
+        text = value if isinstance(value, str) else repr(value)
+        return text.encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
+_second = (-1, "")  # the last second that was written out: most lines share it with the one before
+
+
+def _stamp(at: int) -> str:
+    """Nanoseconds since 1970 as ISO 8601, UTC, in milliseconds."""
+    global _second
+    seconds, rest = divmod(at, 1_000_000_000)
+    known, text = _second
+    if known != seconds:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S.", time.gmtime(seconds))
+        _second = (seconds, text)
+    return f"{text}{rest // 1_000_000:03d}Z"
+
+
+def _write(line: str, stream: Stream | None) -> None:
+    """Write a line whole, by one write; a stream that is closed or broken is nobody's problem here."""
+    target = sys.stderr if stream is None else stream
+    if target is None:  # a process without standard error
+        return
+    line += "\n"
+    try:
+        number = _number_of(target)
+        if number is None:
+            target.write(line)
+            target.flush()
+            return
+        target.flush()  # what others wrote goes first
+        data = line.encode()
+        while data:  # more than once only where a pipe is nearly full
+            data = data[os.write(number, data) :]
+    except (OSError, ValueError):
+        pass
+
+
+def _number_of(stream: object) -> int | None:
+    """The file behind a stream, or None for one that is only in memory."""
+    fileno = getattr(stream, "fileno", None)
+    try:
+        return None if fileno is None else int(fileno())
+    except io.UnsupportedOperation:
+        return None
+
+
+# --- Our own logger ------------------------------------------------------------------------------------------------
+
+
+class Logger:
+    """Writes JSON lines for one component. Never raises, whatever it is given."""
+
+    def __init__(self, component: str, *, level: str | None = None, stream: Stream | None = None) -> None:
+        self.component = component
+        self._stream = stream
+        self._least = LEVELS["info"]
+        self.set_level(level)
+
+    def set_level(self, level: str | None = None) -> None:
+        """Set the least level shown; None reads it from the environment anew. A bad one means info, and is told."""
+        self._least, complaint = _least(level)
+        if complaint:
+            self.warn(complaint)
+
+    def debug(self, msg: str, /, **fields: Any) -> None:
+        """Tell what only somebody who looks for a fault wants to know."""
+        if self._least <= logging.DEBUG:
+            _write(_line(time.time_ns(), "debug", self.component, msg, fields), self._stream)
+
+    def info(self, msg: str, /, **fields: Any) -> None:
+        """Tell what happens."""
+        if self._least <= logging.INFO:
+            _write(_line(time.time_ns(), "info", self.component, msg, fields), self._stream)
+
+    def warn(self, msg: str, /, **fields: Any) -> None:
+        """Tell what somebody should look at."""
+        if self._least <= logging.WARNING:
+            _write(_line(time.time_ns(), "warn", self.component, msg, fields), self._stream)
+
+    def error(self, msg: str, /, **fields: Any) -> None:
+        """Tell what went wrong."""
+        if self._least <= logging.ERROR:
+            _write(_line(time.time_ns(), "error", self.component, msg, fields), self._stream)
+
+
+_told: set[str] = set()
+
+
+def _least(level: str | None) -> tuple[int, str | None]:
+    """The number of a level, or of the environment's; and what to say about a bad one, once in a process."""
+    variable = "level"
+    if level is None:
+        variable = next((each for each in LEVEL_VARIABLES if os.environ.get(each)), "")
+        level = os.environ.get(variable, "info")
+    name = level_named(level)
+    if name is not None:
+        return LEVELS[name], None
+    complaint = f"{variable} = {level!r} must be one of {', '.join(LEVELS)}. Using info."
+    if complaint in _told:
+        return LEVELS["info"], None
+    _told.add(complaint)
+    return LEVELS["info"], complaint
+
+
+def create_logger(component: str, *, level: str | None = None, stream: Stream | None = None) -> Logger:
+    """A logger that writes JSON lines for `component` to standard error (N1).
+
+    The least level shown is `level`, else that of `CURTSY_LOG_LEVEL` or `LOG_LEVEL`, else info.
+    """
+    return Logger(component, level=level, stream=stream)
+
+
+# --- The standard library's ----------------------------------------------------------------------------------------
+
+_ROOT = logging.getLogger("curtsy")
+_ROOT.addHandler(logging.NullHandler())  # else the standard library prints our warnings where nobody asked for them
+
+
+class _Message:
+    """A message and its fields, as one text for whoever formats records in the usual way."""
+
+    __slots__ = ("fields", "msg")
+
+    def __init__(self, msg: str, fields: dict[str, Any]) -> None:
+        self.msg = msg
+        self.fields = fields
+
+    def __str__(self) -> str:
+        if not self.fields:
+            return mask_url(self.msg)
+        return f"{mask_url(self.msg)} {_mask_line(_json(self.fields))}"
+
+
+class LibraryLogger:
+    """What the library itself logs through: a standard logger that takes fields."""
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def debug(self, msg: str, /, **fields: Any) -> None:
+        """Tell what only somebody who looks for a fault wants to know."""
+        self._log(logging.DEBUG, msg, fields)
+
+    def info(self, msg: str, /, **fields: Any) -> None:
+        """Tell what happens."""
+        self._log(logging.INFO, msg, fields)
+
+    def warning(self, msg: str, /, **fields: Any) -> None:
+        """Tell what somebody should look at."""
+        self._log(logging.WARNING, msg, fields)
+
+    def error(self, msg: str, /, **fields: Any) -> None:
+        """Tell what went wrong."""
+        self._log(logging.ERROR, msg, fields)
+
+    def _log(self, level: int, msg: str, fields: dict[str, Any]) -> None:
+        if self._logger.isEnabledFor(level):
+            self._logger.log(level, _Message(msg, fields), stacklevel=3)
+
+
+def library_logger(name: str) -> LibraryLogger:
+    """The library's logger for one part, `curtsy.<name>`: silent until the program that uses curtsy listens."""
+    return LibraryLogger(_ROOT.getChild(name))
+
+
+class JsonHandler(logging.Handler):
+    """Turns the standard library's records into the same JSON lines.
+
+    Fields are those given to a `LibraryLogger`, or `extra={"fields": {…}}`; an exception is told as `traceback`.
+    """
+
+    def __init__(self, level: int = logging.NOTSET, *, stream: Stream | None = None) -> None:
+        super().__init__(level)
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record as a line."""
+        given = record.msg
+        if isinstance(given, _Message):
+            msg, fields = given.msg, given.fields
+        else:
+            extra = record.__dict__.get("fields")
+            msg, fields = _text_of(record), dict(extra) if isinstance(extra, Mapping) else {}
+        if record.exc_info and record.exc_info[1] is not None:
+            fields = {**fields, "traceback": "".join(traceback.format_exception(record.exc_info[1]))}
+        name = next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
+        component = record.name.removeprefix("curtsy.")
+        at = round(record.created * 1000) * 1_000_000  # a float has no more to tell
+        _write(_line(at, name, component, msg, fields), self._stream)
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # the arguments do not fit the message, which is no reason to lose it
+        return f"{_legible(record.msg)} {_legible(record.args)}"
+
+
+def install_json_logging(level: str | None = None, *, stream: Stream | None = None) -> JsonHandler:
+    """Write all that the library tells as JSON lines to standard error; called again, replace the former handler.
+
+    The least level shown is `level`, else that of the environment, else info.
+    """
+    for former in _ROOT.handlers[:]:
+        if isinstance(former, JsonHandler):
+            _ROOT.removeHandler(former)
+    handler = JsonHandler(stream=stream)
+    _ROOT.addHandler(handler)
+    least, complaint = _least(level)
+    _ROOT.setLevel(least)
+    if complaint:
+        library_logger("log").warning(complaint)
+    return handler

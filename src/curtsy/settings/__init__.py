@@ -1,0 +1,272 @@
+"""Settings: files, environment, presets and arguments made into policies.
+
+    settings = load()                      # what the files and the environment say
+    settings = load(preset="broad", user_agent="examplebot/1.0 (+https://example.org/bot)")
+    settings.policies.of("example.org").qps
+    settings.origin("example.org", "qps")  # "config/domains.yaml:12"
+
+Each of these wins over those before it: built-in, preset, the user's file, the project's file, environment, argument.
+`curtsy.settings.live` follows the files while the program runs. pydantic and YAML are imported when something is read,
+not before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import parse_domain
+from curtsy.core.policy import LimitConfig, Policies, Policy
+
+if TYPE_CHECKING:
+    from curtsy.settings.reading import Given, Reading
+
+__all__ = ["Settings", "load", "load_limits", "names_contact"]
+
+PROJECT_FILES = (Path("config", "domains.yaml"), Path("curtsy.yaml"))
+"""Where a project's settings are looked for, from its directory; if there are both, the second wins."""
+
+CacheMode = Literal["normal", "revalidate", "refresh", "offline", "off"]
+
+USER_FILE = Path("curtsy.yaml")
+"""The user's own settings, in the platform's directory for them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settings:
+    """All settings, checked. Immutable: a reload makes new ones."""
+
+    policies: Policies
+    """The policy of every host, the global limit, and the user agent."""
+
+    preset: str
+    store: str | None = field(repr=False)  # it may hold a password
+    """Where hosts are remembered, as a URL; None for a file in the platform's state directory."""
+
+    cache_dir: Path | None
+    """Where pages are kept; None for the platform's cache directory."""
+
+    cache_size: int | None
+    """Bytes that may be kept; None for no limit."""
+
+    cache_mode: CacheMode
+    """How kept pages are used; `off` for not at all."""
+
+    log_level: str
+    stats_every: float | None
+    """Seconds between two lines of statistics; None for never."""
+
+    files: tuple[Path, ...] = ()
+    """The files that were read, the lowest first."""
+
+    warnings: tuple[str, ...] = ()
+    """What is allowed, but odd: for whoever starts the program to tell."""
+
+    _values: Mapping[str, Given] = field(default_factory=dict, repr=False)
+    _entries: Mapping[str, Mapping[str, Given]] = field(default_factory=dict, repr=False)
+    _denied: Mapping[str, Given] = field(default_factory=dict, repr=False)
+
+    @property
+    def user_agent(self) -> str:
+        """What is sent, and what robots.txt is asked for."""
+        return self.policies.user_agent
+
+    @property
+    def global_qps(self) -> float | None:
+        """Requests per second over all hosts; None for no limit."""
+        return self.policies.global_qps
+
+    @property
+    def global_burst(self) -> float:
+        """Requests over all hosts that may go at once after a rest."""
+        return self.policies.overall.burst
+
+    def value(self, domain: str | None, key: str) -> Any:
+        """What a key is for a domain, or (None) for all that have no entry."""
+        from curtsy.settings.keys import BUILT_IN, keys
+
+        name = _key(key)
+        if name == "pause":
+            return [self.value(domain, "pause_min"), self.value(domain, "pause_max")]
+        if name in BUILT_IN:
+            return getattr(self, name)
+        policy = self.policies.default if domain is None else self.policies.of(parse_domain(domain))
+        if name == "shared":
+            return policy.key is not None
+        return policy.denied if name == "denied" else getattr(policy, keys()[name].field)
+
+    def origin(self, domain: str | None, key: str) -> str:
+        """Where the value of a key comes from, for a domain or (None) for all that have no entry.
+
+        A file and its line (`config/domains.yaml:12`), an environment variable, a preset, `argument` or `built-in`.
+        """
+        name = _key(key)
+        name = "pause_min" if name == "pause" else name
+        given = None
+        entry = None if domain is None else self.policies.entry(parse_domain(domain))
+        if entry is not None:
+            given = self._denied.get(entry) if name == "denied" else self._entries.get(entry, {}).get(name)
+        given = given or self._values.get(name)
+        return "built-in" if given is None else given.spot.origin
+
+
+def _key(name: str) -> str:
+    """The name of a key, which may be given by the name that `Policy` has for it."""
+    import difflib
+
+    from curtsy.settings.keys import keys
+
+    for key in keys().values():
+        if name in (key.name, key.field) and key.name not in ("domain", "limited"):
+            return key.name
+    if name == "denied":
+        return name
+    near = difflib.get_close_matches(name, list(keys()), 1)
+    raise PolicyError(f"{name} is not a setting." + (f" Did you mean {near[0]}?" if near else ""))
+
+
+def load(
+    *,
+    config: str | os.PathLike[str] | None = None,
+    preset: str | None = None,
+    env: Mapping[str, str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    user_directory: str | os.PathLike[str] | None = None,
+    **arguments: Any,
+) -> Settings:
+    """Read all settings. Raises PolicyError, which names every fault with its place, rule and value.
+
+    `config` names a file to be read instead of the project's (also `CURTSY_CONFIG`). `directory` is the project's, by
+    default the working directory, and `user_directory` that of the user's file, by default the platform's. `env` is
+    by default the environment. Any key of the reference page can be given as an argument; those of a policy change
+    the default policy, and `allowlist` and `denylist` take what they take in a file.
+    """
+    from curtsy.settings.complaints import Complaints
+    from curtsy.settings.document import Spot, read
+    from curtsy.settings.reading import Reading
+    from curtsy.settings.sources import from_arguments, from_environment, from_file, preset_of
+
+    env = os.environ if env is None else env
+    if preset is not None:
+        arguments["preset"] = preset
+    complaints = Complaints()
+    files = [
+        each for each in settings_files(config, env, directory, user_directory) if each.required or each.path.exists()
+    ]
+    sources = [from_file(read(each.path, each.shown), Spot(each.shown), complaints) for each in files]
+    sources += [from_environment(env, complaints), from_arguments(arguments, complaints)]
+    reading = Reading(complaints)
+    for source in (preset_of(sources), *sources):
+        reading.take_values(source)
+    for source in sources:
+        reading.take_entries(source)
+    policies = _policies(reading)
+    complaints.raise_errors()
+    general = {
+        name: reading.fallback(name)
+        for name in ("preset", "store", "cache_size", "cache_mode", "log_level", "stats_every")
+    }
+    cache_dir = reading.fallback("cache_dir")
+    return Settings(
+        policies=policies,
+        cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
+        files=tuple(each.path for each in files),
+        warnings=tuple(complaints.warnings),
+        _values=reading.values,
+        _entries=reading.entries,
+        _denied=reading.denied,
+        **general,
+    )
+
+
+def _policies(reading: Reading) -> Policies:
+    from curtsy.settings.keys import keys
+
+    everywhere = {name: given for name, given in reading.values.items() if keys()[name].scope == "policy"}
+    default = reading.policy(Policy(), everywhere)
+    for name in reading.denied:  # who denies a domain means it, whatever else is said of that very domain
+        reading.entries.pop(name, None)
+    entries = {}
+    for name, given in reading.entries.items():
+        is_shared = "shared" in given and given["shared"].value
+        entries[name] = reading.policy(default, given, name if is_shared else None)
+    denied = default.but(denied=True)
+    entries.update(dict.fromkeys(reading.denied, denied))
+    return Policies(
+        default,
+        entries,
+        global_qps=reading.fallback("global_qps"),
+        global_burst=reading.fallback("global_burst"),
+        user_agent=reading.fallback("user_agent"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFile:
+    """A file that settings are read from, if it is there."""
+
+    path: Path
+    shown: str
+    """How messages call it."""
+
+    required: bool = False
+    """Whether somebody named it, so that it must be there."""
+
+
+def settings_files(
+    config: str | os.PathLike[str] | None,
+    env: Mapping[str, str],
+    directory: str | os.PathLike[str] | None = None,
+    user_directory: str | os.PathLike[str] | None = None,
+) -> list[SettingsFile]:
+    """The files that may hold settings, the lowest first: the user's, then those of the project or the one named."""
+    if user_directory is None:
+        import platformdirs
+
+        user_directory = platformdirs.user_config_path("curtsy", appauthor=False)
+    user = Path(user_directory) / USER_FILE
+    project = Path.cwd() if directory is None else Path(directory)
+    named = os.fspath(config) if config is not None else env.get("CURTSY_CONFIG")
+    if named:
+        return [SettingsFile(user, str(user)), SettingsFile(project / Path(named).expanduser(), named, required=True)]
+    return [SettingsFile(user, str(user)), *(SettingsFile(project / each, str(each)) for each in PROJECT_FILES)]
+
+
+def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, LimitConfig]]:
+    """Read the rate limiter's JSON file (L7): the default, and the domains that have their own.
+
+    Every entry is checked before any is used; what an entry leaves out is that of the default. Raises PolicyError.
+    """
+    from curtsy.settings.complaints import Complaints
+    from curtsy.settings.document import Spot, read
+    from curtsy.settings.reading import Given, Reading
+
+    spot = Spot(os.fspath(path))
+    root = read(Path(path), spot.source)
+    if root is None or not isinstance(root.data, dict):
+        raise PolicyError(f'{spot.source}: the file must hold {{"version": "1.0", "default_config": …, "domains": …}}.')
+    reading = Reading(Complaints())
+    built_in = LimitConfig()
+    reading.values = {"qps": Given(built_in.requests_per_second, spot), "burst": Given(built_in.burst_capacity, spot)}
+    reading.take_limits(root.data, spot, parse_domain)
+    reading.complaints.raise_errors()
+    default = LimitConfig(reading.values["qps"].value, reading.values["burst"].value)
+    fields = {"qps": "requests_per_second", "burst": "burst_capacity"}
+    domains = {
+        name: replace(default, **{fields[key]: given.value for key, given in entry.items()})
+        for name, entry in reading.entries.items()
+    }
+    return default, domains
+
+
+_CONTACT = re.compile(r"https?://[^\s()<>]+|[^\s@()<>:;,]+@[^\s@()<>:;,]+\.[^\s@()<>:;,]+", re.IGNORECASE)
+
+
+def names_contact(user_agent: str) -> bool:
+    """Whether a user agent says where its owner can be reached: a web page or a mail address (U10)."""
+    return _CONTACT.search(user_agent) is not None

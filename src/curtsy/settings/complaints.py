@@ -1,0 +1,89 @@
+"""Complaints: what is wrong with settings, in words that say where, what, why and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from datetime import tzinfo
+from typing import Any
+
+from curtsy.core.errors import PolicyError
+from curtsy.log import mask_url
+from curtsy.settings.document import Spot
+from curtsy.settings.keys import keys
+
+MOST_SHOWN = 20
+
+
+class Complaints:
+    """Collects errors, so that a user sees all of them at once, and warnings."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.warnings: list[str] = []
+
+    def raise_errors(self) -> None:
+        """Raise what was found wrong so far, if anything, as one PolicyError."""
+        if self.errors:
+            more = len(self.errors) - MOST_SHOWN
+            lines = self.errors[:MOST_SHOWN] + ([f"And {more} more like these."] if more > 0 else [])
+            raise PolicyError("\n".join(lines))
+
+    def add(self, spot: Spot, section: str, what: str) -> None:
+        """Complain in free words."""
+        self.errors.append(mask_url(f"{spot.place(section)}: {what}"))
+
+    def warn(self, spot: Spot, section: str, what: str) -> None:
+        """Remark on what is allowed, but odd."""
+        self.warnings.append(mask_url(f"{spot.place(section)}: {what}"))
+
+    def broken(self, spot: Spot, section: str, name: str, written: object, rule: str, default: Any = ...) -> None:
+        """Complain of a value that breaks a rule: `qps = -1 must be above 0. Leave the line out to use …`."""
+        leave = "Leave the line out" if spot.line is not None else "Leave it out"
+        if spot.source.startswith("environment"):
+            leave = "Unset it"
+        hint = "" if default is ... else f" {leave} to use the default, {shown(default, bare=True)}."
+        quotes = ", in quotes" if rule == "text" and spot.line is not None else ""
+        self.add(spot, section, f"{name} = {shown(written)} must be {rule}{quotes}.{hint}")
+
+    def unknown(self, spot: Spot, section: str, name: str, known: Iterable[str]) -> None:
+        """Complain of a key that is none here, and say which was perhaps meant."""
+        known = list(known)
+        key = keys().get(name)
+        near = difflib.get_close_matches(name, known, 1)
+        if section == "" and key is not None and key.scope != "general":
+            hint = f"It belongs under {'default_policy' if key.scope == 'policy' else 'an entry of allowlist'}."
+        elif section != "" and key is not None and key.scope == "general":
+            hint = "It belongs at the top of the file."
+        elif near:
+            hint = f"Did you mean {near[0]}?"
+        elif len(known) <= 15:
+            hint = f"Known here: {', '.join(known)}."
+        else:
+            hint = "docs/reference/settings.md lists all of them."
+        self.add(spot, section, f"{shown(name, bare=True)} is not a setting here. {hint}")
+
+
+def kind_of(data: object) -> str:
+    """What sort of value a file has somewhere, in words."""
+    kinds: dict[type, str] = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
+    return kinds.get(type(data), "nothing" if data is None else "a number")
+
+
+def shown(value: object, *, bare: bool = False) -> str:
+    """A value as a user would write it, on one line, short and without secrets; `bare` without quotes."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, tzinfo):
+        return str(value)
+    if isinstance(value, list | tuple):
+        text = "[" + ", ".join(shown(each, bare=bare) for each in value[:10]) + (", …]" if len(value) > 10 else "]")
+    elif isinstance(value, str):
+        text = mask_url(value) if bare and value.isprintable() else repr(mask_url(value))
+    else:
+        text = mask_url(repr(value))
+    return text if len(text) <= 100 else text[:99] + "…"

@@ -1,0 +1,237 @@
+"""A settings file as values that know where they stand, so that every complaint can name the line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from curtsy.core.errors import PolicyError
+
+MAX_BYTES = 16 * 1024 * 1024
+MAX_VALUES = 1_000_000
+"""Values in a file, its aliases counted as often as they are used: a small file must not become a large one."""
+MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a value was given: a file and perhaps its line, an environment variable, a preset, an argument."""
+
+    source: str
+    line: int | None = None
+
+    @property
+    def origin(self) -> str:
+        """In short: `config/domains.yaml:12`."""
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+    def place(self, section: str = "") -> str:
+        """For a message: `config/domains.yaml, line 12, allowlist[2] "example.org"`."""
+        line = "" if self.line is None else f"line {self.line}"
+        return ", ".join(part for part in (self.source, line, section) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value and where it stands."""
+
+    data: bool | int | float | str | list[Value] | dict[str, Value] | None
+    spot: Spot
+    size: int = 1
+    """How many values this one makes when all aliases are followed."""
+
+    def plain(self) -> Any:
+        """The value alone, as Python has it."""
+        if isinstance(self.data, dict):
+            return {name: each.plain() for name, each in self.data.items()}
+        if isinstance(self.data, list):
+            return [each.plain() for each in self.data]
+        return self.data
+
+
+def valued(data: Any, spot: Spot) -> Value:
+    """Plain Python data as a value; whatever is no mapping, list or tuple stays as it is."""
+    if isinstance(data, Mapping):
+        return Value({str(name): valued(each, spot) for name, each in data.items()}, spot)
+    if isinstance(data, list | tuple):
+        return Value([valued(each, spot) for each in data], spot)
+    return Value(data, spot)
+
+
+_WORDS = {"": None, "~": None, "null": None, "none": None, "true": True, "false": False}
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,4})?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
+
+
+def scalar(text: str) -> bool | int | float | str | None:
+    """What a word without quotes means, in a file or in the environment.
+
+    As in YAML 1.2, with `none` beside `null`: `no` is Norway, `12:30` is no number of seconds, and neither is a date.
+    """
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def read(path: Path, shown: str) -> Value | None:
+    """Read a YAML or (by its name) JSON file; None if it says nothing. Raises PolicyError, which calls it `shown`."""
+    text = _text(path, shown)
+    return _json(text, shown) if path.suffix.lower() == ".json" else _yaml(text, shown)
+
+
+def _text(path: Path, shown: str) -> str:
+    try:
+        # Not blocking: to open a pipe that nobody writes to would wait for ever.
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(number, "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(number).st_mode)
+            raw = file.read(MAX_BYTES + 1) if is_file else b""
+    except FileNotFoundError:
+        raise PolicyError(f"{shown} does not exist. Create it, or give another path.") from None
+    except IsADirectoryError:
+        raise PolicyError(f"{shown} is a directory. Give the path of a file in it.") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PolicyError(f"{shown} cannot be read: {why}. Make it readable, or give another path.") from None
+    if not is_file:
+        raise PolicyError(f"{shown} is not a plain file. Give the path of a YAML or JSON file.")
+    if len(raw) > MAX_BYTES:
+        raise PolicyError(
+            f"{shown} has more than {MAX_BYTES:,} bytes. No settings are that long: is it the right file?"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise PolicyError(f"{shown}, line {line}: this is not UTF-8. Save the file in that encoding.") from None
+
+
+def _json(text: str, shown: str) -> Value | None:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise PolicyError(f'{shown}: "{twice}" is given twice. Remove one of them.')
+        return members
+
+    if not text.strip():
+        return None
+    try:
+        return valued(json.loads(text, object_pairs_hook=unique), Spot(shown))
+    except json.JSONDecodeError as error:
+        raise PolicyError(
+            f"{shown}, line {error.lineno}: this is not JSON: {error.msg}. Look at the commas and quotes around there."
+        ) from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, PolicyError):
+            raise
+        raise PolicyError(f"{shown}: a value is too deep or too long. Give plain settings.") from None
+
+
+def _yaml(text: str, shown: str) -> Value | None:
+    import yaml  # here, for most runs have no file
+
+    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+    try:
+        return _Builder(yaml.parse(text, Loader=loader), shown).root()
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise PolicyError(
+            f"{shown}{line}: this is not YAML: {error.problem or error.context}. "
+            "Look at the indentation, colons and quotes of that line and the one before."
+        ) from None
+    except yaml.YAMLError as error:  # a control character
+        raise PolicyError(f"{shown}: this is not YAML: {' '.join(str(error).split())}.") from None
+
+
+class _Builder:
+    """Makes values of a YAML parser's events: they carry the lines, and nothing is constructed on the way."""
+
+    def __init__(self, events: Iterator[Any], shown: str) -> None:
+        self._events = events
+        self._shown = shown
+        self._anchors: dict[str, Value] = {}
+        self._count = 0
+
+    def root(self) -> Value | None:
+        from yaml import DocumentStartEvent, StreamEndEvent
+
+        root = None
+        while not isinstance(event := next(self._events), StreamEndEvent):
+            if isinstance(event, DocumentStartEvent):
+                if root is not None:
+                    raise self._wrong(event, "a second document begins here. Put each into a file of its own.")
+                root = self._value(next(self._events))
+        return None if root is None or root.data is None else root
+
+    def _value(self, event: Any, line: int | None = None, depth: int = 1) -> Value:
+        """The value that begins with `event`; it stands where its key stands, if it has one (`line`)."""
+        from yaml import AliasEvent, MappingStartEvent, ScalarEvent
+
+        if isinstance(event, AliasEvent):
+            if event.anchor not in self._anchors:
+                raise self._wrong(event, f"*{event.anchor} stands for nothing that is complete above it.")
+            value = self._anchors[event.anchor]
+            self._add(event, value.size)
+            return value
+        if event.tag is not None and event.tag != "!":
+            raise self._wrong(event, f"the tag {event.tag} is not known here. Leave it out.")
+        if depth > MAX_DEPTH:
+            raise self._wrong(event, f"this is the level number {depth}. Settings have four at most.")
+        self._add(event, 1)
+        spot = Spot(self._shown, line or _line(event))
+        if isinstance(event, ScalarEvent):
+            value = Value(scalar(event.value) if event.implicit[0] else event.value, spot)
+        elif isinstance(event, MappingStartEvent):
+            members = self._members(depth)
+            value = Value(members, spot, 1 + sum(each.size for each in members.values()))
+        else:
+            items = self._items(depth)
+            value = Value(items, spot, 1 + sum(each.size for each in items))
+        if event.anchor is not None:
+            self._anchors[event.anchor] = value
+        return value
+
+    def _members(self, depth: int) -> dict[str, Value]:
+        from yaml import MappingEndEvent, ScalarEvent
+
+        members: dict[str, Value] = {}
+        while not isinstance(key := next(self._events), MappingEndEvent):
+            if not isinstance(key, ScalarEvent):
+                raise self._wrong(key, "a key must be a word.")
+            if key.value in members:
+                first = members[key.value].spot.line
+                raise self._wrong(key, f"{key.value} is given twice, first in line {first}. Remove one of them.")
+            members[key.value] = self._value(next(self._events), _line(key), depth + 1)
+        return members
+
+    def _items(self, depth: int) -> list[Value]:
+        from yaml import SequenceEndEvent
+
+        items: list[Value] = []
+        while not isinstance(event := next(self._events), SequenceEndEvent):
+            items.append(self._value(event, depth=depth + 1))
+        return items
+
+    def _add(self, event: Any, size: int) -> None:
+        self._count += size
+        if self._count > MAX_VALUES:
+            raise self._wrong(event, f"more than {MAX_VALUES:,} values, aliases followed. Give plain settings.")
+
+    def _wrong(self, event: Any, what: str) -> PolicyError:
+        return PolicyError(f"{self._shown}, line {_line(event)}: {what}")
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1

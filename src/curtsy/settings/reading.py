@@ -1,0 +1,250 @@
+"""Reading: takes the sources of settings one by one, each above the one before, and makes policies of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from curtsy.core.errors import InvalidDomain, PolicyError
+from curtsy.core.policy import Policy, entry_name
+from curtsy.settings.complaints import Complaints, kind_of, shown
+from curtsy.settings.document import Spot, Value
+from curtsy.settings.keys import BUILT_IN, DENIED, ENTRY, GENERAL, LIMITS, NOT_LIMITED, POLICY, keys, names, rule_of
+from curtsy.settings.sources import LIMIT_SECTIONS, Source
+
+LIMIT_NAMES = {"requests_per_second": "qps", "burst_capacity": "burst"}
+LEAST_COOLDOWN = 300
+"""Seconds below which a cooldown is warned about (Q4)."""
+
+NOWHERE = Spot("built-in")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that was given, checked, and where."""
+
+    value: Any
+    spot: Spot
+    section: str = ""
+    """The part of the file, for messages: `allowlist[2] "example.org"`."""
+
+    written: Any = None
+    """The value as it was written."""
+
+
+class Reading:
+    """What all sources together give."""
+
+    def __init__(self, complaints: Complaints) -> None:
+        self.complaints = complaints
+        self.values: dict[str, Given] = {}
+        """General keys, and those of the default policy, that anybody gave."""
+
+        self.entries: dict[str, dict[str, Given]] = {}
+        self.denied: dict[str, Given] = {}
+
+    # --- Values ----------------------------------------------------------------------------------------------------
+
+    def take_values(self, source: Source) -> None:
+        """Take what a source says for all hosts, above what was taken before."""
+        if source.limits is not None:
+            self.take_limits(source.limits, source.spot, entry_name)
+            return
+        self.values |= self._checked(GENERAL, source.general, "", BUILT_IN)
+        self.values |= self._checked(POLICY, source.policy, source.section, names("policy"))
+
+    def take_entries(self, source: Source) -> None:
+        """Take what a source says for some hosts, field by field above what was taken before."""
+        seen: dict[str, Spot] = {}
+        for number, item in enumerate(self._items(source.allowlist, "allowlist")):
+            section, given, name = self._entry(ENTRY, item, f"allowlist[{number}]", names("policy", "entry"))
+            if name is None or not self._is_new(name, item.spot, section, seen):
+                continue
+            if "limited" in given and not given["limited"].value:
+                free = {key: Given(value, given["limited"].spot, section) for key, value in NOT_LIMITED.items()}
+                given = free | given
+            self.entries.setdefault(name, {}).update(given)
+        seen = {}
+        for number, item in enumerate(self._items(source.denylist, "denylist")):
+            section, given, name = self._entry(DENIED, item, f"denylist[{number}]", ("domain",))
+            if name is not None and self._is_new(name, item.spot, section, seen):
+                self.denied.setdefault(name, given["domain"])
+
+    def _entry(
+        self, adapter: TypeAdapter[Any], item: Value, section: str, known: Iterable[str]
+    ) -> tuple[str, dict[str, Given], str | None]:
+        """Check one entry of a list: how to call it, its values, and its name (None if it is wrong)."""
+        data = {"domain": item} if isinstance(item.data, str) else item.data
+        if not isinstance(data, dict):
+            rule = "a domain, or a mapping that has one, as - domain: example.org"
+            self.complaints.broken(item.spot, "", section, item.plain(), rule)
+            return section, {}, None
+        domain = data["domain"].data if "domain" in data else None
+        if isinstance(domain, str):
+            section = f"{section} {_quoted(domain)}"
+        given = self._checked(adapter, data, section, known, item.spot)
+        if "domain" not in given or not isinstance(domain, str):
+            return section, {}, None
+        try:
+            return section, given, entry_name(domain)
+        except InvalidDomain as error:
+            bare = domain.removeprefix("*.")
+            hint = f" An entry holds for all hosts under it: write {bare!r}." if bare != domain else ""
+            self.complaints.add(given["domain"].spot, section, f"{error}{hint}")
+            return section, {}, None
+
+    def _is_new(self, name: str, spot: Spot, section: str, seen: dict[str, Spot]) -> bool:
+        if name in seen:
+            first = "" if seen[name].line is None else f", first in line {seen[name].line}"
+            self.complaints.add(spot, section, f"{name} is given twice{first}. Make one entry of the two.")
+            return False
+        seen[name] = spot
+        return True
+
+    def take_limits(self, root: Mapping[str, Value], spot: Spot, name_of: Callable[[str], str]) -> None:
+        """Take the rate limiter's JSON file, every entry checked before any is used (L7)."""
+        version = root["version"].data if "version" in root else None
+        if version != "1.0":
+            text = "version is missing" if version is None else f"version = {shown(version)} is not known here"
+            self.complaints.add(spot, "", f'{text}. Write "version": "1.0".')
+        for name, value in root.items():
+            if name not in LIMIT_SECTIONS:
+                self.complaints.unknown(value.spot, "", name, sorted(LIMIT_SECTIONS))
+        if "default_config" in root:
+            self.values |= self._limits(root["default_config"], "default_config")
+        seen: dict[str, Spot] = {}
+        for domain, value in (self._mapping(root["domains"], "domains") if "domains" in root else {}).items():
+            section = f"domains {_quoted(domain)}"
+            given = self._limits(value, section)
+            try:
+                if self._is_new(name := name_of(domain), value.spot, section, seen):
+                    self.entries.setdefault(name, {}).update(given)
+            except InvalidDomain as error:
+                self.complaints.add(value.spot, section, str(error))
+
+    def _limits(self, value: Value, section: str) -> dict[str, Given]:
+        given = self._checked(LIMITS, self._mapping(value, section), section, LIMIT_NAMES)
+        return {LIMIT_NAMES[name]: each for name, each in given.items()}
+
+    # --- Checking --------------------------------------------------------------------------------------------------
+
+    def _checked(
+        self,
+        adapter: TypeAdapter[Any],
+        section: Mapping[str, Value],
+        title: str,
+        known: Iterable[str],
+        spot: Spot = NOWHERE,
+    ) -> dict[str, Given]:
+        """Check the values of one section; what is wrong is complained about and left out."""
+        plain = {name: value.plain() for name, value in section.items()}
+        try:
+            good = adapter.validate_python(plain)
+        except ValidationError as error:
+            order = [*section, *known]  # the file's own
+            for each in sorted(error.errors(include_url=False), key=lambda each: order.index(str(each["loc"][0]))):
+                name, *rest = each["loc"]
+                where = section[str(name)].spot if name in section else spot
+                if each["type"] == "extra_forbidden":
+                    self.complaints.unknown(where, title, str(name), known)
+                elif each["type"] == "missing":
+                    self.complaints.add(where, title, f"{name} is missing. Add a line {name}: example.org.")
+                elif rest:
+                    label = f"{name}[{rest[0]}]"
+                    self.complaints.broken(where, title, label, each["input"], rule_of(each))
+                else:
+                    default = self.fallback(str(name))
+                    self.complaints.broken(where, title, str(name), each["input"], rule_of(each), default)
+            return {}
+        given = {name: Given(good[name], section[name].spot, title, plain[name]) for name in good}
+        pause = given.pop("pause", None)
+        if pause is not None:
+            for name, value in zip(("pause_min", "pause_max"), pause.value, strict=True):
+                if name in given:
+                    self.complaints.add(given[name].spot, title, f"{name} is given by pause too. Remove one of them.")
+                given[name] = Given(value, pause.spot, title, value)
+        return given
+
+    def _mapping(self, value: Value, title: str) -> dict[str, Value]:
+        if isinstance(value.data, dict):
+            return value.data
+        if value.data is not None:
+            what = f"{title} must be settings, one in a line, not {kind_of(value.data)}. Indent them under {title}."
+            self.complaints.add(value.spot, "", what)
+        return {}
+
+    def _items(self, value: Value | None, title: str) -> list[Value]:
+        if value is None or value.data is None:
+            return []
+        if isinstance(value.data, list):
+            return value.data
+        what = f"{title} must be a list, not {kind_of(value.data)}. Begin each entry with a dash."
+        self.complaints.add(value.spot, "", what)
+        return []
+
+    def fallback(self, name: str) -> Any:
+        """What a key is, as far as taken, if nobody says more; an ellipsis for what has no default."""
+        name = LIMIT_NAMES.get(name, name)
+        if name == "pause":
+            return [self.fallback("pause_min"), self.fallback("pause_max")]
+        if name in self.values:
+            return self.values[name].value
+        if name == "timezone":
+            return "local"
+        return keys()[name].default if name in keys() and keys()[name].scope != "entry" else ...
+
+    # --- Policies --------------------------------------------------------------------------------------------------
+
+    def policy(self, base: Policy, given: Mapping[str, Given], key: str | None = None) -> Policy:
+        """A policy with what was given changed; what does not fit together is complained about."""
+        changes = {keys()[name].field: each.value for name, each in given.items() if keys()[name].scope == "policy"}
+        if key is not None:
+            changes["key"] = key
+        if not changes:
+            return base
+        low, high = changes.get("pause_min", base.pause_min), changes.get("pause_max", base.pause_max)
+        if high < low:
+            name = "pause_min" if "pause_min" in given else "pause_max"
+            rule = f"at most pause_max, {high:g}" if name == "pause_min" else f"at least pause_min, {low:g}"
+            self._misfit(name, given, f"{rule}. Give both, as pause: [least, largest]")
+            return base
+        try:
+            policy = base.but(**changes)
+        except PolicyError as error:
+            name, _, rest = str(error).partition(" = ")
+            name = next((key.name for key in keys().values() if key.field == name), name)
+            self._misfit(name, given, rest.partition(" must be ")[2].removesuffix("."))
+            return base
+        self._warn(policy, given)
+        return policy
+
+    def _misfit(self, name: str, given: Mapping[str, Given], rule: str) -> None:
+        blamed = given.get(name)
+        other = next(iter(given.values())) if blamed is None else blamed
+        written = self.fallback(name) if blamed is None else blamed.written
+        self.complaints.broken(other.spot, other.section, name, written, rule)
+
+    def _warn(self, policy: Policy, given: Mapping[str, Given]) -> None:
+        """What is allowed, but odd (L6, Q4)."""
+        blamed = given.get("burst") or given.get("qps")
+        if blamed is not None and policy.qps is not None and 1 < policy.burst > policy.qps * 60:
+            what = (
+                f"burst = {policy.burst:g} is more than a minute's worth of requests "
+                f"({policy.qps:g} a second make {policy.qps * 60:g}). A site may take such a burst for an attack."
+            )
+            self.complaints.warn(blamed.spot, blamed.section, what)
+        cooldown = given.get("breaker_cooldown")
+        if cooldown is not None and policy.breaker and policy.breaker_cooldown < LEAST_COOLDOWN:
+            what = (
+                f"breaker_cooldown = {shown(cooldown.written)} is below {LEAST_COOLDOWN} s. "
+                "A site that is failing, or has had enough of us, may need longer."
+            )
+            self.complaints.warn(cooldown.spot, cooldown.section, what)
+
+
+def _quoted(domain: str) -> str:
+    return json.dumps(domain[:100], ensure_ascii=False)

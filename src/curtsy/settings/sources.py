@@ -1,0 +1,124 @@
+"""Source: what one file, the environment, the program or a preset says, taken apart but not yet checked."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from curtsy.log import level_named
+from curtsy.settings.complaints import Complaints, kind_of, shown
+from curtsy.settings.document import Spot, Value, scalar, valued
+from curtsy.settings.keys import ALIASES, BUILT_IN, PRESETS, keys, names
+
+SECTIONS = frozenset(("default_policy", "allowlist", "denylist"))
+LIMIT_SECTIONS = frozenset(("version", "default_config", "domains"))
+
+
+@dataclass(slots=True)
+class Source:
+    """What one source says."""
+
+    spot: Spot
+    general: dict[str, Value] = field(default_factory=dict)
+    policy: dict[str, Value] = field(default_factory=dict)
+    """Keys of the default policy."""
+
+    section: str = ""
+    """What the part of the source that `policy` comes from is called."""
+
+    allowlist: Value | None = None
+    denylist: Value | None = None
+    limits: dict[str, Value] | None = None
+    """The whole file, if it is the rate limiter's JSON file (L7)."""
+
+    def put(self, name: str, value: Value) -> None:
+        """Put the value of a key where it belongs."""
+        (self.general if name in BUILT_IN else self.policy)[name] = value
+
+
+def from_file(root: Value | None, spot: Spot, complaints: Complaints) -> Source:
+    """Take a file apart. The rate limiter's JSON file is known by its sections."""
+    source = Source(spot, section="default_policy")
+    if root is None:
+        return source
+    if not isinstance(root.data, dict):
+        what = f'the file must hold settings such as "default_policy:", not {kind_of(root.data)}'
+        complaints.add(spot, "", f"{what}. Is it the right file?")
+        return source
+    if not LIMIT_SECTIONS.isdisjoint(root.data) and SECTIONS.isdisjoint(root.data):
+        source.limits = root.data
+        return source
+    for name, value in root.data.items():
+        if name in BUILT_IN:
+            source.general[name] = value
+        elif name == "allowlist":
+            source.allowlist = value
+        elif name == "denylist":
+            source.denylist = value
+        elif name != "default_policy":
+            complaints.unknown(value.spot, "", name, (*BUILT_IN, *sorted(SECTIONS)))
+        elif isinstance(value.data, dict):
+            source.policy = value.data
+        elif value.data is not None:
+            what = f"default_policy must be settings, one in a line, not {kind_of(value.data)}"
+            complaints.add(value.spot, "", f"{what}. Indent them under it.")
+    return source
+
+
+def from_environment(env: Mapping[str, str], complaints: Complaints) -> Source:
+    """Take what the environment says. An empty variable is as good as none; lists are parted by commas."""
+    source = Source(Spot("environment"))
+    for key in keys().values():
+        variables = [key.variable, *(alias for alias, name in ALIASES.items() if name == key.name)]
+        variable = next((each for each in variables if each and env.get(each)), None)
+        if variable is None:
+            continue
+        spot = Spot(f"environment variable {variable}")
+        data: Any = env[variable]
+        if variable == "LOG_LEVEL" and level_named(data) is None:
+            # Other programs read it too, and know other words.
+            complaints.warn(spot, "", f"{shown(data)} is no level that curtsy knows, and is ignored.")
+            continue
+        if key.kind is list:
+            data = [scalar(part.strip()) for part in data.split(",")]
+        elif key.kind in (float, int, bool) or (key.optional and scalar(data) is None):
+            data = scalar(data.strip())
+        source.put(key.name, valued(data, spot))
+    known = ["CURTSY_CONFIG", *(key.variable for key in keys().values() if key.variable)]
+    for variable in env:
+        if variable.startswith("CURTSY_") and variable not in known:
+            near = difflib.get_close_matches(variable, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            complaints.warn(Spot(f"environment variable {variable}"), "", f"not a setting, and ignored.{hint}")
+    return source
+
+
+def from_arguments(arguments: Mapping[str, Any], complaints: Complaints) -> Source:
+    """Take what the program itself says: general keys, keys of the default policy, and the two lists."""
+    source = Source(Spot("argument"))
+    known = (*names("general", "policy"), "allowlist", "denylist")
+    for name, data in arguments.items():
+        value = valued(os.fspath(data) if isinstance(data, os.PathLike) else data, source.spot)
+        if name == "allowlist":
+            source.allowlist = value
+        elif name == "denylist":
+            source.denylist = value
+        elif name in known:
+            source.put(name, value)
+        else:
+            complaints.unknown(source.spot, "", name, known)
+    return source
+
+
+def preset_of(sources: Iterable[Source]) -> Source:
+    """The preset that the highest of the sources asks for, as a source of its own."""
+    asked = [each.general["preset"].data for each in sources if "preset" in each.general]
+    name = asked[-1] if asked else BUILT_IN["preset"]
+    values = PRESETS.get(name, {}) if isinstance(name, str) else {}  # a bad one is complained of when it is checked
+    source = Source(Spot(f"preset {name}"))
+    for key, data in values.items():
+        source.put(key, Value(data, source.spot))
+    return source

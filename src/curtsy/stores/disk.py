@@ -1,0 +1,388 @@
+"""The cache that one can look at: each page a body file and a `.meta.json` beside it (N6).
+
+    <root>/<host>/<hash>.html                       the body as it was decoded, whatever its type
+    <root>/<host>/<hash>.meta.json                  all else: url, status, headers, etag, fetchedAt …
+    <root>/<collection>/<document>/<hash>.html      where the user names the two
+
+`<hash>` is the first 16 hexadecimal digits of the URL's SHA-256, so no name is ever taken from a URL's path (F63). The
+meta file has that hash in full, and the body's; its last line is a checksum of the lines before. Whatever does not fit
+together is a miss. Nothing is synced to the disk: a write torn by a power cut is found by its checksum, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import random
+import re
+import secrets
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from curtsy.clock import Clock, SystemClock
+from curtsy.core.cache import Entry
+from curtsy.core.message import SECOND, Url
+from curtsy.log import library_logger
+from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Outage, Page, Recent, identify, without_secrets
+
+_log = library_logger("cache")
+_numbers = itertools.count()
+_TOKEN = secrets.token_hex(4)  # with the process's number, which two containers may share, no two writers' files clash
+
+BODY, META, PART = ".html", ".meta.json", ".part"
+
+_OURS = re.compile(r"[0-9a-f]{16}(?:\.html|\.meta\.json|\..*\.part)")
+
+# What Windows takes for a device, with any ending.
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
+
+
+@lru_cache(maxsize=4096)
+def folder_name(name: str) -> str:
+    """A folder's name for any text: readable, safe on every system, and another one for another text."""
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].rstrip(".")
+    if plain == name and plain[:1] not in ("", ".") and not _DEVICES.fullmatch(plain):
+        return plain
+    return f"_{plain.lstrip('.')}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+
+
+class _Kept(NamedTuple):
+    """One page as a scan sees it, without reading it; or what is left of one."""
+
+    used: float
+    size: int
+    paths: tuple[str, ...]
+    """The meta file first; a single one if the page is not whole."""
+
+
+class DiskCache:
+    """Pages in files. Keywords: `collection` and `document` name the folders instead of the host; `max_size` limits
+    the files under `root` in bytes; `memory` bounds what is held of pages read lately (0: nothing).
+
+    The limit is looked at now and then, not at each page, for that takes a scan (8 µs a page): for hundreds of
+    thousands of pages there is `PackedCache`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        collection: str | None = None,
+        document: str | None = None,
+        max_size: int = GIB,
+        memory: int = 8 * MIB,
+        clock: Clock | None = None,
+    ) -> None:
+        self.root = os.path.abspath(os.path.expanduser(root))
+        self.max_size = max_size
+        names = [folder_name(name) for name in (collection, document) if name is not None]
+        self._named = os.path.join(self.root, *names) if names else None
+        self._clock = clock or SystemClock()
+        self._recent = Recent(memory)
+        self._outage = Outage(self._clock, _log, self.root)
+        # Bytes to be written before the next scan. A program may end before it has written so many: drawn by lot, the
+        # first scan comes after as many bytes as ever, over all of them.
+        self._until_scan = random.random() * max_size / 20
+
+    def _find(self, url: Url | str) -> tuple[str, str, str] | None:
+        """The URL's text, its key, and the path of its files without their endings."""
+        found = identify(url)
+        if found is None:
+            return None
+        known, key = found
+        folder = self._named or f"{self.root}{os.sep}{folder_name(known.domain.replace(':', '_'))}"
+        return known.text, key, f"{folder}{os.sep}{key[:16]}"
+
+    def get(self, url: Url | str) -> Page | None:
+        """The page kept for a URL, its body checked; None if there is none, or it is damaged."""
+        place = self._find(url)
+        if place is None:
+            return None
+        text, key, stem = place
+        try:
+            stat = os.stat(stem + META)
+            # Each write makes a new file, so another process's shows in these.
+            stamp = stat.st_mtime_ns, stat.st_ino, stat.st_size
+            page = self._recent.get(key, stamp)
+            if page is None:
+                page = self._read(text, key, stem)
+                if page is None:
+                    return None
+                self._recent.keep(key, stamp, page)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _log.debug("A kept page cannot be read.", url=text, error=str(error))
+            return None
+        now = self._clock.now().epoch // SECOND
+        if stat.st_atime + HOUR < now:
+            try:
+                # The last use, for eviction. Set by hand, for many systems are mounted so as not to note it.
+                os.utime(stem + META, ns=(now * 1_000_000_000, stat.st_mtime_ns))
+            except OSError:
+                pass
+        return page
+
+    def _read(self, text: str, key: str, stem: str) -> Page | None:
+        raw = _bytes_of(stem + META)
+        for _ in range(3):
+            entry = _decode(raw)
+            if entry is not None and entry.url_sha256 != key:
+                return None  # another URL with the same 16 digits
+            body = b"" if entry is None else _bytes_of(stem + BODY)
+            if entry is not None and hashlib.sha256(body).hexdigest() == entry.body_sha256:
+                return Page(msgspec.structs.replace(entry, url=text), body)
+            before, raw = raw, _bytes_of(stem + META)
+            if raw == before:
+                break
+            # Somebody has replaced the page between our two reads: look again.
+        _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text, path=stem + BODY)
+        _remove(stem + META, stem + BODY)
+        return None
+
+    def get_meta(self, url: Url | str) -> Entry | None:
+        """All but the body of the page kept for a URL; whether the body is good is not looked at."""
+        place = self._find(url)
+        if place is None:
+            return None
+        text, key, stem = place
+        try:
+            entry = _decode(_bytes_of(stem + META))
+        except OSError:
+            return None
+        return None if entry is None or entry.url_sha256 != key else msgspec.structs.replace(entry, url=text)
+
+    def get_content(self, url: Url | str) -> bytes | None:
+        """The checked body of the page kept for a URL."""
+        page = self.get(url)
+        return None if page is None else page.body
+
+    def put(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the one kept for its URL. False if it could not be."""
+        place = self._find(entry.url)
+        if place is None or place[1] != entry.url_sha256 or self._outage.is_on:
+            return False
+        written = without_secrets(entry)
+        if written is None or len(body) > self.max_size // 2:
+            self.drop(entry.url)
+            return False
+        meta = _encode(written)
+        try:
+            _write(place[2], body, meta)
+        except OSError as error:
+            self._outage.begin(error)
+            return False
+        self._outage.end()
+        self._until_scan -= len(body) + len(meta)
+        if self._until_scan < 0:
+            self._evict(self.max_size, self.max_size * 9 // 10)
+        return True
+
+    def refresh(self, entry: Entry) -> bool:
+        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        kept = self.get_meta(entry.url)
+        place = self._find(entry.url)
+        written = without_secrets(entry)
+        if kept is None or place is None or written is None or kept.body_sha256 != entry.body_sha256:
+            return False
+        if self._outage.is_on:
+            return False
+        try:
+            _write(place[2], None, _encode(written))
+        except OSError as error:
+            self._outage.begin(error)
+            return False
+        self._outage.end()
+        return True
+
+    def drop(self, url: Url | str) -> None:
+        """Forget the page kept for a URL, if there is one."""
+        place = self._find(url)
+        if place is not None:
+            self._recent.forget(place[1])
+            _remove(place[2] + META, place[2] + BODY)
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything kept, in no order; secrets in the URLs are masked."""
+        for kept in self._scan():
+            if len(kept.paths) == 2 and (entry := _entry_at(kept.paths[0])) is not None:
+                yield entry
+
+    def verify(self) -> Checked:
+        """Look at every page, and drop those that are damaged."""
+        good = damaged = 0
+        for kept in self._scan():
+            if len(kept.paths) != 2:
+                continue
+            meta, body = kept.paths
+            entry = _entry_at(meta)
+            if entry is not None and _sha256_at(body) == entry.body_sha256:
+                good += 1
+            else:
+                damaged += 1
+                _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", path=body)
+                _remove(meta, body)
+        return Checked(good, damaged)
+
+    def gc(self, max_size: int | None = None) -> int:
+        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+
+        Also removes what writers that were killed left behind. Returns the bytes given back.
+        """
+        limit = self.max_size if max_size is None else max_size
+        return self._evict(limit, limit)
+
+    def _evict(self, limit: int, target: int) -> int:
+        """If more than `limit` bytes are taken, go down to `target`."""
+        abandoned = self._clock.now().epoch // SECOND - HOUR
+        pages: list[_Kept] = []
+        gone: list[_Kept] = []
+        for kept in self._scan():
+            if len(kept.paths) == 2:
+                pages.append(kept)
+            elif kept.used < abandoned:
+                gone.append(kept)
+        total = sum(kept.size for kept in pages)
+        if total > limit:
+            for kept in sorted(pages):
+                if total <= target:
+                    break
+                gone.append(kept)
+                total -= kept.size
+        # A quarter of the room left, for others may be writing too.
+        self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
+        for kept in gone:
+            _remove(*kept.paths)
+        for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
+            try:
+                os.rmdir(folder)  # which it is only if it is empty
+            except OSError:
+                pass
+        return sum(kept.size for kept in gone)
+
+    def _scan(self) -> Iterator[_Kept]:
+        """What lies under the root, without reading it. Files that are not ours are not seen."""
+        for folder, _, names in os.walk(self.root):
+            ours = {name for name in names if _OURS.fullmatch(name)}
+            for name in ours:
+                path = f"{folder}{os.sep}{name}"
+                try:
+                    if name.endswith(META) and name.removesuffix(META) + BODY in ours:
+                        body = path.removesuffix(META) + BODY
+                        stat = os.stat(path)
+                        yield _Kept(stat.st_atime, stat.st_size + os.stat(body).st_size, (path, body))
+                    elif not name.endswith(BODY) or name.removesuffix(BODY) + META not in ours:
+                        stat = os.stat(path)
+                        yield _Kept(stat.st_mtime, stat.st_size, (path,))
+                except OSError:  # gone meanwhile
+                    continue
+
+    @property
+    def size(self) -> int:
+        """Bytes taken by what is kept. Takes a scan."""
+        return sum(kept.size for kept in self._scan())
+
+    def close(self) -> None:
+        """Do nothing: no file is held open."""
+
+
+# --- The meta file -------------------------------------------------------------------------------------------------
+
+_CHECK = b',\n  "check": "'
+
+
+def _encode(entry: Entry) -> bytes:
+    """The entry as JSON to be read by people: a header a line, the time as ISO 8601; at the end a checksum."""
+    fields = msgspec.to_builtins(entry)
+    fields["headers"] = [f"{name}: {value}" for name, value in entry.headers]
+    moment = datetime.fromtimestamp(entry.fetched_at, UTC)
+    fields["fetchedAt"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    text = msgspec.json.format(msgspec.json.encode(fields), indent=2).removesuffix(b"\n}")
+    return b'%b%b%08x"\n}\n' % (text, _CHECK, zlib.crc32(text))
+
+
+def _decode(raw: bytes) -> Entry | None:
+    """The entry that was encoded; None if the file is not as it was written."""
+    text, _, check = raw.rpartition(_CHECK)
+    if check != b'%08x"\n}\n' % zlib.crc32(text):
+        return None
+    try:
+        fields = msgspec.json.decode(text + b"\n}")
+        fields["headers"] = [line.partition(": ")[::2] for line in fields["headers"]]
+        fields["fetchedAt"] = datetime.fromisoformat(fields["fetchedAt"]).timestamp()
+        return msgspec.convert(fields, Entry)
+    except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError):  # of another version of curtsy
+        return None
+
+
+def _entry_at(path: str) -> Entry | None:
+    try:
+        return _decode(_bytes_of(path))
+    except OSError:
+        return None
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------
+
+
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def _sha256_at(path: str) -> str | None:
+    try:
+        return hashlib.sha256(_bytes_of(path)).hexdigest()
+    except OSError:
+        return None
+
+
+def _write(stem: str, body: bytes | None, meta: bytes) -> None:
+    """Write the two files (or, without a body, the one) aside, then put them in place: what vouches comes last.
+
+    The old ones are removed first. To rename over them would do as well, were it not for ext4, which then writes the
+    new file to the disk at once and takes four times as long. In between, and after a crash there, it is a miss.
+    """
+    aside = f"{stem}.{os.getpid()}-{_TOKEN}-{next(_numbers)}"
+    endings = (META,) if body is None else (META, BODY)
+    parts = [aside + ending + PART for ending in endings]
+    try:
+        _create(parts[0], meta)
+        if body is not None:
+            _create(parts[1], body)
+        _remove(*(stem + ending for ending in endings))
+        for ending, part in zip(reversed(endings), reversed(parts), strict=True):
+            os.replace(part, stem + ending)
+    except BaseException:
+        _remove(*parts)
+        raise
+
+
+def _create(path: str, data: bytes) -> None:
+    """Write a new file that only its owner may read: a page may have been behind a login."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        number = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        number = os.open(path, flags, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(number, view) :]
+    finally:
+        os.close(number)
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass

@@ -1,0 +1,176 @@
+"""One SQLite file that may be lost at any time: opened when it is needed, put aside when it is damaged."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple, Unpack
+from urllib.parse import quote
+
+from curtsy.clock import Clock
+from curtsy.core.message import SECOND
+from curtsy.log import library_logger
+from curtsy.stores.pages import Outage
+
+_log = library_logger("cache")
+_Answer = TypeVar("_Answer")
+_Given = TypeVarTuple("_Given")
+
+PATIENCE = 2.0
+"""Seconds to wait while another process writes; what would have to wait longer is not written."""
+
+_PRAGMAS = """
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+"""
+
+# What says that the file is not (any more) what we wrote; SQLITE_ERROR is what a missing table comes to.
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+# One lock for all files, for a fork must find it free: in the child nobody would be left to release it, and a
+# connection is not to be carried over in the middle of something.
+_lock = threading.Lock()
+_parents: list[sqlite3.Connection] = []  # a forked child neither uses nor closes them
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+class PackFile:
+    """A SQLite file with a `schema` of some `tables`, for one piece of work at a time, by any thread or process.
+
+    It never raises. A damaged file is put aside as `<name>.damaged-<epoch>`, in place of the one put aside before, and
+    a new one begun. One that cannot be written is read as long as it can be, and left alone for a while otherwise.
+    """
+
+    def __init__(self, path: str, schema: str, tables: set[str], clock: Clock) -> None:
+        self.path = path
+        self._schema = schema
+        self._tables = tables
+        self._clock = clock
+        self.outage = Outage(clock, _log, path)
+        self.asides = 0
+        """How often it was found damaged."""
+
+        self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
+        self._opened: tuple[int, int] | None = None
+        """Which file it was that was opened under the path."""
+
+        self._is_closed = False
+
+    def do(
+        self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
+    ) -> _Answer:
+        """Do some work with the file, alone among the threads; answer `otherwise` if it cannot be done."""
+        with _lock:
+            if self._is_closed or (self._connection is None and self.outage.is_on):
+                return otherwise
+            try:
+                return work(self._connect(), *given)
+            except sqlite3.Error as error:
+                self._recover(error)
+            except OSError as error:
+                self._disconnect()
+                self.outage.begin(error)
+            return otherwise
+
+    def close(self) -> None:
+        """Give back what is held open. Idempotent; later work is not done."""
+        with _lock:
+            self._is_closed = True
+            self._disconnect()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._process != os.getpid():
+            if self._connection is not None:
+                _parents.append(self._connection)
+            self._connection = None
+            self._process = os.getpid()
+        if self._connection is not None:
+            if self._opened == _file_at(self.path):
+                return self._connection
+            self._disconnect()  # somebody has put it aside or removed it
+        if not os.path.exists(self.path):
+            os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
+            # Only its owner may read it: a page may have been behind a login. One that exists is not to be opened
+            # here: closing it again would end the locks of every other connection of this process.
+            try:
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            except FileExistsError:
+                pass
+        is_writable = os.access(self.path, os.W_OK)
+        self._opened = _file_at(self.path)
+        # Without being told so, SQLite could not read a file in a place where it cannot write a journal.
+        address = f"file:{quote(self.path)}" + ("" if is_writable else "?immutable=1")
+        db = sqlite3.connect(address, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+        try:
+            if is_writable:
+                db.executescript(_PRAGMAS)
+            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if not tables:
+                db.executescript(self._schema)
+            elif tables != self._tables:
+                raise OSError("it is the database of another program")
+        except BaseException:
+            db.close()
+            raise
+        db.text_factory = bytes  # we keep no text: what looks like it is damaged, and not to be decoded
+        self._connection = db
+        return db
+
+    def _disconnect(self) -> None:
+        db, self._connection = self._connection, None
+        if db is not None:
+            try:
+                db.close()
+            except sqlite3.Error:
+                pass
+
+    def _recover(self, error: sqlite3.Error) -> None:
+        """After an error: give up what was begun, and see what it means."""
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in _DAMAGE:
+            self._put_aside(error)
+            return
+        db = self._connection
+        try:
+            if db is not None and db.in_transaction:
+                db.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._disconnect()
+        if code not in _BUSY:
+            self.outage.begin(error)
+
+    def _put_aside(self, error: sqlite3.Error) -> None:
+        self._disconnect()
+        self.asides += 1
+        if self._opened != _file_at(self.path):
+            return  # another process was quicker
+        aside = f"{self.path}.damaged-{self._clock.now().epoch // SECOND}"
+        try:
+            for former in glob.glob(glob.escape(self.path) + ".damaged-*"):
+                os.unlink(former)
+            # The journal goes first: beside a new file it would be taken for that one's.
+            for ending in ("-wal", "-shm", ""):
+                if os.path.exists(self.path + ending):
+                    os.replace(self.path + ending, aside + ending)
+        except OSError as problem:
+            self.outage.begin(problem)
+            return
+        _log.warning(
+            f"The cache {self.path} is damaged ({error}). It was put aside as {aside}, and a new one is begun; its "
+            "pages will be fetched anew. Remove the old file when nobody wants to look at it."
+        )
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino

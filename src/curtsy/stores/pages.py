@@ -1,0 +1,201 @@
+"""Kept pages: the contract of a page cache, and what its two kinds, `disk.py` and `packed.py`, have in common.
+
+A page cache never fails a fetch. What is damaged, missing or cannot be read is a miss; what cannot be written is not
+kept; neither raises. No body is ever given out whose SHA-256 is not the one it was kept with.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from curtsy.clock import Clock
+from curtsy.core.cache import Entry, url_sha256
+from curtsy.core.message import SECOND, InvalidUrl, Url, parse_url
+from curtsy.log import LibraryLogger, mask_url
+
+GIB = 1024**3
+MIB = 1024**2
+
+HOUR = 3600
+"""Seconds: how exactly the last use of a page is remembered, and how long what looks unfinished is left alone."""
+
+
+class Page(NamedTuple):
+    """A page as it was kept."""
+
+    entry: Entry
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a look at every page found."""
+
+    good: int = 0
+    damaged: int = 0
+    """These are gone now."""
+
+
+class PageCache(Protocol):
+    """A blocking cache of pages, one for each URL. Safe to share among threads and processes."""
+
+    def get(self, url: Url | str) -> Page | None:
+        """The page kept for a URL, its body checked; None if there is none, or it is damaged."""
+        ...
+
+    def get_meta(self, url: Url | str) -> Entry | None:
+        """All but the body of the page kept for a URL; whether the body is good is not looked at."""
+        ...
+
+    def get_content(self, url: Url | str) -> bytes | None:
+        """The checked body of the page kept for a URL."""
+        ...
+
+    def put(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the one kept for its URL. False if it could not be."""
+        ...
+
+    def refresh(self, entry: Entry) -> bool:
+        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        ...
+
+    def drop(self, url: Url | str) -> None:
+        """Forget the page kept for a URL, if there is one."""
+        ...
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything kept, in no order; secrets in the URLs are masked."""
+        ...
+
+    def verify(self) -> Checked:
+        """Look at every page, and drop those that are damaged."""
+        ...
+
+    def gc(self, max_size: int | None = None) -> int:
+        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+
+        Returns the bytes given back.
+        """
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes taken by what is kept."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held open. Idempotent."""
+        ...
+
+
+def identify(url: Url | str) -> tuple[Url, str] | None:
+    """The canonical URL and the SHA-256 that identifies its page; None if it is no URL that can be asked for."""
+    if isinstance(url, str):
+        parsed = parse_url(url)
+        if isinstance(parsed, InvalidUrl):
+            return None
+        url = parsed
+    return url, url_sha256(url.text)
+
+
+def without_secrets(entry: Entry) -> Entry | None:
+    """The entry as it may stand on a disk (F62); None if it would not be the same page any more."""
+    headers = []
+    for name, value in entry.headers:
+        masked = mask_url(value)
+        if masked != value and name.lower() == "location":
+            return None  # a redirect that cannot say where
+        headers.append((name, masked))
+    return msgspec.structs.replace(entry, url=mask_url(entry.url), headers=tuple(headers))
+
+
+# One lock for all, held for moments only. A fork must find it free: in the child nobody would be left to release it.
+_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+class Recent:
+    """Pages read lately, so that a second hit need not read and check them again. Bounded; safe for threads.
+
+    Each has a stamp, by which its owner sees whether what it was read from is still the same.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._pages: OrderedDict[str, tuple[Hashable, Page]] = OrderedDict()
+
+    def get(self, key: str, stamp: Hashable) -> Page | None:
+        """The page under `key`, if it has this very stamp."""
+        with _lock:
+            found = self._pages.get(key)
+            if found is None or found[0] != stamp:
+                return None
+            self._pages.move_to_end(key)
+            return found[1]
+
+    def keep(self, key: str, stamp: Hashable, page: Page) -> None:
+        """Remember a page that was read and checked; the least recently used ones make room for it."""
+        if len(page.body) > self._max_bytes // 8:
+            return
+        with _lock:
+            self._forget(key)
+            self._pages[key] = stamp, page
+            self._bytes += _weight(page)
+            while self._bytes > self._max_bytes:
+                self._bytes -= _weight(self._pages.popitem(last=False)[1][1])
+
+    def forget(self, key: str) -> None:
+        """Forget one page."""
+        with _lock:
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        if (found := self._pages.pop(key, None)) is not None:
+            self._bytes -= _weight(found[1])
+
+
+def _weight(page: Page) -> int:
+    return len(page.body) + 2000  # what an entry with its headers takes
+
+
+class Outage:
+    """Rests after a write that failed (a full disk, a read-only one), so that not every fetch tries in vain.
+
+    Told once when it begins, and once when it is over.
+    """
+
+    def __init__(self, clock: Clock, log: LibraryLogger, place: str, rest: float = 60.0) -> None:
+        self._clock = clock
+        self._log = log
+        self._place = place
+        self._rest = round(rest * SECOND)
+        self._until: int | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether nothing is to be written now."""
+        return self._until is not None and self._clock.now().at < self._until
+
+    def begin(self, error: Exception) -> None:
+        """Stop writing for a while, because of this."""
+        if self._until is None:
+            self._log.warning(
+                f"The cache {self._place} cannot be written: {error}. Pages are fetched without being kept, and it is "
+                f"tried again every {self._rest // SECOND} s. Make room, or give the cache another place."
+            )
+        self._until = self._clock.now().at + self._rest
+
+    def end(self) -> None:
+        """Note that a write has worked."""
+        if self._until is not None:
+            self._until = None
+            self._log.info(f"The cache {self._place} can be written again.")

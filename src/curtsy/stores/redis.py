@@ -1,0 +1,219 @@
+"""The store that machines share: Redis or Valkey, 7.0 or later; one server, Sentinel or Cluster.
+
+Each update is one compare-and-swap (`stores/swap.py`). All time is the server's: the clocks of the machines that ask
+are never compared with it, only the time that passes on them between two replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from curtsy.clock import Clock
+from curtsy.core.message import Instant, Now
+from curtsy.stores import Answer, Step
+from curtsy.stores.address import FAILURES, NoPermission
+from curtsy.stores.line import BATCH, Line
+from curtsy.stores.server import PATIENCE, Server, exchange, pause_before
+from curtsy.stores.swap import Bid, Outcome
+
+Result = TypeVar("Result")
+
+
+class RedisStore:
+    """Records on a Redis or Valkey server. Safe to share among threads, and after a fork.
+
+    `timeout` is how many seconds the server may keep us waiting for a connection, and for a reply. A write that was
+    given up is not taken later: the script refuses what is older than half of that. With `clock`, the time is that
+    clock's `epoch` instead of the server's, and keys do not expire: for tests.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
+        self._server = Server(url, clock, prefix, timeout)
+        self._client: Any = None
+        self._closers: list[Any] = []
+        self._is_closed = False
+
+    @property
+    def identity(self) -> str:
+        """The same text for two stores of one process exactly if they hold the same records."""
+        return self._server.identity
+
+    def check(self) -> None:
+        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        if self._is_closed:
+            raise self._server.closed()
+        if self._client is not None:
+            return
+        try:
+            client, closers = self._server.address.open(self._server.timeout)
+            try:
+                self._server.judge(client.info(**self._server.everywhere))
+            except NoPermission:
+                self._server.not_judged()
+            except BaseException:
+                for each in closers:
+                    each.close()
+                raise
+        except FAILURES as error:
+            raise self._server.failed(error) from error
+        if self._client is None:
+            self._client, self._closers = client, closers
+        else:  # another thread was faster
+            client.close()
+
+    def update(self, key: str, step: Step[Answer]) -> Answer:
+        """Change one record by `step`, as one atomic step, and return its answer."""
+        bid = Bid(key, [step])
+        self._take([bid])
+        answer: Answer = _answers(bid.outcomes)[0]
+        return answer
+
+    def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
+        """Do several updates at once, in one pipeline. An exception comes out after the others are done."""
+        bids: dict[str, Bid] = {}
+        for key, step in steps:
+            bids.setdefault(key, Bid(key, [])).steps.append(step)
+        waiting = list(bids.values())
+        for start in range(0, len(waiting), BATCH):
+            self._take(waiting[start : start + BATCH])
+        outcomes = {key: iter(bid.outcomes) for key, bid in bids.items()}
+        return _answers(next(outcomes[key]) for key, _ in steps)
+
+    def read(self, key: str) -> Any:
+        """The record under `key`, or None."""
+        swap = self._server.swap
+        return swap.found(key, self._call(lambda client: client.execute_command("GET", swap.name(key))))
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with `prefix`, in order."""
+        swap = self._server.swap
+        names = self._call(lambda client: set(client.scan_iter(match=swap.pattern(prefix), count=1000)))
+        return sorted(map(swap.key, names))
+
+    def forget(self, key: str) -> None:
+        """Remove the record under `key`, if there is one."""
+        swap = self._server.swap
+        self._call(lambda client: client.execute_command("DEL", swap.name(key)))
+        swap.found(key, None)
+
+    def now(self) -> Now:
+        """The server's present."""
+        bid = Bid("", [])
+        self._take([bid])
+        return Now(Instant(bid.at), bid.at)
+
+    def close(self) -> None:
+        """Give back the connections. Idempotent."""
+        self._is_closed = True
+        closers, self._closers, self._client = self._closers, [], None
+        for each in closers:
+            each.close()
+
+    def _call(self, ask: Callable[[Any], Result]) -> Result:
+        self.check()
+        try:
+            return ask(self._client)
+        except FAILURES as error:
+            raise self._server.failed(error) from error
+
+    def _take(self, bids: list[Bid]) -> None:
+        """Ask until the server has agreed to each bid."""
+        self.check()
+        deadline = time.monotonic() + PATIENCE * self._server.timeout
+        while bids:
+            replies = self._call(partial(exchange, self._server.ask(self._client, bids)))
+            bids = self._server.hear(bids, replies, deadline)
+            if bids and (pause := pause_before(bids)):
+                time.sleep(pause)
+
+
+class AsyncRedisStore:
+    """The same for tasks. What is asked in one tick of the event loop goes out in one pipeline.
+
+    It can be used in several event loops, each with connections of its own; `close()` gives back those of the loop
+    that it is called in.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
+        self._server = Server(url, clock, prefix, timeout)
+        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
+        self._is_closed = False
+
+    @property
+    def identity(self) -> str:
+        """The same text for two stores of one process exactly if they hold the same records."""
+        return self._server.identity
+
+    async def check(self) -> None:
+        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        await self._line().client()
+
+    async def update(self, key: str, step: Step[Answer]) -> Answer:
+        """Change one record by `step`, as one atomic step, and return its answer.
+
+        If the task is cancelled after the update was sent, it may have been made all the same.
+        """
+        answer: Answer = await self._line().enqueue(key, step)
+        return answer
+
+    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
+        """Do several updates at once. An exception comes out after the others are done."""
+        line = self._line()
+        answers = await asyncio.gather(*(line.enqueue(key, step) for key, step in steps), return_exceptions=True)
+        return _answers(Outcome(each, each if isinstance(each, Exception) else None) for each in answers)
+
+    async def read(self, key: str) -> Any:
+        """The record under `key`, or None."""
+        swap = self._server.swap
+        return swap.found(key, await self._line().call(lambda client: client.execute_command("GET", swap.name(key))))
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with `prefix`, in order."""
+        swap = self._server.swap
+
+        async def scan(client: Any) -> set[bytes]:
+            return {name async for name in client.scan_iter(match=swap.pattern(prefix), count=1000)}
+
+        return sorted(map(swap.key, await self._line().call(scan, bounded=False)))
+
+    async def forget(self, key: str) -> None:
+        """Remove the record under `key`, if there is one."""
+        swap = self._server.swap
+        await self._line().call(lambda client: client.execute_command("DEL", swap.name(key)))
+        swap.found(key, None)
+
+    async def now(self) -> Now:
+        """The server's present."""
+        bid = Bid("", [])
+        await self._line().take([bid])
+        return Now(Instant(bid.at), bid.at)
+
+    async def close(self) -> None:
+        """Wait for what is under way and give back the connections. Idempotent."""
+        self._is_closed = True
+        if line := self._lines.pop(asyncio.get_running_loop(), None):
+            await line.close()
+
+    def _line(self) -> Line:
+        if self._is_closed:
+            raise self._server.closed()
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            # Only those of loops that have ended go: after a fork, the parent's loop must be left in peace.
+            self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
+            line = self._lines[loop] = Line(self._server, loop)
+        return line
+
+
+def _answers(outcomes: Iterable[Outcome]) -> list[Any]:
+    """The answers; or the first error, if there is one."""
+    outcomes = list(outcomes)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.answer for outcome in outcomes]

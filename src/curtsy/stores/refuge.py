@@ -1,0 +1,281 @@
+"""Refuge: what is remembered of a store in case it fails, what is counted meanwhile, and how that goes home.
+
+The state behind both shelters. It asks the store nothing itself: `come_back()` says what to ask.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from curtsy.clock import BootClock
+from curtsy.core.errors import CurtsyError, StoreError
+from curtsy.core.host import Host, in_time
+from curtsy.core.message import SECOND, Instant, Now
+from curtsy.core.record import Record
+from curtsy.stores import Answer, Step
+from curtsy.stores.memory import MemoryStore
+
+REMEMBERED = 4096
+"""Keys whose last record is remembered for an outage."""
+
+FIRST_PROBE, LAST_PROBE = 1.0, 30.0
+"""Seconds between two looks whether the store is back: doubled from the one to the other."""
+
+Work = Generator[Callable[[Any], Any], Any, None]
+"""Yields what to ask the store, is sent its answers and thrown its errors: to be driven blocking or async."""
+
+logger = logging.getLogger("curtsy")
+
+# Held for no longer than a step takes, and only in an outage. A fork must find it free (see stores/memory.py).
+_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+
+
+class Gone(Exception):
+    """The key has gone home meanwhile: ask the store."""
+
+
+class Watched:
+    """A step, and what it saw and made when it last ran."""
+
+    __slots__ = ("now", "raised", "record", "step")
+
+    record: Record | None
+    now: Now
+
+    def __init__(self, step: Step[Any]) -> None:
+        self.step = step
+        self.raised: Exception | None = None
+
+    def __call__(self, record: Any, now: Now) -> tuple[Record | None, Any]:
+        """Run the step."""
+        self.now, self.raised = now, None
+        try:
+            self.record, answer = self.step(record, now)
+        except Exception as error:
+            self.raised = error
+            raise
+        return self.record, answer
+
+
+class Refuge:
+    """What both shelters share: what is remembered, what is counted in memory, and whether the store is out."""
+
+    def __init__(self, name: str, share: Callable[[], float] | None, monotonic: Callable[[], float]) -> None:
+        self._name = name
+        self._share = share
+        self._monotonic = monotonic
+        self._seen: OrderedDict[str, tuple[Record | None, Now, float]] = OrderedDict()
+        self._latest: tuple[Now, float] | None = None
+        self._line: tuple[Now, float] | None = None  # whose continuation the outage runs on; None if there was none
+        self._boot_clock = BootClock()
+        self._memory = MemoryStore(self)
+        self.bases: dict[str, Record | None] = {}
+        """The keys that memory answers for, and what the store had under each when the outage began."""
+        self.is_out = False
+        self.outages = 0
+        self._began_at: float | None = None
+        self._back_at = -LAST_PROBE
+        self._interval = FIRST_PROBE
+        self._probe_at = 0.0
+        self._prober = 0  # the process that looks after the store just now: a fork leaves its thread behind
+
+    # While the store works.
+
+    def note(self, key: str, record: Record | None, now: Now) -> None:
+        """Remember what the store has."""
+        passed = self._monotonic()
+        self._latest = now, passed
+        self._seen.pop(key, None)
+        self._seen[key] = record, now, passed
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        if self.bases:
+            self._note_late(key, record)
+
+    def note_all(self, steps: Sequence[tuple[str, Watched]]) -> None:
+        """Remember what the store has after these."""
+        for key, step in steps:
+            if step.raised is None:
+                self.note(key, step.record, step.now)
+
+    def failed(self, error: StoreError, since: int) -> None:
+        """Begin an outage, unless one has begun since the call that failed: `since` is what `outages` was then."""
+        if since != self.outages or self.is_out:
+            return
+        for key, (record, _, _) in self._seen.copy().items():
+            with _lock:
+                if key not in self.bases:
+                    self._put(key, record)
+        with _lock:
+            if self.is_out:
+                return
+            self.is_out = True
+            self.outages += 1
+            passed = self._monotonic()
+            is_new = self._began_at is None
+            if is_new:
+                self._began_at, self._line = passed, self._latest
+            # A store that comes and goes is not tried every second for ever.
+            self._interval = FIRST_PROBE if passed - self._back_at > LAST_PROBE else self._interval
+            self._probe_at = passed + self._interval
+        if is_new:
+            logger.warning("%s Going on in memory: until the store is back, limits hold for this process alone.", error)
+
+    # While it does not.
+
+    def holds(self, key: str) -> bool:
+        """Whether memory answers for `key`."""
+        return self.is_out or key in self.bases
+
+    def update(self, key: str, step: Step[Answer]) -> Answer:
+        """Change a record in memory."""
+
+        def ours(record: Any, _: Now) -> tuple[Record | None, Answer]:
+            changed, answer = step(record, self._present(key))
+            self.bases.setdefault(key, None)
+            return changed, answer
+
+        with _lock:
+            if not self.holds(key):
+                raise Gone
+            return self._memory.update(key, ours)
+
+    def read(self, key: str) -> Any:
+        """The record in memory."""
+        return self._memory.read(key)
+
+    def keys(self, prefix: str) -> list[str]:
+        """The keys in memory."""
+        return self._memory.keys(prefix)
+
+    def now(self) -> Now:
+        """The store's present, as far as it can be told without it."""
+        return self._continued(self._latest)
+
+    def share(self) -> float:
+        """This process's share of a limit that all processes have together: 1 unless the store is out."""
+        return self._share() if self.is_out and self._share else 1.0
+
+    def _note_late(self, key: str, record: Record | None) -> None:
+        """Count what a call brought that was under way when the outage began."""
+        with _lock:
+            if key in self.bases and self._is_as_it_was(key):
+                self._put(key, record)
+
+    def _put(self, key: str, record: Record | None) -> None:
+        self.bases[key] = record
+        self._memory.update(key, lambda _, now: (record, None))
+
+    def _present(self, key: str) -> Now:
+        seen = self._seen.get(key)
+        return self._continued(seen[1:] if seen else self._line)
+
+    def _continued(self, line: tuple[Now, float] | None) -> Now:
+        if line is None:  # the store never told us the time
+            return self._boot_clock.now()
+        now, then = line
+        passed = int((self._monotonic() - then) * SECOND)
+        return Now(Instant(now.at + passed), now.epoch + passed, now.boot)
+
+    # And back.
+
+    def is_due(self) -> bool:
+        """Whether it is time to look after the store: True for one caller, who then must drive `come_back()`."""
+        return self._monotonic() >= self._probe_at and self.claim()
+
+    def claim(self) -> bool:
+        """The same, due or not."""
+        with _lock:
+            if self._prober == os.getpid() or not (self.is_out or self.bases):
+                return False
+            self._prober = os.getpid()
+            return True
+
+    def come_back(self) -> Work:
+        """See whether the store is back, and if so, bring everything home."""
+        stuck: set[str] = set()
+        moved = 0
+        try:
+            yield lambda store: store.now()
+            with _lock:
+                self.is_out = False  # what was not touched goes straight to the store from here on
+            while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):
+                for key in keys:
+                    if self.is_out:
+                        return  # others have found it out again
+                    try:
+                        while not (yield from self._move(key)):
+                            pass
+                        moved += 1
+                    except StoreError:
+                        yield lambda store: store.now()  # if that works, it is this one record that cannot be used
+                        stuck.add(key)
+            if not self.is_out:
+                self._returned(moved)
+        except CurtsyError:
+            self.is_out = True
+        finally:
+            self._interval = min(2 * self._interval, LAST_PROBE)
+            self._probe_at = self._monotonic() + self._interval
+            self._prober = 0
+
+    def _move(self, key: str) -> Generator[Callable[[Any], Any], Any, bool]:
+        """Bring one record home; False if it changed again meanwhile."""
+        ours, base = self._memory.read(key), self.bases[key]
+        then = self._present(key)
+        step = Watched(lambda record, now: (_joined(record, _in_time(ours, now, then), base), None))
+        try:
+            yield lambda store: store.update(key, step)
+            self.note(key, step.record, step.now)
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("the record under %r cannot be joined with the store's, which is kept", key)
+        with _lock:
+            if self._memory.read(key) != ours:
+                self.bases[key] = ours  # the store has this much of it
+                return False
+            del self.bases[key]
+            self._memory.forget(key)
+            return True
+
+    def _is_as_it_was(self, key: str) -> bool:
+        return bool(self._memory.read(key) == self.bases.get(key))
+
+    def _returned(self, moved: int) -> None:
+        began_at, self._began_at = self._began_at, None
+        if began_at is None:
+            return  # only records that cannot be used were tried again
+        self._back_at = self._monotonic()
+        logger.info(
+            "the store %s is back after %.1f s, and has what was counted meanwhile: %d records looked at",
+            self._name,
+            self._back_at - began_at,
+            moved,
+        )
+
+
+def _joined(record: Record | None, ours: Record | None, base: Record | None) -> Record | None:
+    """What the store has and what we have, as one. A store that has lost its records gets ours."""
+    if ours is None:
+        return None if record == base else record
+    if record is None:
+        return ours
+    return record if ours == base else record.joined(ours, base)
+
+
+def _in_time(ours: Record | None, now: Now, then: Now) -> Record | None:
+    """Ours on the store's clock, if it began before that told us the time; `then` is the same moment on our own.
+
+    So no clock of ours is compared with the store's: only what has passed since counts.
+    """
+    if isinstance(ours, Host) and ours.boot != now.boot:
+        return in_time(ours, Now(now.at, then.epoch, now.boot))
+    return ours

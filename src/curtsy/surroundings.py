@@ -1,0 +1,264 @@
+"""What flows look at while they run, and what both drivers do in the same way."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from curtsy.alarm import Waiter
+from curtsy.core.admission import Late
+from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
+from curtsy.core.cache import Store as StorePage
+from curtsy.core.flow import Claim, Enter, Learn, Send
+from curtsy.core.message import SECOND, Headers, Now, Url
+from curtsy.core.policy import Policies
+from curtsy.core.record import FetchRecord
+from curtsy.core.rules import Busy, Claimed, Known, Rules, claim, learned, released
+from curtsy.download import Part
+from curtsy.gate import POLL, AsyncGate, Gate, Sleep, Ticket, Update, Way
+from curtsy.gate import Request as GateRequest
+from curtsy.http import Limits
+from curtsy.stores import Step
+from curtsy.stores.pages import Page, PageCache
+
+KNOWN = 4096
+"""Origins whose rules are kept in this process's memory besides the store."""
+
+
+class Passage:
+    """What a flow holds at the moment."""
+
+    __slots__ = ("claimed", "is_sent", "lines", "part", "ticket")
+
+    def __init__(self, part: Part | None = None) -> None:
+        self.part = part
+        """Where a download goes; None if the body is wanted in memory."""
+        self.ticket: Ticket | None = None
+        self.is_sent = False
+        """Whether its request may be on the wire."""
+        self.lines: dict[str, Waiter] = {}
+        """Origins in whose line it stands."""
+        self.claimed: set[str] = set()
+        """Origins whose rules are its to fetch."""
+
+    def leave_line(self, origin: str, gate: Gate | AsyncGate) -> None:
+        """Step out of an origin's line, so that the next one asks."""
+        self.claimed.discard(origin)
+        waiter = self.lines.pop(origin, None)
+        if waiter is not None:
+            gate.lines.leave(rules_key(origin), waiter, holding=False)
+
+
+class RetryShare:
+    """A limit on the share of retries: a bucket of 10, and a tenth for every request.
+
+    An outage is then answered by a tenth more requests, not by four times as many.
+    """
+
+    def __init__(self, capacity: float = 10.0, share: float = 0.1) -> None:
+        self._capacity, self._share = capacity, share
+        self._left = capacity
+        self._lock = threading.Lock()
+
+    def count(self) -> None:
+        """A request was sent."""
+        with self._lock:
+            self._left = min(self._capacity, self._left + self._share)
+
+    def take(self) -> bool:
+        """Take one retry, if there is one."""
+        with self._lock:
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+
+class CookieJar(Protocol):
+    """What keeps cookies, if they are kept."""
+
+    def header_for(self, url: Url) -> str | None:
+        """The `Cookie` header for a URL; None if there is nothing to send."""
+        ...
+
+    def take(self, url: Url, headers: Headers) -> None:
+        """Keep what an answer sets."""
+        ...
+
+
+@dataclass
+class Surroundings:
+    """What flows look at while they run (`core.flow.World`), and what their drivers share."""
+
+    settings: Callable[[], Policies]
+    now: Callable[[], float]
+    epoch: Callable[[], float]
+    cache: PageCache | None = None
+    cache_mode: Mode = "normal"
+    stale_if_error: float = 0.0
+    max_retries: int | None = None
+    cookies: CookieJar | None = None
+    roll: Callable[[], float] = random.random
+    told: Callable[[FetchRecord], None] = lambda record: None
+    retries: RetryShare = field(default_factory=RetryShare)
+    known: OrderedDict[str, tuple[Rules, float]] = field(default_factory=OrderedDict)
+    """Rules by origin, and until when (by `now`) they need not be asked for."""
+
+    who: int = field(default_factory=lambda: random.getrandbits(53))
+    """Who claims the fetching of rules."""
+
+    rules_since: float = 0.0
+    """Epoch second before which nothing that was learned of rules counts."""
+
+    def forget_rules(self) -> None:
+        """Have every origin's rules fetched again."""
+        self.known.clear()
+        self.rules_since = self.epoch()
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force."""
+        return self.settings()
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether pages are kept."""
+        return self.cache is not None
+
+    def cookies_for(self, url: Url) -> str | None:
+        """The `Cookie` header for a URL; None if there is nothing to send."""
+        return None if self.cookies is None else self.cookies.header_for(url)
+
+    def take_cookies(self, url: Url, headers: Headers) -> None:
+        """Keep the cookies of an answer, if they are kept at all."""
+        if self.cookies is not None:
+            self.cookies.take(url, headers)
+
+    # What both drivers do the same way
+
+    def gate_request(self, effect: Enter) -> GateRequest:
+        """What is asked of the gate for an effect."""
+        return GateRequest(
+            effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline
+        )  # fmt: skip
+
+    def known_rules(self, origin: str) -> Known | None:
+        """Rules that hold, from memory."""
+        found = self.known.get(origin)
+        if found is None or found[1] <= self.now():
+            return None
+        return Known(found[0], found[1] - self.now())
+
+    def remember(self, origin: str, rules: Rules, seconds: float) -> None:
+        """Keep rules in memory for as long as they hold."""
+        self.known[origin] = rules, self.now() + seconds
+        self.known.move_to_end(origin)
+        if len(self.known) > KNOWN:
+            self.known.popitem(last=False)
+
+    def claiming(
+        self, effect: Claim, passage: Passage, gate: Gate | AsyncGate, waiter: Waiter
+    ) -> Way[Known | Claimed | Late]:
+        """Have an origin's rules, or the task of fetching them: in turn by a line, among processes by a claim."""
+        origin, key = effect.origin, rules_key(effect.origin)
+        if (known := self.known_rules(origin)) is not None:
+            return known
+        until = None if effect.deadline is None else self.now() + effect.deadline
+        gate.lines.join(key, waiter)
+        passage.lines[origin] = waiter
+        while True:
+            left = None if until is None else until - self.now()
+            if left is not None and left <= 0:
+                passage.leave_line(origin, gate)
+                return Late(POLL)
+            if not gate.lines.is_first(key, waiter):
+                yield Sleep(left)
+                continue
+            answer = self.known_rules(origin)
+            if answer is None:
+                answer = yield Update(key, claim_step(self.who, self.rules_since), self._unclaim)
+            match answer:
+                case Busy(seconds):
+                    pause = min(seconds, POLL * (0.5 + self.roll()))
+                    yield Sleep(pause if left is None else min(pause, left))
+                case Known(rules, seconds):
+                    self.remember(origin, rules, seconds)
+                    passage.leave_line(origin, gate)
+                    return answer
+                case Claimed():
+                    passage.claimed.add(origin)
+                    return answer
+
+    def _unclaim(self, answer: Known | Claimed | Busy) -> Step[None] | None:
+        return release_step(self.who) if isinstance(answer, Claimed) else None
+
+    def recall(self, url: Url) -> Page | None:
+        """The page kept for a URL."""
+        return None if self.cache is None else self.cache.get(url)
+
+    def keep(self, url: Url, what: Absorbed) -> None:
+        """Do to the cache what the core said."""
+        if self.cache is None:
+            return
+        match what:
+            case StorePage(entry, body):
+                self.cache.put(entry, body)
+            case Refresh(entry):
+                self.cache.refresh(entry)
+            case Drop():
+                self.cache.drop(url)
+            case _:
+                pass
+
+
+def limits_of(effect: Send) -> Limits:
+    """What one request may take."""
+    limits = Limits.of(effect.policy)
+    if effect.timeout == limits.timeout and effect.max_body == limits.max_body and not effect.cut:
+        return limits
+    return Limits(
+        timeout=effect.timeout,
+        connect_timeout=min(limits.connect_timeout, effect.timeout),
+        max_body=effect.max_body,
+        max_head=limits.max_head,
+        min_speed=limits.min_speed,
+        allow_private=limits.allow_private,
+        cut=effect.cut,
+    )
+
+
+def claim_step(who: int, since: float) -> Step[Known | Claimed | Busy]:
+    """The step that has rules or claims them."""
+
+    def step(rules: Rules | None, now: Now) -> tuple[Rules | None, Known | Claimed | Busy]:
+        return claim(rules, now, who, since)
+
+    return step
+
+
+def learn_step(effect: Learn) -> Step[Known]:
+    """The step that writes down what came of fetching rules."""
+
+    def step(rules: Rules | None, now: Now) -> tuple[Rules, Known]:
+        changed = learned(rules, now, effect.policy, effect.body, effect.why)
+        return changed, Known(changed, changed.valid_until - now.epoch / SECOND)
+
+    return step
+
+
+def release_step(who: int) -> Step[None]:
+    """The step that gives a claim back."""
+
+    def step(rules: Rules | None, now: Now) -> tuple[Rules | None, None]:
+        return released(rules, who), None
+
+    return step
+
+
+def rules_key(origin: str) -> str:
+    """The key of an origin's rules."""
+    return "rules:" + origin
