@@ -64,8 +64,7 @@ class Hop(ClientRequest):
         """Write the request. After the write, not before: a pause counted from the stamp is then never too short."""
         departure = DEPARTING.get()
         if isinstance(conn.protocol, Wire):
-            departure.wire = conn.protocol
-            departure.wire.begin(departure.max_head)
+            conn.protocol.begin(departure)
         answer = await super().send(conn)
         departure.sent_at = time.monotonic()
         return answer
@@ -85,14 +84,19 @@ class Wire(ResponseHandler):
         super().__init__(loop)
         self._idle = idle
         self._in_head = False
+        self.departure: Departure | None = None
+        """The last request that went over it."""
+
         self.head_left = 0
         """Bytes of head that may still come; not below 0 if all that came with it was small enough, too."""
 
-    def begin(self, max_head: int) -> None:
+    def begin(self, departure: Departure) -> None:
         """A request goes out: an answer of at most `max_head` bytes of head may come."""
         self._idle.pop(self, None)
         self._in_head = True
-        self.head_left = max_head
+        self.head_left = departure.max_head
+        self.departure = departure
+        departure.wire = self
 
     def data_received(self, data: bytes) -> None:
         """Take what came. aiohttp limits each line and their number, but not their sum, nor interim answers."""
@@ -162,15 +166,20 @@ class Connections:
         # Every request has to be admitted and counted, so asking again is the flow's decision.
         self.session._retry_connection = False
 
-    def rest(self, wire: Wire) -> None:
-        """An exchange is over: if its connection lives, it is idle now, and the longest idle may have to go."""
-        if not wire.is_connected():
+    def settle(self, departure: Departure, *, well: bool) -> None:
+        """Keep an exchange's connection if all went well, and close the longest idle if there are too many."""
+        wire = departure.wire
+        # aiohttp frees a connection with the last byte of a body; it may be on its way with another request by now.
+        if wire is None or wire.departure is not departure:
             return
-        self._idle[wire] = None
-        if len(self._idle) > self._most_idle:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            oldest.close()
+        if not well:
+            wire.close()
+        elif wire.is_connected():
+            self._idle[wire] = None
+            if len(self._idle) > self._most_idle:
+                oldest = next(iter(self._idle))
+                del self._idle[oldest]
+                oldest.close()
 
     async def close(self) -> None:
         """Close all connections."""

@@ -137,7 +137,7 @@ class Exchange:
         wire = self.departure.wire
         if (wire is None or wire.head_left < 0) and _size(answer.raw_headers) > limits.max_head:
             return self._fail(Reason.TOO_LARGE, f"the head of the answer is larger than {limits.max_head:,} bytes")
-        headers = Headers([(name, _legible(value)) for name, value in answer.headers.items()])
+        headers = Headers([(str(name), _legible(value)) for name, value in answer.headers.items()])
         body = b""
         if self._request.method != "HEAD" and status not in (204, 304):
             read = await self._read_body(answer.content, status, headers)
@@ -154,7 +154,7 @@ class Exchange:
         may_cut = self._limits.cut
         is_long = cap is not None and announced is not None and announced.isdecimal() and int(announced) > cap
         if is_long and not may_cut:
-            return self._too_large(f"{announced} bytes are announced")
+            return self._too_large(f"{int(announced or 0):,} bytes are announced")
         try:
             # A part of a coded body means nothing by itself.
             decoder = None if status == 206 else decoder_of(headers.get("Content-Encoding"))
@@ -191,6 +191,9 @@ class Exchange:
                         parts.append(piece)
                     else:
                         await speed.aside(sink.write(piece))
+                if cap is not None and self._wire_bytes > cap:
+                    self._is_cut = True  # a coded body that means little may not go on for ever, either
+                    return b"".join(parts)
             except Damaged as error:
                 return self._fail(Reason.BAD_RESPONSE, f"the body cannot be decoded: {error}")
         try:

@@ -21,7 +21,7 @@ from aiohttp.abc import AbstractResolver
 from curtsy.address import open_resolver, refused_behind_proxy
 from curtsy.connections import Connections
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Reply, Request, Url
+from curtsy.core.message import Failure, Reply, Request, Response, Url
 from curtsy.exchange import Exchange, Limits, Sink, fields_of
 
 __all__ = ["AiohttpSender", "Limits", "Sender", "Sink"]
@@ -131,11 +131,11 @@ class AiohttpSender:
                     return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
             connections = pool.connections(guarded=not limits.allow_private and proxy is None)
             exchange = Exchange(request, limits, sink, deadline)
+            reply: Reply | None = None
             try:
                 reply = await exchange.run(connections.session, fields, proxy)
             finally:
-                if exchange.departure.wire is not None:
-                    connections.rest(exchange.departure.wire)
+                connections.settle(exchange.departure, well=isinstance(reply, Response))
             if self._closed and isinstance(reply, Failure):
                 return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
             return reply

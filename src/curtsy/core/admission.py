@@ -13,11 +13,11 @@ import msgspec
 from curtsy.core import breaker
 from curtsy.core.budget import charged, refunded, today
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import Host, Place, in_time
+from curtsy.core.host import Host, Place, fresh, in_time
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, ROLL, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
-from curtsy.core.policy import TOKEN, Policy
+from curtsy.core.policy import DAY, TOKEN, Policy, number
 
 __all__ = [
     "OVERRIDABLE", "Amendment", "CrawlDelay", "Decision", "Go", "Host", "Late", "Lease", "No", "Override", "Pause",
@@ -108,7 +108,7 @@ def admit(
     """
     at = now.at
     if host is None:
-        host, given = Host(boot=now.boot, offset=now.epoch - at), None
+        host, given = fresh(now), None
     else:
         given = host = in_time(host, now)
         if host.overrides:
@@ -159,11 +159,11 @@ def admit(
     if wait_until > at:
         return given, Wait((wait_until - at) / SECOND, because)
 
-    number = at if at > host.serial else host.serial + 1
-    sent_at = ready_at if scheduled and at - ready_at < min(policy.interval_us, FORGIVEN) else at
+    serial = at if at > host.serial else host.serial + 1
+    is_on_time = scheduled and host.sent_at and at - ready_at < min(policy.interval_us, FORGIVEN)
+    sent_at = ready_at if is_on_time else at
     if policy.concurrency is not None or trial:
-        places = (*places, Place(number, at, at + policy.lease_us))
-    spent = spent_after(host.spent, sent_at - host.sent_at, policy) + count * TOKEN if policy.interval_ns else 0
+        places = (*places, Place(serial, at, at + policy.lease_us))
     recent = host.recent
     if policy.strategy == "sliding_window" and policy.interval_ns:
         recent = (*recent, *[at] * count)[-int(policy.burst) :]
@@ -173,14 +173,15 @@ def admit(
         offset=now.epoch - at,
         sent_at=sent_at,
         roll=int(roll * ROLL),
-        spent=spent,
+        spent=spent_after(host.spent, sent_at - host.sent_at, policy) + count * TOKEN,
         recent=recent,
-        serial=number,
+        serial=serial,
         places=places,
         days=host.days if day is None else charged(host.days, day, 1, int(page)),
+        written_at=at,
     )
     lease = Lease(
-        number, at, policy.lease_us / SECOND, page and day is not None, (day.starts, day.ends) if day else (0, 0), trial
+        serial, at, policy.lease_us / SECOND, page and day is not None, (day.starts, day.ends) if day else (0, 0), trial
     )
     if day is None:
         return left, Go(lease)
@@ -215,26 +216,28 @@ def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
 
 
 def forecast(host: Host | None, now: Now, policy: Policy, ahead: int) -> float:
-    """Seconds that a request with so many others before it must wait at the least."""
-    decision = admit(host, now, policy)[1]
-    wait = round(decision.seconds * SECOND) if isinstance(decision, Wait) else 0
-    gap, spent = max(policy.pause_us, policy.delay_us), 0
+    """Seconds that a request with so many others before it must wait at the least.
+
+    A place that is taken counts for nothing here: it may come free at any moment.
+    """
+    wait = spent = gap = 0
     if host is not None:
         host = in_time(host, now)
         if host.overrides:
             policy = _overridden(policy, host.overrides)
-        gap = max(gap, host.crawl_delay, host.delay if policy.adapt else 0)
+        ready_at = _paced(host, policy)[0] if host.sent_at else 0
+        wait = max(0, ready_at - now.at, host.rest_until - now.at)
         spent = spent_after(host.spent, now.at - host.sent_at, policy)
-    match policy.strategy:
-        case "token_bucket":
-            missing = max(0, spent + (ahead + 1) * TOKEN - policy.burst_tokens)
-            by_rate = missing * policy.interval_ns // (1000 * TOKEN)
-        case "leaky_bucket":
-            by_rate = wait + ahead * policy.interval_us
-        case "sliding_window":
-            burst = int(policy.burst)
-            by_rate = wait + ahead // burst * (burst * policy.interval_ns // 1000)
-    return max(wait + ahead * gap, by_rate) / SECOND
+        gap = min(host.crawl_delay, round(policy.max_crawl_delay * SECOND))
+        if policy.adapt:  # it sinks on the way, if all goes well
+            gap = max(gap, int(host.delay * 0.9 ** (1 + (ahead + len(host.places)) // CALM)) - 1000)
+    if policy.strategy == "sliding_window":
+        burst = int(policy.burst)
+        by_rate = wait + ahead // burst * (burst * policy.interval_ns // 1000)
+    else:
+        missing = max(0, spent + (ahead + 1) * TOKEN - policy.burst_tokens)
+        by_rate = missing * policy.interval_ns // (1000 * TOKEN)
+    return max(wait + ahead * max(gap, policy.pause_us, policy.delay_us), by_rate) / SECOND
 
 
 def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
@@ -243,7 +246,7 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
     Without a lease it is a report by hand (`record_success`, `record_failure`): nothing was charged, so nothing is
     corrected.
     """
-    host = Host(boot=now.boot, offset=now.epoch - now.at) if host is None else in_time(host, now)
+    host = fresh(now) if host is None else _as_of(now, host)
     if host.overrides:
         policy = _overridden(policy, host.overrides)
     if lease is not None:
@@ -259,26 +262,31 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
     The pace stays as charged even if nothing was sent: a host that cannot be reached is no reason to hurry.
     """
-    is_held = any(place.number == lease.number for place in host.places)
-    days, sent_at, recent = host.days, host.sent_at, host.recent
+    at, places, days = now.at, host.places, host.days
+    sent_at, spent, recent = host.sent_at, host.spent, host.recent
+    until = lease.left_at + lease.lasts * SECOND if policy.concurrency is None else 0.0
+    for place in places:
+        if place.number == lease.number:
+            until = place.until
+            places = tuple(each for each in places if each is not place)
     # A lease that ran out is a dead holder's: its charge stays, whoever comes back with it.
-    if lease.day != (0, 0) and (is_held or policy.concurrency is None):
-        free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
-        days = refunded(days, *lease.day, int(free), int(lease.page and not outcome.page))
+    if at < until and lease.day[1]:
+        is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
+        days = refunded(days, *lease.day, int(is_free), int(lease.page and not outcome.page))
     if outcome.sent and outcome.sent_ago is not None:
-        really = now.at - round(outcome.sent_ago * SECOND)
-        if sent_at < really <= now.at:
-            if recent and recent[-1] == lease.left_at:
-                recent = (*recent[:-1], really)
-            sent_at = really
+        really = at - round(outcome.sent_ago * SECOND)
+        if lease.left_at < really <= at and lease.left_at in recent:
+            found = recent.index(lease.left_at)
+            recent = tuple(sorted((*recent[:found], *recent[found + 1 :], really)))
+        if sent_at < really <= at:
+            sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
     return msgspec.structs.replace(
         host,
-        boot=now.boot,
-        offset=now.epoch - now.at,
         days=days,
         sent_at=sent_at,
+        spent=spent,
         recent=recent,
-        places=tuple(place for place in host.places if place.number != lease.number) if is_held else host.places,
+        places=places,
         requests=host.requests + outcome.sent,
         pages=host.pages + outcome.page,
         status=outcome.status or host.status,
@@ -287,12 +295,13 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
 def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """The host rests if it said so, and its pace follows what it said and how fast it answers."""
-    at, rest = now.at, outcome.rest
+    at, rest, rest_until = now.at, outcome.rest, host.rest_until
     retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
-    is_trouble = outcome.kind in (Kind.SLOWED, Kind.BLOCKED, Kind.FAILED)
+    is_trouble = outcome.kind in _TROUBLE
     if retry_after is not None and is_trouble:
         rest = max(rest, retry_after)
-    rest_until = max(host.rest_until, at + round(rest * SECOND)) if rest > 0 else host.rest_until
+    if rest > 0:
+        rest_until = max(rest_until, at + round(min(rest, policy.max_retry_after) * SECOND))
     latency = host.latency if outcome.latency is None else smoothed(host.latency, round(outcome.latency * SECOND))
     delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
     if policy.adapt:
@@ -309,6 +318,9 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
     )
 
 
+_TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)
+
+
 def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """What the breaker makes of a reply (Q4, Q5, U6, C2)."""
     at, left_at = now.at, now.at if lease is None else lease.left_at
@@ -316,9 +328,9 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     if host.tripped_at:
         if left_at < host.tripped_at + host.cooldown:
             return host  # it left before the trip, or by hand while open: it says nothing new
-        if lease is None:  # a trial that is reported by hand has no lease to give back
+        if lease is None and policy.concurrency is None:  # the trial is reported by hand, and has no lease to give back
             host = msgspec.structs.replace(host, places=())
-        if is_failure or is_block or outcome.kind is Kind.SLOWED:
+        if outcome.kind in _TROUBLE:
             return _tripped(host, at, policy, outcome.retry_after, host.failed_trials + 1)
         return msgspec.structs.replace(
             host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
@@ -423,19 +435,21 @@ Amendment = Renew | Return | Reset | Trip | Pause | Resume | Override | CrawlDel
 
 def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Host:
     """Change a record for another reason than a request: by hand, or by what robots.txt says."""
-    host = Host(boot=now.boot, offset=now.epoch - now.at) if host is None else in_time(host, now)
+    given = host = fresh(now) if host is None else in_time(host, now)
+    host = _as_of(now, host)
     edit = msgspec.structs.replace
     match change:
         case Renew(lease):
             until = now.at + policy.lease_us
-            renewed = [
-                msgspec.structs.replace(each, until=until) for each in host.places if each.number == lease.number
-            ]
-            others = [each for each in host.places if each.number != lease.number]
-            return edit(host, places=(*others, *renewed))
+            places = (
+                Place(each.number, each.left_at, until) if each.number == lease.number else each for each in host.places
+            )
+            return edit(host, places=tuple(places))
         case Return(lease):
-            # Only while nobody has taken another since: later it would bring two requests together.
-            return edit(host, spent=max(0, host.spent - TOKEN)) if host.serial == lease.number else host
+            # Once, and only while nobody has taken another since: later it would bring two requests together.
+            if host.serial != lease.number:
+                return given
+            return edit(host, spent=max(0, host.spent - TOKEN), serial=host.serial + 1)
         case Reset():
             return edit(
                 host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, rest_until=0,
@@ -444,15 +458,17 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
         case Trip():
             return _tripped(host, now.at, policy, None, host.failed_trials)
         case Pause(seconds):
-            return edit(host, paused_until=-1 if seconds is None else now.at + round(seconds * SECOND))
+            if seconds is None:
+                return edit(host, paused_until=-1)
+            return edit(host, paused_until=now.at + round(number("seconds", seconds, most=365 * DAY) * SECOND))
         case Resume():
             return edit(host, paused_until=0)
         case Override(limits):
-            _overridden(policy, limits)  # raises if one of them is wrong, before anything is kept
+            _changed(policy, limits)  # raises if one of them is wrong, before anything is kept
             return edit(host, overrides=limits)
         case CrawlDelay(seconds):
-            delay = round((seconds or 0.0) * SECOND)
-            return host if delay == host.crawl_delay else edit(host, crawl_delay=delay)
+            delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # beyond any max_crawl_delay
+            return given if delay == host.crawl_delay else edit(host, crawl_delay=delay)
         case Spend(page):
             day = today(host.days, now.epoch // SECOND, policy.calendar)
             return edit(
@@ -461,6 +477,12 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
                 requests=host.requests + 1,
                 pages=host.pages + page,
             )
+
+
+def _as_of(now: Now, host: Host) -> Host:
+    """The record as it is about to be written: on the present run of the clock, and with the time."""
+    host = in_time(host, now)
+    return msgspec.structs.replace(host, offset=now.epoch - now.at, written_at=now.at)
 
 
 OVERRIDABLE = {
@@ -472,7 +494,23 @@ OVERRIDABLE = {
 
 @lru_cache(maxsize=1024)
 def _overridden(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Policy:
-    for name, _ in limits:
+    """The policy with the limits changed. One that no longer fits it, since the settings were changed, is left out."""
+    try:
+        return _changed(policy, limits)
+    except PolicyError:
+        for limit in (*limits, *limits):  # twice, for one may fit only after another
+            try:
+                policy = _changed(policy, (limit,))
+            except PolicyError:
+                continue
+        return policy
+
+
+def _changed(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Policy:
+    changes: dict[str, float | None] = {}
+    for name, value in limits:
         if name not in OVERRIDABLE:
             raise PolicyError(f"{name} cannot be changed while running. These can: {', '.join(OVERRIDABLE)}.")
-    return policy.but(**{name: None if value is None else OVERRIDABLE[name](value) for name, value in limits})
+        is_whole = OVERRIDABLE[name] is int and isinstance(value, float) and value.is_integer()
+        changes[name] = int(value) if is_whole and value is not None else value
+    return policy.but(**changes)

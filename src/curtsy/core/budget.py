@@ -61,10 +61,14 @@ def charged(days: tuple[Day, ...], day: Day, requests: int, pages: int) -> tuple
     return tuple(listed)
 
 
-def _merged(earlier: Day, later: Day) -> Day:
-    # The larger count is safe for either: no single day of the two had more.
-    requests, pages = max(earlier.requests, later.requests), max(earlier.pages, later.pages)
-    return Day(earlier.starts, later.ends, requests, pages)
+def _merged(*days: Day) -> Day:
+    # The largest count is safe for each of them: no single day had more.
+    return Day(
+        min(day.starts for day in days),
+        max(day.ends for day in days),
+        max(day.requests for day in days),
+        max(day.pages for day in days),
+    )
 
 
 def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) -> tuple[Day, ...]:
@@ -77,13 +81,9 @@ def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) 
         before = next((each for each in base if (each.starts, each.ends) == (day.starts, day.ends)), Day(0, 0))
         requests, pages = max(0, day.requests - before.requests), max(0, day.pages - before.pages)
         if requests or pages:
-            whole = Day(day.starts, day.ends)
-            for each in days:
-                if each.starts < day.ends and day.starts < each.ends:
-                    whole = _merged(Day(min(each.starts, whole.starts), 0, each.requests, each.pages), whole)
-                    whole = Day(whole.starts, max(each.ends, whole.ends), whole.requests, whole.pages)
-            apart = tuple(each for each in days if each.ends <= whole.starts or whole.ends <= each.starts)
-            days = charged(apart, whole, requests, pages)
+            met = [each for each in days if each.starts < day.ends and day.starts < each.ends]
+            apart = tuple(each for each in days if each not in met)
+            days = charged(apart, _merged(Day(day.starts, day.ends), *met), requests, pages)
     return days
 
 

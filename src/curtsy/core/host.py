@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Self
 
 import msgspec
 
-from curtsy.core import breaker
-from curtsy.core.budget import Day, charged
+from curtsy.core import breaker, budget
+from curtsy.core.budget import Day
 from curtsy.core.message import SECOND, Now
-from curtsy.core.policy import DAY
+from curtsy.core.policy import DAY, TOKEN
 from curtsy.core.record import WEEK, Record
 
 
@@ -115,79 +116,87 @@ class Host(Record, frozen=True, tag="host"):
     status: int = 0
     """The last status seen; 0 for none."""
 
+    written_at: int = 0
+    """When this was last written; a present before that comes from a clock that ran backwards."""
+
     def lasts(self, now: Now) -> int | None:
         """Microseconds after which this says no more than a fresh record would; None while a hand has changed it.
 
-        A day is remembered for two more than it lasts, for clocks that are set back; what a host has taught us (a
-        raised delay, a breaker's history) for a week.
+        No rate is slower than one request a day, so what is spent of it has flowed back after as many days. All is
+        remembered for two days more, for clocks that are set back; what a host has taught us (a raised delay, a
+        breaker's history) for a week.
         """
-        if self.paused_until or self.overrides:
+        host = in_time(self, now)
+        if host.paused_until < 0 or host.paused_until > now.at or host.overrides:
             return None
-        pace = self.sent_at - now.at
-        held = max((place.until - now.at for place in self.places), default=0)
-        day = (self.days[-1].ends * SECOND - now.epoch) if self.days else 0
-        until = max(pace, held, day, self.rest_until - now.at, 0) + 2 * DAY * SECOND
-        if self.delay or self.tripped_at or self.crawl_delay:
-            until = max(until, self.tripped_at + self.cooldown - now.at + WEEK, WEEK)
-        return min(until, 5 * WEEK)
+        pace = host.sent_at + max(1, host.spent / TOKEN, len(host.recent)) * DAY * SECOND
+        held = max((place.until for place in host.places), default=0)
+        day = (host.days[-1].ends * SECOND - now.epoch + now.at) if host.days else 0
+        until = max(pace, held, day, host.rest_until, host.written_at) + 2 * DAY * SECOND
+        if host.delay or host.tripped_at or host.crawl_delay:
+            until = max(until, host.tripped_at + host.cooldown + WEEK, host.written_at + WEEK)
+        return min(round(until) - now.at, 5 * WEEK)
 
     def joined(self, ours: Self, base: Self | None) -> Self:
         """This record joined with `ours`, which counted on its own from `base` while the store could not be reached.
 
-        What was spent is added, of everything else the more careful is kept.
+        What was spent is added, of everything else the more careful is kept. Both are on the same clock.
         """
-        known = base.places if base else ()
-        gone = {place.number for place in known} - {place.number for place in ours.places}
-        places = {place.number: place for place in self.places if place.number not in gone}
-        places.update((place.number, place) for place in ours.places if place not in known)
-        days = self.days
-        for day in ours.days:
-            before = next((each for each in base.days if each.starts == day.starts), None) if base else None
-            requests = day.requests - (before.requests if before else 0)
-            pages = day.pages - (before.pages if before else 0)
-            same = next((each for each in days if each.starts <= day.starts < each.ends), Day(day.starts, day.ends))
-            if requests > 0 or pages > 0:
-                days = charged(days, same, max(0, requests), max(0, pages))
-        later = ours if ours.sent_at > self.sent_at else self
+        was = Host() if base is None else base
+        gone = {place.number for place in was.places} - {place.number for place in ours.places}
+        new = (place for place in ours.places if place not in was.places and place not in self.places)
+        later, earlier = (ours, self) if ours.sent_at > self.sent_at else (self, ours)
+        both_sent = ours.sent_at != was.sent_at and self.sent_at != was.sent_at
         open_longer = max(self, ours, key=lambda each: each.tripped_at and each.tripped_at + each.cooldown)
         return msgspec.structs.replace(
             self,
             sent_at=later.sent_at,
-            roll=later.roll,
-            spent=max(self.spent, ours.spent),
-            recent=tuple(sorted({*self.recent, *ours.recent})),
+            roll=later.roll if not both_sent else max(self.roll, ours.roll),
+            spent=later.spent + (earlier.spent if both_sent else 0),
+            recent=tuple(sorted((*self.recent, *(Counter(ours.recent) - Counter(was.recent)).elements()))),
             serial=max(self.serial, ours.serial),
-            places=tuple(places.values()),
-            days=days,
+            places=(*(place for place in self.places if place.number not in gone), *new),
+            days=budget.joined(self.days, ours.days, was.days),
             rest_until=max(self.rest_until, ours.rest_until),
             delay=max(self.delay, ours.delay),
             backed_off_at=max(self.backed_off_at, ours.backed_off_at),
+            latency=max(self.latency, ours.latency),
+            crawl_delay=max(self.crawl_delay, ours.crawl_delay),
             failures=max(self.failures, ours.failures),
             tripped_at=open_longer.tripped_at,
             cooldown=open_longer.cooldown,
             failed_trials=max(self.failed_trials, ours.failed_trials),
-            requests=self.requests + ours.requests - (base.requests if base else 0),
-            pages=self.pages + ours.pages - (base.pages if base else 0),
-            trips=self.trips + ours.trips - (base.trips if base else 0),
+            paused_until=min(self.paused_until, ours.paused_until, 0) or max(self.paused_until, ours.paused_until),
+            overrides=self.overrides if ours.overrides == was.overrides else ours.overrides,
+            requests=self.requests + ours.requests - was.requests,
+            pages=self.pages + ours.pages - was.pages,
+            trips=self.trips + ours.trips - was.trips,
+            status=later.status,
+            written_at=max(self.written_at, ours.written_at),
         )
 
     def breaker_state(self, now: Now) -> breaker.State:
         """Where the breaker stands."""
-        return breaker.state(self.tripped_at, self.cooldown, now.at)
+        host = in_time(self, now)
+        return breaker.state(host.tripped_at, host.cooldown, now.at)
+
+
+def fresh(now: Now) -> Host:
+    """The record of a host that nothing is known of."""
+    return Host(boot=now.boot, offset=now.epoch - now.at, written_at=now.at)
 
 
 def in_time(host: Host, now: Now) -> Host:
     """The record with its instants on the present run of the clock.
 
-    After a reboot they are moved over by way of the epoch. One that lies ahead of now, where no rule puts it, comes
-    from a clock that ran backwards: everything is moved back until the last departure is now.
+    After a reboot they are moved over by way of the epoch. One that was written after now comes from a clock that ran
+    backwards: everything is moved back until the last write is now.
     """
     at = now.at
-    if host.boot == now.boot and host.sent_at <= at and host.tripped_at <= at and host.backed_off_at <= at:
+    if host.boot == now.boot and host.written_at <= at:
         return host
     shift = 0 if host.boot == now.boot else host.offset - (now.epoch - at)
-    ahead = max(host.sent_at, host.tripped_at, host.backed_off_at) + shift - at
-    shift -= max(0, ahead)
+    shift -= max(0, host.written_at + shift - at)
 
     def moved(instant: int) -> int:
         return instant and (instant + shift or 1)  # 0 means never, and stays that
@@ -204,5 +213,7 @@ def in_time(host: Host, now: Now) -> Host:
         tripped_at=moved(host.tripped_at),
         closed_at=moved(host.closed_at),
         window_at=moved(host.window_at),
-        paused_until=host.paused_until if host.paused_until < 0 else moved(host.paused_until),
+        # Below 0 it would mean until resumed; 1 is as long past.
+        paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
+        written_at=at,
     )

@@ -265,16 +265,19 @@ class _Places:
     piece costs a step per octet, whatever the path is made of.
     """
 
-    __slots__ = ("_backwards", "_path", "_places")
+    __slots__ = ("_backwards", "_octets", "_path", "_places")
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._backwards = path.encode("ascii")[::-1]
+        self._octets = set(path)
         self._places: dict[str, int] = {}
 
     def find(self, piece: str, start: int) -> int:
         if len(piece) == 1:
             return self._path.find(piece, start)
+        if not self._octets.issuperset(piece):
+            return -1
         places = -1 << start
         for offset, octet in enumerate(piece):
             known = self._places.get(octet)

@@ -88,7 +88,7 @@ def claim(rules: Rules | None, now: Now, who: int, since: float = 0.0) -> tuple[
     """
     second = now.epoch / SECOND
     # A validity or a claim that lies further ahead than any is given comes from a clock that was set back.
-    is_valid = rules is not None and second < rules.valid_until <= second + LONGEST and rules.checked_at >= since
+    is_valid = rules is not None and second < rules.valid_until <= second + LONGEST and rules.checked_at > since
     if rules is not None and is_valid and rules.is_known:
         return rules, Known(rules, rules.valid_until - second)
     if rules is not None and rules.claimed_by != who and second < rules.claimed_until <= second + CLAIM:

@@ -156,7 +156,9 @@ def load(
         arguments["preset"] = preset
     complaints = Complaints()
     files = [
-        each for each in settings_files(config, env, directory, user_directory) if each.required or each.path.exists()
+        each
+        for each in settings_files(config, env, directory, user_directory)
+        if each.required or os.path.lexists(each.path)
     ]
     sources = [from_file(read(each.path, each.shown), Spot(each.shown), complaints) for each in files]
     sources += [from_environment(env, complaints), from_arguments(arguments, complaints)]
@@ -174,7 +176,7 @@ def load(
     cache_dir = reading.fallback("cache_dir")
     return Settings(
         policies=policies,
-        cache_dir=None if cache_dir is None else Path(cache_dir).expanduser(),
+        cache_dir=None if cache_dir is None else Path(os.path.expanduser(cache_dir)),
         files=tuple(each.path for each in files),
         warnings=tuple(complaints.warnings),
         _values=reading.values,
@@ -230,11 +232,20 @@ def settings_files(
 
         user_directory = platformdirs.user_config_path("curtsy", appauthor=False)
     user = Path(user_directory) / USER_FILE
-    project = Path.cwd() if directory is None else Path(directory)
+    project = working_directory() if directory is None else Path(directory)
     named = os.fspath(config) if config is not None else env.get("CURTSY_CONFIG")
     if named:
-        return [SettingsFile(user, str(user)), SettingsFile(project / Path(named).expanduser(), named, required=True)]
+        path = project / os.path.expanduser(named)  # pathlib's own raises for a user that is not known
+        return [SettingsFile(user, str(user)), SettingsFile(path, named, required=True)]
     return [SettingsFile(user, str(user)), *(SettingsFile(project / each, str(each)) for each in PROJECT_FILES)]
+
+
+def working_directory() -> Path:
+    """Where the program runs; a directory that was removed under it holds no files, which is no error."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path()
 
 
 def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, LimitConfig]]:

@@ -92,18 +92,23 @@ def read(path: Path, shown: str) -> Value | None:
 def _text(path: Path, shown: str) -> str:
     try:
         # Not blocking: to open a pipe that nobody writes to would wait for ever.
-        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(number, "rb") as file:
-            is_file = stat.S_ISREG(os.fstat(number).st_mode)
-            raw = file.read(MAX_BYTES + 1) if is_file else b""
+        number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        try:
+            mode = os.fstat(number).st_mode
+            raw = b""
+            if stat.S_ISREG(mode):
+                with open(number, "rb", closefd=False) as file:
+                    raw = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(number)
     except FileNotFoundError:
         raise PolicyError(f"{shown} does not exist. Create it, or give another path.") from None
-    except IsADirectoryError:
-        raise PolicyError(f"{shown} is a directory. Give the path of a file in it.") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise PolicyError(f"{shown} cannot be read: {why}. Make it readable, or give another path.") from None
-    if not is_file:
+    if stat.S_ISDIR(mode):
+        raise PolicyError(f"{shown} is a directory. Give the path of a file in it.")
+    if not stat.S_ISREG(mode):
         raise PolicyError(f"{shown} is not a plain file. Give the path of a YAML or JSON file.")
     if len(raw) > MAX_BYTES:
         raise PolicyError(

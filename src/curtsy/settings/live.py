@@ -12,7 +12,7 @@ from typing import Any
 
 from curtsy.core.errors import PolicyError
 from curtsy.log import library_logger
-from curtsy.settings import Settings, load, settings_files
+from curtsy.settings import Settings, load, settings_files, working_directory
 
 _log = library_logger("settings")
 
@@ -39,7 +39,7 @@ class LiveSettings:
         **arguments: Any,
     ) -> None:
         # Where the program was started is where its files are, even if it moves later.
-        directory = Path.cwd() if directory is None else Path(directory).absolute()
+        directory = working_directory() if directory is None else Path(directory).absolute()
         env = os.environ if env is None else env
         self._load = partial(
             load, config=config, env=env, directory=directory, user_directory=user_directory, **arguments
@@ -85,7 +85,7 @@ class LiveSettings:
             return self._current
 
     def _read(self) -> None:
-        gone = [path for path in self._current.files if not path.exists()]
+        gone = [path for path in self._current.files if not os.path.exists(path)]
         try:
             if gone:
                 raise PolicyError(f"{gone[0]} is gone. Put it back, or start again without it.")

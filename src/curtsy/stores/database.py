@@ -71,14 +71,23 @@ class Draft:
         self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self.now: Now | None = None
         """When the last change was made; None if nothing changed."""
+        self.met_damage = False
 
     def load(self, key: str) -> Record | None:
         """The record under `key`, as this transaction sees it."""
         if key in self._records:
             return self._records[key]
         row = self._connection.execute(_SELECT, (encode(key),)).fetchone()
-        record = self._records[key] = _decoded(key, row, self._path)
         self._expiries[key] = 0 if row is None else row[2]
+        try:
+            record = _decoded(key, row)
+        except DamagedRecord as damage:
+            _log.warning("%s: the record under %a is damaged and counts as absent: %s", self._path, key, damage)
+            self._writes[key] = _DELETE, (encode(key),)
+            self._expiries[key] = 0
+            self.met_damage = True
+            record = None
+        self._records[key] = record
         return record
 
     def put(self, key: str, record: Record | None, now: Now) -> None:
@@ -127,6 +136,7 @@ class Database:
         """And those that SQLite has made beside it."""
         self._read_file: Inode | None = None
         self._is_doubtful = False
+        """Somebody met damage in it: to be looked through before it is used again."""
         self._sweep_at = 0.0
 
     def transact(self, work: Callable[[Draft], None]) -> None:
@@ -160,12 +170,14 @@ class Database:
                     is_more = draft.sweep(draft.now)
                     self._sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
                 connection.execute("COMMIT")
+                self._is_doubtful |= draft.met_damage
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
         except (sqlite3.Error, OSError) as error:
-            self._disconnect()
+            if _primary(error) != sqlite3.SQLITE_BUSY:
+                self._disconnect()
             raise _judged(error, self.path, self._patience) from error
 
     def _connected(self) -> sqlite3.Connection:
@@ -173,6 +185,7 @@ class Database:
         if self._writer is not None and not self._is_doubtful and inode(self.path) == self._file:
             return self._writer
         self._abandon()
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             # Only a file that nobody can have open yet may be closed like this: closing it drops this process's locks.
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -250,7 +263,11 @@ class Database:
     def read(self, key: str) -> Record | None:
         """The record under `key`, as last committed."""
         [row] = self._rows(_SELECT, (encode(key),)) or [None]
-        return _decoded(key, row, self.path)
+        try:
+            return _decoded(key, row)
+        except DamagedRecord as damage:
+            self._is_doubtful = True
+            raise Unready(f"{self.path} is damaged.") from damage
 
     def keys(self, prefix: str) -> list[str]:
         """All keys that begin with `prefix`, in order: that of UTF-8's bytes, which is that of the characters."""
@@ -323,18 +340,14 @@ def encode(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
 
 
-def _decoded(key: str, row: Any, path: str) -> Record | None:
-    """The record of a row; a damaged one counts as absent (U16)."""
+def _decoded(key: str, row: Any) -> Record | None:
+    """The record of a row."""
     if row is None:
         return None
     data, total = row[0], row[1]
-    try:
-        if not isinstance(data, bytes) or total != _sum(encode(key), data):
-            raise DamagedRecord("its check sum is wrong.")
-        return unpack(data)
-    except DamagedRecord as damage:
-        _log.warning("%s: the record under %a is damaged and counts as absent: %s", path, key, damage)
-        return None
+    if not isinstance(data, bytes) or total != _sum(encode(key), data):
+        raise DamagedRecord("its check sum is wrong.")
+    return unpack(data)
 
 
 def _sum(name: bytes, data: bytes) -> int:

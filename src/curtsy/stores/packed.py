@@ -33,11 +33,9 @@ BATCH = 64
 """Pages that are dropped, looked at or noted as used in one go, so that nobody waits long for the lock."""
 
 _SCHEMA = """
-BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS pages (id INTEGER PRIMARY KEY, used INTEGER NOT NULL, meta BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used);
-COMMIT;
 """
 
 _BOTH = "SELECT meta, body FROM pages LEFT JOIN bodies USING (id) WHERE id = ?"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -13,14 +14,20 @@ from urllib.parse import quote
 from curtsy.clock import Clock
 from curtsy.core.message import SECOND
 from curtsy.log import library_logger
-from curtsy.stores.pages import Outage
+from curtsy.stores.pages import MIB, Outage
 
 _log = library_logger("cache")
 _Answer = TypeVar("_Answer")
 _Given = TypeVarTuple("_Given")
 
+OURS = 0x63757274
+"""The mark of our files (`curt`), by which a damaged one is known from another program's."""
+
 PATIENCE = 2.0
 """Seconds to wait while another process writes; what would have to wait longer is not written."""
+
+ROOM = 16 * MIB
+"""A disk with so much room is not full."""
 
 _PRAGMAS = """
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -30,6 +37,7 @@ PRAGMA synchronous = NORMAL;
 
 # What says that the file is not (any more) what we wrote; SQLITE_ERROR is what a missing table comes to.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
+_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 # One lock for all files, for a fork must find it free: in the child nobody would be left to release it, and a
@@ -72,7 +80,7 @@ class PackFile:
                 return otherwise
             try:
                 return work(self._connect(), *given)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeError) as error:  # the latter if what SQLite complains of is not UTF-8
                 self._recover(error)
             except OSError as error:
                 self._disconnect()
@@ -113,9 +121,11 @@ class PackFile:
                 db.executescript(_PRAGMAS)
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not tables:
-                db.executescript(self._schema)
+                db.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id = {OURS}; {self._schema} COMMIT;")
             elif tables != self._tables:
-                raise OSError("it is the database of another program")
+                if db.execute("PRAGMA application_id").fetchone() != (OURS,):
+                    raise OSError("it is the database of another program")
+                raise sqlite3.DatabaseError("its tables are not those that were made")
         except BaseException:
             db.close()
             raise
@@ -131,10 +141,12 @@ class PackFile:
             except sqlite3.Error:
                 pass
 
-    def _recover(self, error: sqlite3.Error) -> None:
+    def _recover(self, error: Exception) -> None:
         """After an error: give up what was begun, and see what it means."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        if code in _DAMAGE:
+        # A damaged page number can look like a full disk. If it still does after a rest, though there is room, it is.
+        is_odd = code in _NO_ROOM and self.outage.has_begun and _room_at(self.path) > ROOM
+        if code in _DAMAGE or is_odd:
             self._put_aside(error)
             return
         db = self._connection
@@ -146,7 +158,7 @@ class PackFile:
         if code not in _BUSY:
             self.outage.begin(error)
 
-    def _put_aside(self, error: sqlite3.Error) -> None:
+    def _put_aside(self, error: Exception) -> None:
         self._disconnect()
         self.asides += 1
         if self._opened != _file_at(self.path):
@@ -174,3 +186,10 @@ def _file_at(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
+
+
+def _room_at(path: str) -> int:
+    try:
+        return shutil.disk_usage(os.path.dirname(path)).free
+    except OSError:
+        return 0

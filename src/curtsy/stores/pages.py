@@ -185,6 +185,11 @@ class Outage:
         """Whether nothing is to be written now."""
         return self._until is not None and self._clock.now().at < self._until
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether no write has worked since one failed, be it time to try again or not."""
+        return self._until is not None
+
     def begin(self, error: Exception) -> None:
         """Stop writing for a while, because of this."""
         if self._until is None:

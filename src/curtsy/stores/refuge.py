@@ -90,14 +90,17 @@ class Refuge:
 
     def note(self, key: str, record: Record | None, now: Now) -> None:
         """Remember what the store has."""
+        self._remember(key, record, now)
+        if self.is_out:
+            self._note_late(key, record)
+
+    def _remember(self, key: str, record: Record | None, now: Now) -> None:
         passed = self._monotonic()
         self._latest = now, passed
         self._seen.pop(key, None)
         self._seen[key] = record, now, passed
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
-        if self.bases:
-            self._note_late(key, record)
 
     def note_all(self, steps: Sequence[tuple[str, Watched]]) -> None:
         """Remember what the store has after these."""
@@ -166,7 +169,7 @@ class Refuge:
     def _note_late(self, key: str, record: Record | None) -> None:
         """Count what a call brought that was under way when the outage began."""
         with _lock:
-            if key in self.bases and self._is_as_it_was(key):
+            if self.is_out and key in self.bases and self._is_as_it_was(key):
                 self._put(key, record)
 
     def _put(self, key: str, record: Record | None) -> None:
@@ -228,12 +231,13 @@ class Refuge:
 
     def _move(self, key: str) -> Generator[Callable[[Any], Any], Any, bool]:
         """Bring one record home; False if it changed again meanwhile."""
-        ours, base = self._memory.read(key), self.bases[key]
+        with _lock:
+            ours, base = self._memory.read(key), self.bases[key]
         then = self._present(key)
         step = Watched(lambda record, now: (_joined(record, _in_time(ours, now, then), base), None))
         try:
             yield lambda store: store.update(key, step)
-            self.note(key, step.record, step.now)
+            self._remember(key, step.record, step.now)
         except StoreError:
             raise
         except Exception:

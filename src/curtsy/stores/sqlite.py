@@ -69,7 +69,7 @@ class SQLiteStore(_Handle):
 
     def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        return self._opened().read(lambda database: database.read(key), self._clock)
+        return self._opened().read(lambda database: database.read(key), self._clock, key)
 
     def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""
@@ -106,7 +106,7 @@ class AsyncSQLiteStore(_Handle):
 
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        return await asyncio.to_thread(self._opened().read, lambda database: database.read(key), self._clock)
+        return await asyncio.to_thread(self._opened().read, lambda database: database.read(key), self._clock, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""

@@ -65,9 +65,9 @@ class Turn:
 
 
 def inode(file: str | int) -> Inode | None:
-    """Which file is behind a path or a descriptor; None if there is none."""
+    """Which file is behind a path or a descriptor; None if there is none to be seen."""
     try:
         found = os.stat(file)
-    except FileNotFoundError:
+    except OSError:
         return None
     return found.st_dev, found.st_ino

@@ -203,12 +203,12 @@ class Writer:
             "process seems to stand still in the middle of its own: end that one, or use another store."
         )
 
-    def read(self, look: Callable[[Database], Result], clock: Clock) -> Result:
-        """Look something up; should the file not be ready for that, let the writer see to it first."""
+    def read(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
+        """Look something up, under `key` for example; if the file is not ready for that, let the writer see to it."""
         try:
             return look(self.database)
         except Unready:
-            self.wait([("", _keep)], clock)
+            self.wait([(key, _keep)], clock)
             return look(self.database)
 
 
