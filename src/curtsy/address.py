@@ -8,6 +8,7 @@ resolved, and it sees the very address that is connected to, so that no later an
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
@@ -117,8 +118,10 @@ class GuardedResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """The permitted addresses of a name."""
         found = await self._inner.resolve(host, port, family)
+        if not found:
+            raise _nameless()
         permitted = [each for each in found if refusal(each["host"]) is None]
-        if found and not permitted:
+        if not permitted:
             address = found[0]["host"]
             raise AddressRefused(host, address, refusal(address) or "")
         return permitted
@@ -141,11 +144,17 @@ class TableResolver(AbstractResolver):
         try:
             found = self._addresses[host]
         except KeyError:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
+            raise _nameless() from None
+        if not found:
+            raise _nameless()
         return [_result(host, port, each) for each in ((found,) if isinstance(found, str) else found)]
 
     async def close(self) -> None:
         """Do nothing: a table holds nothing open."""
+
+
+def _nameless() -> socket.gaierror:
+    return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 def _result(host: str, port: int, address: str) -> ResolveResult:
@@ -161,19 +170,20 @@ def open_resolver(names: AbstractResolver | Mapping[str, str | Sequence[str]] | 
     return TableResolver(names) if isinstance(names, Mapping) else names
 
 
-async def refused_behind_proxy(host: str, port: int, resolver: AbstractResolver) -> AddressRefused | None:
+async def refused_behind_proxy(host: str, resolver: AbstractResolver, within: float) -> AddressRefused | None:
     """Judge a host that a proxy will connect to: any refused address refuses it, for the proxy chooses among them.
 
-    A name that cannot be resolved here is let through: behind many proxies only the proxy can. The last word on the
-    address is the proxy's in any case.
+    A name that cannot be resolved here, or not `within` some seconds, is let through: behind many proxies only the
+    proxy can. The last word on the address is the proxy's in any case.
     """
     try:
         ipaddress.ip_address(host)
         addresses = [host]
     except ValueError:
         try:
-            addresses = [each["host"] for each in await resolver.resolve(host, port, socket.AF_UNSPEC)]
-        except OSError:
+            async with asyncio.timeout(within):
+                addresses = [each["host"] for each in await resolver.resolve(host, 0, socket.AF_UNSPEC)]
+        except OSError:  # TimeoutError is one
             return None
     for address in addresses:
         if (kind := refusal(address)) is not None:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import ClassVar, Protocol
-from weakref import WeakKeyDictionary
 
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
@@ -24,11 +23,13 @@ EARLY = 0.0005
 class Waiter:
     """One thread or task that waits, and can be woken from anywhere. A wake-up is never lost, only merged."""
 
-    __slots__ = ("__weakref__", "closed")
+    __slots__ = ("__weakref__", "closed", "due")
 
     def __init__(self) -> None:
         self.closed = False
         """Told to give up: what it waits for has been closed."""
+        self.due: float | None = None
+        """When its present wait ends by itself; None if it does not. What an alarm has noted besides is past."""
 
     def wake(self) -> None:
         """End the present wait, or the next one at once."""
@@ -116,21 +117,34 @@ class _Timer:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, TaskWaiter]] = []
+        self._past = 0  # entries of waits that ended before their time
         self._count = itertools.count()
         self._handle: asyncio.Handle | None = None
         self._due = 0.0
 
     def set(self, due: float, waiter: TaskWaiter) -> None:
-        """Wake `waiter` at `due`. Who is woken before that simply asks once too often."""
+        """Wake `waiter` at `due`."""
+        waiter.due = due
         heapq.heappush(self._heap, (due, next(self._count), waiter))
         if self._handle is None or due < self._due:
             self._arm(due, time.monotonic())
+
+    def unset(self, waiter: TaskWaiter) -> None:
+        """End a wait, perhaps before its time. Once such entries are most of the heap, they are dropped."""
+        if waiter.due is None:
+            return
+        waiter.due = None
+        self._past += 1
+        if self._past > len(self._heap) // 2 + 64:
+            self._heap = [entry for entry in self._heap if entry[2].due == entry[0]]
+            heapq.heapify(self._heap)
+            self._past = 0
 
     def _arm(self, due: float, now: float) -> None:
         if self._handle is not None:
             self._handle.cancel()
         self._due = due
-        loop = asyncio.get_running_loop()  # not kept: timers live in a table of loops that holds none of them alive
+        loop = asyncio.get_running_loop()
         if due - now <= EARLY:
             self._handle = loop.call_soon(self._fire)
         else:
@@ -140,8 +154,13 @@ class _Timer:
         self._handle = None
         now = time.monotonic()
         heap = self._heap
-        while heap and heap[0][0] <= now:
-            heapq.heappop(heap)[2].wake()
+        while heap and (heap[0][0] <= now or heap[0][2].due != heap[0][0]):
+            due, _, waiter = heapq.heappop(heap)
+            if waiter.due == due:
+                waiter.due = None
+                waiter.wake()
+            else:
+                self._past = max(0, self._past - 1)
         if heap:
             self._arm(heap[0][0], now)
 
@@ -149,7 +168,7 @@ class _Timer:
 class SystemAlarm:
     """Real time."""
 
-    _timers: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, _Timer]] = WeakKeyDictionary()
+    _timers: ClassVar[dict[asyncio.AbstractEventLoop, _Timer]] = {}
     """One per event loop, whatever gate its tasks wait at."""
 
     def now(self) -> float:
@@ -173,13 +192,25 @@ class SystemAlarm:
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
         """Wait until woken, at most so long."""
         assert isinstance(waiter, TaskWaiter)
-        if seconds is not None and not waiter.woken:
-            loop = asyncio.get_running_loop()
-            timer = self._timers.get(loop)
-            if timer is None:
-                timer = self._timers[loop] = _Timer()
-            timer.set(time.monotonic() + seconds, waiter)
-        await waiter.rest()
+        if seconds is None or waiter.woken:
+            await waiter.rest()
+            return
+        timer = self._timer()
+        timer.set(time.monotonic() + seconds, waiter)
+        try:
+            await waiter.rest()
+        finally:
+            timer.unset(waiter)
+
+    def _timer(self) -> _Timer:
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(loop)
+        if timer is None:
+            for each in list(self._timers):  # a weak table would not do: a timer that is set holds its loop
+                if each.is_closed():
+                    self._timers.pop(each, None)
+            timer = self._timers[loop] = _Timer()
+        return timer
 
 
 class FakeAlarm:
@@ -220,12 +251,16 @@ class FakeAlarm:
         self._set(waiter, seconds)
         waiter.event.wait()
         waiter.event.clear()
+        waiter.due = None
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
         """Wait until woken, at most so long in fake time."""
         assert isinstance(waiter, TaskWaiter)
         self._set(waiter, seconds)
-        await waiter.rest()
+        try:
+            await waiter.rest()
+        finally:
+            waiter.due = None
 
     def _set(self, waiter: Waiter, seconds: float | None) -> None:
         with self._changed:
@@ -233,6 +268,7 @@ class FakeAlarm:
             if seconds is not None:
                 # Rounded up, as the decision's own microseconds are: else a wait would end just before its time.
                 due = self.clock.now().at - int(-max(0.0, seconds) * SECOND // 1)
+                waiter.due = due
                 heapq.heappush(self._heap, (due, next(self._count), waiter))
                 if self._jump and self._jumper is None:
                     self._jumper = threading.Thread(target=self._run, name="curtsy-fake-time", daemon=True)
@@ -244,21 +280,29 @@ class FakeAlarm:
         woken = []
         with self._changed:
             while self._heap and self._heap[0][0] <= at:
-                woken.append(heapq.heappop(self._heap)[2])
-                self._news += 1
+                due, _, waiter = heapq.heappop(self._heap)
+                if waiter.due == due:
+                    woken.append(waiter)
+                    self._news += 1
         for waiter in woken:
             waiter.wake()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._heap:
+                while not self._is_awaited():
                     if not self._changed.wait(1.0):
                         self._jumper = None
                         return
                 news = self._news
                 self._changed.wait(self.PATIENCE)
-                if news != self._news or not self.quiet():
+                if news != self._news or not self._is_awaited() or not self.quiet():
                     continue
                 due = self._heap[0][0]
             self.clock.advance(max(0, due - self.clock.now().at) / SECOND)
+
+    def _is_awaited(self) -> bool:
+        """Whether anybody still waits for time to pass; nobody's next moment is forgotten."""
+        while self._heap and self._heap[0][2].due != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return bool(self._heap)

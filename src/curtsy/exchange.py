@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import math
-import re
+import os
+import socket
 import ssl
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
-from urllib.parse import unquote
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -21,7 +20,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from curtsy.address import AddressRefused
-from curtsy.connections import DEPARTING, Departure, HeadTooLarge, connect_limit
+from curtsy.connections import DEPARTING, MAX_FIELDS, Departure, HeadTooLarge, connect_limit
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
 from curtsy.core.policy import Policy
@@ -78,7 +77,7 @@ class Sink(Protocol):
     """Where a streamed body goes."""
 
     def begin(self, status: int, headers: Headers) -> bool:
-        """Whether the body is wanted; if not, it is read as any other, and is the body of the reply."""
+        """A body comes: whether it is wanted. If not, it is read as any other, and is the body of the reply."""
         ...
 
     async def write(self, piece: bytes) -> None:
@@ -136,10 +135,10 @@ class Exchange:
             return self._fail(Reason.BAD_RESPONSE, f"the answer's status is {status}, which is none to end with")
         wire = self.departure.wire
         if (wire is None or wire.head_left < 0) and _size(answer.raw_headers) > limits.max_head:
-            return self._fail(Reason.TOO_LARGE, f"the head of the answer is larger than {limits.max_head:,} bytes")
+            return self._head_too_large()
         headers = Headers([(str(name), _legible(value)) for name, value in answer.headers.items()])
         body = b""
-        if self._request.method != "HEAD" and status not in (204, 304):
+        if self._request.method.upper() != "HEAD" and status not in (204, 304):
             read = await self._read_body(answer.content, status, headers)
             if isinstance(read, Failure):
                 return read
@@ -209,6 +208,10 @@ class Exchange:
         status = None if self._answer is None else self._answer.status
         return Failure(reason, detail, sent_ago, status, self._wire_bytes)
 
+    def _head_too_large(self) -> Failure:
+        most = f"{self._limits.max_head:,} bytes or {MAX_FIELDS:,} fields"
+        return self._fail(Reason.TOO_LARGE, f"the head of the answer has more than {most}")
+
     def _too_large(self, how: str) -> Failure:
         return self._fail(Reason.TOO_LARGE, f"the body is larger than {self._limits.max_body:,} bytes: {how}")
 
@@ -228,9 +231,7 @@ class Exchange:
             return self._fail(Reason.ADDRESS_REFUSED, str(refused.strerror))
         match error:
             case HeadTooLarge():
-                return self._fail(
-                    Reason.TOO_LARGE, f"the head of the answer is larger than {self._limits.max_head:,} bytes"
-                )
+                return self._head_too_large()
             case aiohttp.ConnectionTimeoutError():
                 limit = f"{self._limits.connect_timeout:g} s"
                 return self._fail(Reason.TIMEOUT, f"no connection within {limit}, name and TLS handshake included")
@@ -251,8 +252,9 @@ class Exchange:
                 return self._fail(Reason.CONNECTION_ERROR, _words(error.os_error))
             case aiohttp.ClientResponseError():
                 why = _first_line(error.message)
-                large = why.startswith(("Got more than", "Too many headers"))
-                return self._fail(Reason.TOO_LARGE if large else Reason.BAD_RESPONSE, f"no readable answer: {why}")
+                if why.startswith(("Got more than", "Too many headers")):
+                    return self._head_too_large()
+                return self._fail(Reason.BAD_RESPONSE, f"no readable answer: {why}")
             case aiohttp.ServerDisconnectedError():
                 return self._fail(Reason.CONNECTION_ERROR, "the connection was closed before an answer came")
             case OSError():
@@ -321,45 +323,6 @@ class _Speed:
         self._ends += now() - begun
 
 
-CODINGS = "gzip, deflate, br, zstd"
-"""What is asked for unless the caller says otherwise."""
-
-_FRAMING = frozenset({"content-length", "transfer-encoding"})
-"""Fields that only whoever writes the body can get right."""
-
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-_TARGET = re.compile(r"/[\x21-\x7e]*")
-
-
-def fields_of(request: Request) -> CIMultiDict[str]:
-    """The header fields that go on the wire, Host left out. Raises ValueError for what must not go there (F26)."""
-    if not _TOKEN.fullmatch(request.method) or request.method.upper() == "CONNECT":
-        raise ValueError(f"method = {request.method!r} cannot be sent. Use GET, HEAD, POST or another name.")
-    if not _TARGET.fullmatch(request.url.target):
-        raise ValueError("the path of the URL has characters that cannot be sent. Make it with parse_url().")
-    fields = _fields(request.headers)
-    if request.url.credentials is not None and "Authorization" not in fields:
-        fields = fields.copy()
-        secret = unquote(request.url.credentials).encode()
-        fields["Authorization"] = "Basic " + base64.b64encode(secret).decode()
-    return fields
-
-
-@lru_cache(maxsize=256)  # most requests of a program have the same ones
-def _fields(headers: Headers) -> CIMultiDict[str]:
-    fields: CIMultiDict[str] = CIMultiDict()
-    for name, value in headers.fields:
-        if not _TOKEN.fullmatch(name) or _FORBIDDEN.search(value):
-            raise ValueError(f"the header field {name[:50]!r} has characters that cannot be sent. Leave them out.")
-        if name.lower() not in _FRAMING:
-            fields.add(name, value)
-    fields.setdefault("Accept", "*/*")
-    # A part of a coded body could not be decoded.
-    fields.setdefault("Accept-Encoding", "identity" if "Range" in fields else CODINGS)
-    return fields
-
-
 @lru_cache(maxsize=4096)
 def _origin(origin: str) -> URL:
     # The target is put behind it as it is: yarl would drop the ? of an empty query.
@@ -386,10 +349,12 @@ def _words(error: BaseException) -> str:
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate is not valid: {error.verify_message}"
+        return f"the certificate is not valid: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):
         return f"no TLS with this server: {(error.reason or 'unknown').replace('_', ' ').lower()}"
-    return (getattr(error, "strerror", None) or type(error).__name__).partition(" [")[0]
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno).lower()
+    return (getattr(error, "strerror", None) or type(error).__name__).lower()
 
 
 def _first_line(text: str) -> str:

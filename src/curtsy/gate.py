@@ -11,33 +11,23 @@ through is one generator, `passage`, carried out by `Gate` for threads and by `A
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from curtsy.alarm import Alarm, SystemAlarm, Waiter
-from curtsy.core.admission import (
-    Amendment,
-    Decision,
-    Go,
-    Late,
-    Lease,
-    No,
-    Return,
-    Wait,
-    admit,
-    amend,
-    forecast,
-    settle,
-)
-from curtsy.core.errors import Reason
+from curtsy.core.admission import Amendment, Decision, Go, Late, Lease, No, Wait
+from curtsy.core.errors import Reason, StoreError
 from curtsy.core.host import Host
-from curtsy.core.message import Now
-from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.message import SECOND
+from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policy
 from curtsy.lines import lines_of
+from curtsy.steps import amended, charge, foresee, give_back, look, settled, take, uncharge, untake
 from curtsy.stores import AsyncStore, Step, Store
 
 GLOBAL = "global"
@@ -45,6 +35,9 @@ GLOBAL = "global"
 
 POLL = 0.25
 """Seconds after which a place that another process holds is asked for again: it cannot tell us."""
+
+HELD = ("in_flight", "trial")
+"""Waits for a place that somebody holds: it may be given back at any moment, whatever its lease says."""
 
 LOOK_AGAIN = 30.0
 """Seconds after which a long wait is looked at again, or a quarter of it if that is more: a hand may have ended it."""
@@ -66,6 +59,16 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None = None
     """Seconds that may be waited; None for as long as it takes."""
 
+    renew: Callable[[], tuple[Policy, Policy | None]] | None = None
+    """The host's policy and the global one as they are now, for limits that change while one waits."""
+
+    def present(self) -> Request:
+        """The same under the policies of the moment."""
+        if self.renew is None:
+            return self
+        policy, overall = self.renew()
+        return msgspec.structs.replace(self, policy=policy, overall=overall)
+
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
     """Leave now, already charged."""
@@ -78,6 +81,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
 
     good_until: float
     """By the alarm's clock, counted from before the store was asked: later than that the place may be another's."""
+
+    epoch: int = 0
+    """When it left, in microseconds since 1970 by the store's calendar."""
 
     @property
     def lease(self) -> Lease:
@@ -94,7 +100,10 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     key: str
     step: Step[Any]
     undo: Callable[[Any], Step[Any] | None] | None = None
-    """What takes back an answer that came when nobody waited for it any more."""
+    """What takes back an answer that came when nobody waited for it any more; its None leaves all as it is."""
+
+    beside: tuple[str, Step[Any]] | None = None
+    """Another change that goes with taking it back: what the asker had in hand already."""
 
 
 class Sleep(msgspec.Struct, frozen=True, gc=False):
@@ -126,76 +135,97 @@ class _Way:
         holding = False
         try:
             if ahead and until is not None:
-                needed = yield Update(key, _foresee(request, ahead))
+                needed = yield Update(key, foresee(request.policy, ahead))
                 if needed > until - self.alarm.now():
                     return Late(needed)
             while True:
                 if waiter.closed:
                     return No(Reason.CLOSED, None)
-                left = None if until is None else until - self.alarm.now()
+                request = request.present()
                 if not lines.is_first(key, waiter):
+                    left = None if until is None else until - self.alarm.now()
                     if left is not None and left <= 0:
-                        return Late((yield Update(key, _foresee(request, ahead))))
+                        return Late((yield Update(key, foresee(request.policy, lines.ahead(key, waiter)))))
                     yield Sleep(left)
                     continue
-                decision, asked_at = yield from self._ask(request, waiter, until)
+                decision, epoch, asked_at = yield from self._ask(request, waiter, until)
                 match decision:
                     case Go():
                         holding = request.policy.concurrency is not None
-                        waited = self.alarm.now() - began
-                        return Ticket(key, request.policy, decision, waited, asked_at + decision.lease.lasts)
+                        waited, good_until = self.alarm.now() - began, asked_at + decision.lease.lasts
+                        return Ticket(key, request.policy, decision, waited, good_until, epoch)
                     case No():
                         return decision
                     case Wait(seconds, because):
-                        if left is not None and seconds > left:
-                            return Late(seconds)
-                        if because in ("in_flight", "trial") and not lines.holds(key):
+                        left = None if until is None else until - self.alarm.now()
+                        if left is not None:
+                            # How long a place is held nobody knows: only what comes besides is certain.
+                            needed = (yield Update(key, foresee(request.policy, 0))) if because in HELD else seconds
+                            if needed > left or left <= 0:
+                                return Late(needed or POLL)
+                        if because in HELD and lines.held(key) < (request.policy.concurrency or 1):
                             seconds = min(seconds, POLL * (0.5 + self._roll()))
-                        yield Sleep(min(seconds, max(LOOK_AGAIN, seconds / 4)))
+                        seconds = min(seconds, max(LOOK_AGAIN, seconds / 4))
+                        yield Sleep(seconds if left is None else min(seconds, left))
         finally:
             lines.leave(key, waiter, holding=holding)
 
-    def _ask(self, request: Request, waiter: Waiter, until: float | None) -> Way[tuple[Decision, float]]:
-        """Ask for the first of a line, and say when. The global token is in hand before the host is charged."""
-        decision: Decision
-        overall = request.overall
-        token: Lease | None = None
-        if overall is not None and overall.qps is not None:
-            decision = yield Update(request.key, _look(request))
-            if not isinstance(decision, Go):
-                return decision, 0.0
-            taken = yield from self._token(self._shared_out(overall), waiter, until)
-            if not isinstance(taken, Lease):
-                return taken, 0.0
-            token = taken
-        asked_at = self.alarm.now()
-        decision = yield _charge(request, self._roll())
-        if token is not None and overall is not None and not isinstance(decision, Go):
-            yield Update(GLOBAL, _return(overall, token))
-            self.lines.nudge(GLOBAL)
-        return decision, asked_at
+    def _ask(self, request: Request, waiter: Waiter, until: float | None) -> Way[tuple[Decision, int, float]]:
+        """Ask for the first of a line; also says when, by the store's calendar and (from before) by our clock.
 
-    def _token(self, overall: Policy, waiter: Waiter, until: float | None) -> Way[Lease | Wait | No]:
+        The global token is in hand before the host is charged.
+        """
+        decision: Decision
+        policy, page, robots, count = request.policy, request.page, request.robots, request.count
+        beside: tuple[str, Step[Any]] | None = None
+        if request.overall is not None and request.overall.qps is not None:
+            decision = yield Update(request.key, look(policy, page=page, robots=robots, count=count))
+            if not isinstance(decision, Go):
+                return decision, 0, 0.0
+            token = yield from self._token(request, waiter, until)
+            if not isinstance(token, Lease):
+                return token, 0, 0.0
+            if token is not PREPAID:
+                beside = GLOBAL, give_back(request.overall, token)
+        asked_at = self.alarm.now()
+        step = charge(policy, self._roll(), page=page, robots=robots, count=count)
+        decision, epoch = yield Update(request.key, step, partial(uncharge, policy, count), beside)
+        if beside is not None and not isinstance(decision, Go):
+            yield Update(*beside, undo=_let_it_be)
+            self.lines.nudge(GLOBAL)
+        return decision, epoch, asked_at
+
+    def _token(self, request: Request, waiter: Waiter, until: float | None) -> Way[Lease | Wait | No]:
         """Wait for a token of the global rate, in a line of its own, which all hosts share."""
         lines = self.lines
-        batch = _batch(overall)
-        lines.join(GLOBAL, waiter)
+        ahead = lines.join(GLOBAL, waiter)
         try:
             while True:
                 if waiter.closed:
                     return No(Reason.CLOSED, None)
+                overall = request.present().overall
+                if overall is None or overall.qps is None:
+                    return PREPAID  # the limit was lifted meanwhile
+                overall = self._shared_out(overall)
+                batch = _batch(overall)
                 left = None if until is None else until - self.alarm.now()
                 if not lines.is_first(GLOBAL, waiter):
+                    if left is not None and batch == 1:
+                        needed = yield Update(GLOBAL, foresee(overall, ahead))
+                        if needed > left:
+                            return Wait(needed, "global")
                     if left is not None and left <= 0:
-                        return Wait(overall.interval_us / 1e6, "global")
+                        return Wait(overall.interval_us / SECOND, "global")
                     yield Sleep(left)
+                    ahead = lines.ahead(GLOBAL, waiter)
                     continue
                 while lines.prepaid:
                     if lines.prepaid.popleft() > self.alarm.now():
                         return PREPAID
-                decision: Decision = yield Update(GLOBAL, _take(overall, batch))
+                # What is left of a batch lapses when the next can be had: so no two of them are saved up.
+                lapses_at = self.alarm.now() + batch * overall.interval_us / SECOND
+                decision: Decision = yield Update(GLOBAL, take(overall, batch), partial(untake, overall, batch))
                 if isinstance(decision, Go):
-                    lapses_at = self.alarm.now() + 1.0
                     lines.prepaid.extend([lapses_at] * (batch - 1))
                     return decision.lease
                 if isinstance(decision, No) or (left is not None and decision.seconds > left):
@@ -203,6 +233,13 @@ class _Way:
                 yield Sleep(decision.seconds)
         finally:
             lines.leave(GLOBAL, waiter, holding=False)
+
+    def _give_way(self, ticket: Ticket) -> None:
+        """Let the next one ask: there is a place again, or it is to be refused now."""
+        if ticket.policy.concurrency is not None:
+            self.lines.returned(ticket.key)
+        else:
+            self.lines.nudge(ticket.key)
 
     def _shared_out(self, overall: Policy) -> Policy:
         """The global policy, or this process's share of it while the shared store cannot be reached."""
@@ -221,70 +258,8 @@ def _batch(overall: Policy) -> int:
     return max(1, int((overall.qps or 0.0) / 20))
 
 
-def _charge(request: Request, roll: float) -> Update:
-    """Admit for good; should the one who asked be gone when the answer comes, what it took is given back."""
-
-    def undo(decision: Decision) -> Step[Host] | None:
-        if not isinstance(decision, Go):
-            return None
-        return _settle(request.policy, decision.lease, Outcome(Kind.ABANDONED, sent=False))
-
-    return Update(request.key, _admit(request, roll), undo)
-
-
-def _admit(request: Request, roll: float) -> Step[Decision]:
-    def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
-        return admit(
-            host, now, request.policy, roll, page=request.page, robots=request.robots, count=request.count
-        )  # fmt: skip
-
-    return step
-
-
-def _look(request: Request) -> Step[Decision]:
-    def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
-        return host, admit(
-            host, now, request.policy, page=request.page, robots=request.robots, count=request.count
-        )[1]  # fmt: skip
-
-    return step
-
-
-def _foresee(request: Request, ahead: int) -> Step[float]:
-    def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
-        return host, forecast(host, now, request.policy, ahead)
-
-    return step
-
-
-def _take(overall: Policy, count: int) -> Step[Decision]:
-    def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
-        return admit(host, now, overall, page=False, count=count, scheduled=True)
-
-    return step
-
-
-def _return(overall: Policy, token: Lease) -> Step[None]:
-    def step(host: Host | None, now: Now) -> tuple[Host | None, None]:
-        return (None, None) if host is None else (amend(host, now, overall, Return(token)), None)
-
-    return step
-
-
-def _settle(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[Host]:
-    def step(host: Host | None, now: Now) -> tuple[Host, Host]:
-        settled = settle(host, now, policy, lease, outcome)
-        return settled, settled
-
-    return step
-
-
-def _amend(policy: Policy, change: Amendment) -> Step[Host]:
-    def step(host: Host | None, now: Now) -> tuple[Host, Host]:
-        amended = amend(host, now, policy, change)
-        return amended, amended
-
-    return step
+def _let_it_be(answer: object) -> None:
+    """The undo of what is to be done to its end, though nobody waits for it."""
 
 
 class Gate(_Way):
@@ -318,14 +293,13 @@ class Gate(_Way):
     def leave(self, ticket: Ticket, outcome: Outcome) -> Host:
         """Write the consequences of what came back, and let the next one ask."""
         try:
-            return self._store.update(ticket.key, _settle(ticket.policy, ticket.lease, outcome))
+            return self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
         finally:
-            if ticket.policy.concurrency is not None:
-                self.lines.returned(ticket.key)
+            self._give_way(ticket)
 
     def amend(self, key: str, policy: Policy, change: Amendment) -> Host:
         """Change a host's record by hand, and let who waits for it ask again."""
-        host = self._store.update(key, _amend(policy, change))
+        host = self._store.update(key, amended(policy, change))
         self.lines.nudge(key)
         return host
 
@@ -354,45 +328,48 @@ class AsyncGate(_Way):
                 if not isinstance(effect, Update):
                     await self.alarm.async_sleep(waiter, effect.seconds)
                     effect = next(way)
-                elif effect.undo is None:
+                elif effect.undo is None or self._is_immediate:
                     effect = way.send(await self._store.update(effect.key, effect.step))
                 else:
-                    effect = way.send(await self._update(effect.key, effect.step, effect.undo))
+                    effect = way.send(await self._update(effect, effect.undo))
         except StopIteration as end:
             result: Result = end.value
             return result
         finally:
             way.close()
 
-    async def _update(self, key: str, step: Step[Any], undo: Callable[[Any], Step[Any] | None]) -> Any:
+    async def _update(self, effect: Update, undo: Callable[[Any], Step[Any] | None]) -> Any:
         """Update, and take it back by `undo(answer)` if the task is cancelled while the store is at it."""
-        if self._is_immediate:
-            return await self._store.update(key, step)
-        update = asyncio.ensure_future(self._store.update(key, step))
+        update = asyncio.ensure_future(self._store.update(effect.key, effect.step))
         try:
             return await asyncio.shield(update)
         except asyncio.CancelledError:
-            undoing = asyncio.ensure_future(self._undo(key, update, undo))
+            undoing = asyncio.ensure_future(self._undo(effect, update, undo))
             self._background.add(undoing)
             undoing.add_done_callback(self._background.discard)
             raise
 
-    async def _undo(self, key: str, update: Awaitable[Any], undo: Callable[[Any], Step[Any] | None]) -> None:
-        step = undo(await update)
-        if step is not None:
-            await self._store.update(key, step)
-            self.lines.nudge(key)
+    async def _undo(self, effect: Update, update: Awaitable[Any], undo: Callable[[Any], Step[Any] | None]) -> None:
+        # A store that is out cannot be told: then a place comes back when its lease runs out.
+        with contextlib.suppress(StoreError):
+            if (step := undo(await update)) is not None:
+                await self._store.update(effect.key, step)
+                self.lines.nudge(effect.key)
+        if effect.beside is not None:
+            key, step = effect.beside
+            with contextlib.suppress(StoreError):
+                await self._store.update(key, step)
+                self.lines.nudge(key)
 
     async def leave(self, ticket: Ticket, outcome: Outcome) -> Host:
         """Write the consequences of what came back, and let the next one ask."""
         try:
-            return await self._store.update(ticket.key, _settle(ticket.policy, ticket.lease, outcome))
+            return await self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
         finally:
-            if ticket.policy.concurrency is not None:
-                self.lines.returned(ticket.key)
+            self._give_way(ticket)
 
     async def amend(self, key: str, policy: Policy, change: Amendment) -> Host:
         """Change a host's record by hand, and let who waits for it ask again."""
-        host = await self._store.update(key, _amend(policy, change))
+        host = await self._store.update(key, amended(policy, change))
         self.lines.nudge(key)
         return host

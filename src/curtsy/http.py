@@ -22,7 +22,8 @@ from curtsy.address import open_resolver, refused_behind_proxy
 from curtsy.connections import Connections
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Reply, Request, Response, Url
-from curtsy.exchange import Exchange, Limits, Sink, fields_of
+from curtsy.exchange import Exchange, Limits, Sink
+from curtsy.fields import fields_of
 
 __all__ = ["AiohttpSender", "Limits", "Sender", "Sink"]
 
@@ -92,13 +93,16 @@ class AiohttpSender:
     async def close(self) -> None:
         """Close all connections. Idempotent; what is sent later fails."""
         self._closed = True
+        self._leave_to_parent()
         here = asyncio.get_running_loop()
         while self._pools:
             loop, pool = self._pools.popitem()
             if loop is here or loop.is_closed():
                 await pool.close()
-            else:
+            elif loop.is_running():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.close(), loop))
+            else:
+                pool.abandon()  # a loop that stands still cannot close anything
 
     async def _send(self, request: Request, limits: Limits, sink: Sink | None) -> Reply:
         if self._closed:
@@ -119,14 +123,12 @@ class AiohttpSender:
             else:
                 await pool.slots.acquire()  # at once
         except TimeoutError:
-            why = (
-                f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less at once."
-            )
+            why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
             return Failure(Reason.TIMEOUT, why)
         try:
             proxy = self._proxy_for(request.url)
             if proxy is not None and not limits.allow_private:
-                refused = await refused_behind_proxy(request.url.host, request.url.port, pool.resolver)
+                refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
                 if refused is not None:
                     return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
             connections = pool.connections(guarded=not limits.allow_private and proxy is None)
@@ -142,13 +144,18 @@ class AiohttpSender:
         finally:
             pool.slots.release()
 
+    def _leave_to_parent(self) -> None:
+        """After a fork, forget the connections that were opened before it."""
+        if self._process == os.getpid():
+            return
+        self._process = os.getpid()
+        for pool in self._pools.values():
+            pool.abandon()
+        _INHERITED.append(self._pools)
+        self._pools = {}
+
     async def _open_pool(self, loop: asyncio.AbstractEventLoop) -> _Pool:
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            for pool in self._pools.values():
-                pool.abandon()
-            _INHERITED.append(self._pools)
-            self._pools = {}
+        self._leave_to_parent()
         gone = [each for each in self._pools if each.is_closed()]
         old = [self._pools.pop(each) for each in gone]
         pool = self._pools[loop] = _Pool(self._verify, open_resolver(self._resolver), self._most, self._idle)

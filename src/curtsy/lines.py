@@ -46,12 +46,11 @@ class Lines:
     def leave(self, key: str, waiter: Waiter, *, holding: bool) -> None:
         """Step out of the line; if it was the first, the next one is woken to ask."""
         with self._lock:
-            line = self._lines[key]
+            line = self._lines.get(key)
+            if line is None or waiter not in line.waiters:
+                return  # a forked child clears up what its parent began, and nobody of that stands in its lines
             was_first = line.waiters[0] is waiter
-            if was_first:
-                line.waiters.popleft()
-            else:
-                line.waiters.remove(waiter)
+            line.waiters.remove(waiter)
             line.out += holding
             following = line.waiters[0] if was_first and line.waiters else None
             if not line.waiters and not line.out:
@@ -80,10 +79,15 @@ class Lines:
         if first is not None:
             first.wake()
 
-    def holds(self, key: str) -> bool:
-        """Whether this process holds a place of the host."""
+    def held(self, key: str) -> int:
+        """How many places of the host this process holds."""
         line = self._lines.get(key)
-        return line is not None and line.out > 0
+        return 0 if line is None else line.out
+
+    def ahead(self, key: str, waiter: Waiter) -> int:
+        """How many stand before a waiter now."""
+        with self._lock:
+            return self._lines[key].waiters.index(waiter)
 
     def is_queued(self, key: str) -> bool:
         """Whether anybody waits for the host."""

@@ -227,7 +227,8 @@ def forecast(host: Host | None, now: Now, policy: Policy, ahead: int) -> float:
             policy = _overridden(policy, host.overrides)
         ready_at = _paced(host, policy)[0] if host.sent_at else 0
         wait = max(0, ready_at - now.at, host.rest_until - now.at)
-        spent = spent_after(host.spent, now.at - host.sent_at, policy)
+        if policy.interval_ns:  # what has flowed back is rounded up, for the forecast must not be too late
+            spent = max(0, host.spent + (host.sent_at - now.at) * 1000 * TOKEN // policy.interval_ns)
         gap = min(host.crawl_delay, round(policy.max_crawl_delay * SECOND))
         if policy.adapt:  # it sinks on the way, if all goes well
             gap = max(gap, int(host.delay * 0.9 ** (1 + (ahead + len(host.places)) // CALM)) - 1000)

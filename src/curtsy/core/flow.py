@@ -44,6 +44,7 @@ from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import MOST, Claimed, Known, Rules, crawl_delay, judge
+from curtsy.core.secrets import mask_url
 
 ROBOTS_REDIRECTS = 5
 """Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
@@ -558,9 +559,11 @@ def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
             status, headers, body = end.status, end.headers, end.body
             if not 200 <= status < 300:
                 reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.attempts)
-    asked, final = parse_url(ask.url), ask.url if url is None else url.text
+    asked = parse_url(ask.url)
+    shown = asked.text if isinstance(asked, Url) else mask_url(ask.url)
+    final = shown if url is None else url.text
     record = FetchRecord(
-        url=asked.text if isinstance(asked, Url) else ask.url,
+        url=shown,
         final_url=final,
         domain="" if url is None else url.domain,
         method=ask.method.upper(),
@@ -579,6 +582,6 @@ def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
         at=world.epoch(),
     )
     return FetchResult(
-        reason is None, record.url, final, status, reason, message, retry_after, headers, body,
+        reason is None, shown, final, status, reason, mask_url(message), retry_after, headers, body,
         journey.cache is not None, record,
     )  # fmt: skip

@@ -132,9 +132,10 @@ class Host(Record, frozen=True, tag="host"):
         pace = host.sent_at + max(1, host.spent / TOKEN, len(host.recent)) * DAY * SECOND
         held = max((place.until for place in host.places), default=0)
         day = (host.days[-1].ends * SECOND - now.epoch + now.at) if host.days else 0
-        until = max(pace, held, day, host.rest_until, host.written_at) + 2 * DAY * SECOND
+        written_at = host.written_at or now.at
+        until = max(pace, held, day, host.rest_until, written_at) + 2 * DAY * SECOND
         if host.delay or host.tripped_at or host.crawl_delay:
-            until = max(until, host.tripped_at + host.cooldown + WEEK, host.written_at + WEEK)
+            until = max(until, host.tripped_at + host.cooldown + WEEK, written_at + WEEK)
         return min(round(until) - now.at, 5 * WEEK)
 
     def joined(self, ours: Self, base: Self | None) -> Self:

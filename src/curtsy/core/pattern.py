@@ -9,8 +9,9 @@ once, to the right of the one before it: the leftmost place leaves the most room
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 
 Rule = tuple[int, bool, str]
 """The line's number, whether it is an Allow, and its value as it stands in the file."""
@@ -22,7 +23,9 @@ _Rank = tuple[int, int]
 """Twice the pattern's length, plus 1 for an Allow; and the rule's place in the list."""
 
 _Wildcard = tuple[int, int, str, list[str], str | None]
-"""Rank, place, longest piece, pieces between the stars, and what the path must end with (None: anything)."""
+"""Rank, place, needle, the pieces behind the first star, and what the path must end with (None: anything).
+
+The needle is the piece that says most: a path without it need not be looked at further."""
 
 _Wildcards = tuple[int, int, list[_Wildcard]]
 """The length of a beginning, the octets in all pieces of its wildcard patterns, and the patterns by rank."""
@@ -34,7 +37,7 @@ _UNRESERVED = r"A-Za-z0-9._~\-"
 _RESERVED = r":/?\[\]@!&'()+,;="  # without "#", "*" and "$", which mean something in a file or in a pattern
 _PLAIN = rf"{_UNRESERVED}{_RESERVED}"
 
-_plain_url = re.compile(rf"[Hh][Tt][Tt][Pp][Ss]?://[^/?;#]*(/[{_PLAIN}]*)").fullmatch
+_plain_url = re.compile(rf"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?;#]*|(?!//))(/[{_PLAIN}]*)").fullmatch
 _path_start = re.compile("[/?;]").search
 _not_plain = re.compile(rf"[^{_PLAIN}]").search
 _not_canonical = re.compile(rf"[^{_PLAIN}*]").search
@@ -44,6 +47,9 @@ _raw_ascii = re.compile(rf"[^{_PLAIN}%*\x80-\xff]")
 _query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
 
 _NO_RULE: _Rank = (0, -1)
+_NEEDLES = 8
+"""How many pieces of a pattern are looked at for its needle."""
+
 _LONG_PATH = 512
 _MUCH_WORK = 4_000_000
 """Octets of path times octets of pieces; above it, positions are computed for the whole path at once (`_Places`)."""
@@ -172,30 +178,25 @@ class _Index:
     has: so one bisection and a walk over parents, each the longest prefix of the one before, find all that can match.
     """
 
-    __slots__ = ("_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_prefixes", "_rules")
+    __slots__ = ("_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_prefixes", "_ready", "_rules")
 
     def __init__(self, rules: Sequence[Rule], prefixes: dict[str, int], others: dict[str, _Rank]) -> None:
         self._rules = rules
         self._prefixes = prefixes
         self._exact: dict[str, _Rank] = {}
-        heads: dict[str, list[_Wildcard]] = {"": []}
+        self._heads: dict[str, list[tuple[int, int, str]]] = {"": []}
         for octets, (rank, place) in others.items():
-            anchored = octets[-1] == "$"
-            head, *pieces = (octets[:-1] if anchored else octets).split("*")
-            if not pieces and anchored:
-                self._exact[head] = rank, place
+            head, star, rest = octets.partition("*")
+            if not star and head[-1] == "$":
+                self._exact[head[:-1]] = rank, place
+            elif not star and rank >> 1 == len(head):
+                if head not in prefixes or not rules[prefixes[head]][1]:
+                    prefixes[head] = place
             else:
-                tail = pieces.pop() if pieces and anchored else None
-                pieces = [piece for piece in pieces if piece]
-                needle = max((*pieces, tail or ""), key=len)
-                heads.setdefault(head, []).append((rank, place, needle, pieces, tail))
-        self._heads: dict[str, _Wildcards] = {}
-        for head, patterns in heads.items():
-            patterns.sort(key=lambda pattern: -pattern[0])
-            octets_in_all = sum(len(piece) for _, _, _, pieces, _ in patterns for piece in pieces)
-            self._heads[head] = len(head), octets_in_all, patterns
+                self._heads.setdefault(head, []).append((rank, place, rest))
         self._beginnings = sorted(prefixes | self._heads)
         self._lengths = sorted(set(map(len, self._beginnings)))
+        self._ready: dict[str, _Wildcards] = {}
         self._parents: dict[str, str] = {}
         self._holding: dict[str, _Holding] = {}
 
@@ -231,20 +232,35 @@ class _Index:
 
     def _hold(self, beginning: str) -> _Holding:
         """Collect what holds for every path with this beginning, and remember it."""
-        found, octets, chain = _NO_RULE, 0, beginning
+        found, octets, prefix = _NO_RULE, 0, beginning
         wildcards: list[_Wildcards] = []
         while True:
-            place = self._prefixes.get(chain)
+            place = self._prefixes.get(prefix)
             if place is not None and found is _NO_RULE:
-                found = 2 * len(chain) + self._rules[place][1], place
-            if chain in self._heads and self._heads[chain][2]:
-                wildcards.append(self._heads[chain])
-                octets += self._heads[chain][1]
-            if not chain:
+                found = 2 * len(prefix) + self._rules[place][1], place
+            if patterns := self._heads.get(prefix):
+                ready = self._ready.get(prefix) or self._ready.setdefault(prefix, _wildcards(len(prefix), patterns))
+                wildcards.append(ready)
+                octets += ready[1]
+            if not prefix:
                 break
-            chain = self._parent(chain)
+            prefix = self._parent(prefix)
         holding = self._holding[beginning] = found, octets, wildcards
         return holding
+
+
+def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
+    """Split patterns, given by rank, place and what follows their first star, and choose their needles."""
+    found: list[tuple[int, int, list[str], str | None]] = []
+    for rank, place, rest in sorted(patterns, key=lambda pattern: -pattern[0]):
+        pieces = rest.removesuffix("$").split("*")
+        tail = pieces.pop() if rest[-1:] == "$" else None
+        found.append((rank, place, [piece for piece in pieces if piece], tail))
+    told = [[*pieces[:_NEEDLES], tail or ""] for _, _, pieces, tail in found]
+    counts = Counter(chain.from_iterable(told))
+    needles = [min(some, key=lambda piece: (not piece, counts[piece], -len(piece))) for some in told]
+    octets = sum(len(piece) for _, _, pieces, _ in found for piece in pieces)
+    return start, octets, [(*split[:2], needle, *split[2:]) for split, needle in zip(found, needles, strict=True)]
 
 
 def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Callable[[str, int], int]) -> bool:

@@ -14,8 +14,11 @@ from curtsy.guards.budget import (
     get_domain_budget_manager,
     record_domain_request,
 )
+from curtsy.guards.delay import adapt_delay
+from curtsy.guards.domain import DomainLimiter
 from curtsy.guards.downloader import PDFDownloader
-from curtsy.guards.limiter import DomainLimiter, RateLimiter, adapt_delay, get_rate_limiter
+from curtsy.guards.limiter import RateLimiter
+from curtsy.guards.program import get_rate_limiter
 from curtsy.guards.retry import with_retry
 from curtsy.guards.robots import RobotsTxtChecker
 

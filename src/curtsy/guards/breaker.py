@@ -9,7 +9,7 @@ from curtsy.core.breaker import State
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import UNLIMITED
+from curtsy.core.policy import DAY, UNLIMITED, number
 from curtsy.log import library_logger
 from curtsy.stores import Store
 from curtsy.stores.memory import MemoryStore
@@ -18,6 +18,14 @@ _log = library_logger("guards")
 
 SHORT = 300.0
 """A cooldown below this is warned about: a site that blocks us wants a rest (Q4)."""
+
+
+def checked_cooldown(seconds: float) -> float:
+    """Check a cooldown that was configured, and warn of a short one."""
+    seconds = number("cooldown_seconds", seconds, above=True, most=30 * DAY)
+    if seconds < SHORT:
+        _log.warning(f"cooldown_seconds = {seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest")
+    return seconds
 
 
 def outcome_of(status: int | None) -> Outcome:
@@ -45,19 +53,16 @@ class CircuitBreaker:
         store: Store | None = None,
         key: str = "breaker",
     ) -> None:
+        self.cooldown_seconds = checked_cooldown(cooldown_seconds)
+        longest = number("max_cooldown_seconds", max_cooldown_seconds, above=True, most=30 * DAY)
         self._policy = UNLIMITED.but(
             breaker=True,
-            breaker_cooldown=cooldown_seconds,
-            breaker_max_cooldown=max(max_cooldown_seconds, cooldown_seconds),
+            breaker_cooldown=self.cooldown_seconds,
+            breaker_max_cooldown=max(longest, self.cooldown_seconds),
             breaker_failures=failures,
             breaker_error_rate=error_rate,
             on_429="trip",
         )
-        if cooldown_seconds < SHORT:
-            _log.warning(
-                f"cooldown_seconds = {cooldown_seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest"
-            )
-        self.cooldown_seconds = float(cooldown_seconds)
         self._store: Store = store or MemoryStore()
         self._key = key
 

@@ -15,10 +15,8 @@ class TokenBucket:
     """Tokens that flow in at a steady rate; each request takes one.
 
     It starts full. `capacity` is twice the rate if it is left out, but never below 1: else a rate under a half could
-    never send anything.
+    never send anything. Buckets with the same `store` and `key` are one.
     """
-
-    _KEY = "bucket"
 
     def __init__(
         self,
@@ -26,27 +24,29 @@ class TokenBucket:
         capacity: float | None = None,
         *,
         store: MemoryStore | None = None,
+        key: str = "bucket",
         alarm: Alarm | None = None,
     ) -> None:
         self.tokens_per_second = number("tokens_per_second", tokens_per_second, above=True)
         self.capacity = max(1.0, 2.0 * tokens_per_second) if capacity is None else number("capacity", capacity, least=1)
         self._policy = UNLIMITED.but(qps=self.tokens_per_second, burst=self.capacity)
         self._store = store or MemoryStore()
+        self._key = key
         self._gate = AsyncGate(AsyncMemoryStore(self._store), alarm=alarm)
 
     async def acquire(self) -> float:
         """Wait for a token, first come first served, and take it. Returns the seconds waited."""
-        answer = await self._gate.enter(Request(self._KEY, self._policy, page=False))
+        answer = await self._gate.enter(Request(self._key, self._policy, page=False))
         assert isinstance(answer, Ticket)  # without a deadline, budget or breaker there is nothing to refuse it
         return answer.waited
 
     def try_acquire(self) -> bool:
         """Take a token if there is one, without waiting and without going ahead of those who wait."""
-        if self._gate.lines.is_queued(self._KEY):
+        if self._gate.lines.is_queued(self._key):
             return False
 
         def step(host: Host | None, now: Now) -> tuple[Host | None, bool]:
             changed, decision = admit(host, now, self._policy, page=False)
             return changed, isinstance(decision, Go)
 
-        return self._store.update(self._KEY, step)
+        return self._store.update(self._key, step)

@@ -13,13 +13,14 @@ from pydantic import BaseModel, Field
 
 from curtsy.core.admission import Spend, amend
 from curtsy.core.budget import Day, today
-from curtsy.core.errors import Reason, StoreError
+from curtsy.core.errors import Reason
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy
 from curtsy.log import library_logger
 from curtsy.stores import Answer, Step, Store, open_store
 from curtsy.stores.memory import MemoryStore
+from curtsy.stores.shelter import Shelter
 
 _log = library_logger("guards")
 
@@ -66,10 +67,12 @@ class DomainDailyBudgetManager:
     def __init__(
         self, policies: Policies | Callable[[], Policies] | None = None, *, store: Store | str | None = None
     ) -> None:
-        self._policies = policies if callable(policies) else (lambda: policies or Policies())
-        self._store: Store = open_store(store) if store is None or isinstance(store, str) else store
+        present = policies if callable(policies) else None
+        given = Policies() if policies is None or callable(policies) else policies
+        self._policies = present or (lambda: given)
+        self._store = _sheltered(store)
         self._memory = MemoryStore()
-        self._is_out = False
+        self._out: set[str] = set()
         self._lock = threading.Lock()
 
     def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
@@ -127,25 +130,38 @@ class DomainDailyBudgetManager:
     def _policy(self, domain: str) -> Policy:
         name = parse_domain(domain)
         try:
-            return self._policies().of(name)
+            policy = self._policies().of(name)
         except Exception as error:  # whatever is wrong with the settings, the default limits hold (B8)
-            self._warn(f"the policy of {name} cannot be read ({error}); the default limits hold")
-            return Policy()
+            self._warn("policy", f"the policy of {name} cannot be read ({error}); the default limits hold")
+            return _DEFAULT
+        self._out.discard("policy")
+        return policy
 
     def _update(self, key: str, step: Step[Answer]) -> Answer:
         try:
             answer = self._store.update(key, step)
-        except StoreError as error:
-            self._warn(f"the budget cannot be determined ({error}); counting in memory")
+        except Exception as error:  # not a failure that the shelter knows: all the same, nothing is refused (B8)
+            self._warn("store", f"the budget cannot be determined ({error}); counting in memory")
             return self._memory.update(key, step)
-        self._is_out = False
+        self._out.discard("store")
         return answer
 
-    def _warn(self, what: str) -> None:
+    def _warn(self, part: str, what: str) -> None:
+        """Warn, once per outage of a part."""
         with self._lock:
-            if not self._is_out:
-                self._is_out = True
+            if part not in self._out:
+                self._out.add(part)
                 _log.warning(f"Daily budget: {what}.")
+
+
+_DEFAULT = Policy()
+
+
+def _sheltered(store: Store | str | None) -> Store:
+    """A store whose outages are bridged in memory, and what was counted there brought home (B8)."""
+    if store is None or isinstance(store, str):
+        return open_store(store)
+    return store if isinstance(store, Shelter | MemoryStore) else Shelter(store)
 
 
 def _left(limit: int, spent: int) -> int:

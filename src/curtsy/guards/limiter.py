@@ -11,24 +11,17 @@ from pathlib import Path
 from weakref import WeakSet
 
 from curtsy.alarm import Alarm, Waiter
-from curtsy.core.admission import Decision, Go, Late, No, Reset, admit, settle
+from curtsy.core.admission import No, Reset, settle
 from curtsy.core.breaker import State
-from curtsy.core.errors import (
-    FetchError,
-    InvalidDomain,
-    LimiterClosed,
-    PolicyError,
-    Reason,
-    UnknownDomain,
-    WaitTimeout,
-)
+from curtsy.core.errors import InvalidDomain, LimiterClosed, Reason, UnknownDomain
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now, Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Strategy, number, rule
-from curtsy.core.record import LimitStats, StatsSnapshot, TotalStats
-from curtsy.gate import Answer, AsyncGate, Gate, Request, Ticket
-from curtsy.guards.breaker import outcome_of
+from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, number, rule
+from curtsy.core.record import StatsSnapshot, TotalStats
+from curtsy.gate import GLOBAL, AsyncGate, Gate, Request
+from curtsy.guards.breaker import checked_cooldown, outcome_of
+from curtsy.guards.domain import DomainLimiter
 from curtsy.log import library_logger
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -39,95 +32,12 @@ STATS_EVERY = 60.0
 """Seconds between two lines of statistics in the log (Q10)."""
 
 
-class DomainLimiter:
-    """The limiter of one domain. `RateLimiter` makes one for each domain that it meets."""
-
-    def __init__(self, domain: str, config: LimitConfig | None = None, *, limiter: RateLimiter | None = None) -> None:
-        self.domain = parse_domain(domain)
-        self._limiter = limiter or RateLimiter(config)
-        self.stats = LimitStats(self.domain)
-        self.key = UNLIMITED.key_for(self.domain)
-        self.use(config or LimitConfig())
-
-    def use(self, config: LimitConfig) -> None:
-        """Replace the configuration whole. Tokens and statistics stay."""
-        self.config = config
-        rate: dict[str, float | None] = {"qps": config.requests_per_second, "burst": config.burst_capacity}
-        if self._limiter.is_unlimited(self.domain):
-            rate = {"qps": None}
-        self.policy = self._limiter.base.but(**rate)
-        """The rate alone, for `wait` and `allow`."""
-        self.guarded = self._limiter.guarded.but(**rate)
-        """The rate and the breaker, for `acquire`."""
-        if config.warning:
-            _log.warning(f"{self.domain}: {config.warning}")
-
-    async def wait(self, timeout: float | None = None, n: int = 1) -> None:
-        """Wait for `n` tokens, first come first served."""
-        limiter = self._limiter
-        request = self._request(n, timeout)
-        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self) as waiter:
-            answer = await limiter.async_gate.enter(request, waiter)
-        self._entered(answer, timeout, n)
-
-    def wait_blocking(self, timeout: float | None = None, n: int = 1) -> None:
-        """Wait for `n` tokens, first come first served, in a thread that may block."""
-        limiter = self._limiter
-        request = self._request(n, timeout)
-        with limiter.waiting(limiter.gate.alarm.waiter(), self) as waiter:
-            answer = limiter.gate.enter(request, waiter)
-        self._entered(answer, timeout, n)
-
-    def allow(self, n: int = 1) -> bool:
-        """Take `n` tokens if they are there, without waiting and without going ahead of those who wait."""
-        limiter = self._limiter
-        limiter.check_open()
-        policy = self._request(n, None).policy
-        if limiter.gate.lines.is_queued(self.key):
-            return False
-
-        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
-            changed, decision = admit(host, now, policy, page=False, count=n)
-            return changed, (decision, now.epoch)
-
-        decision, epoch = limiter.store.update(self.key, step)
-        if not isinstance(decision, Go):
-            return False
-        self.stats.count(epoch, 0.0, n)
-        return True
-
-    def _request(self, n: int, timeout: float | None) -> Request:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise rule("n", n, "a whole number of at least 1")
-        if n > self.config.burst_capacity:
-            raise PolicyError(
-                f"{self.domain}: n = {n} must be at most burst_capacity ({self.config.burst_capacity}), for the bucket "
-                "never holds more. Ask for fewer at once, or raise burst_capacity."
-            )
-        if timeout is not None:
-            number("timeout", timeout)
-        return Request(self.key, self.policy, page=False, count=n, deadline=timeout)
-
-    def _entered(self, answer: Answer, timeout: float | None, n: int) -> None:
-        match answer:
-            case Ticket():
-                self.stats.count(self._limiter.store.now().epoch, answer.waited, n)
-            case Late(needed):
-                self.stats.count_canceled()
-                raise WaitTimeout(
-                    f"{self.domain} cannot be asked within {timeout:g} s: it would take {needed:.3f} s. "
-                    "Allow more time, or ask less often.",
-                    needed,
-                )
-            case No():
-                raise self._limiter.closed_error()
-
-
 class RateLimiter:
     """Limits how fast domains are asked, each by itself and all together, and leaves failing ones alone.
 
-    `config` is the rate of a domain that is not in `domains`; a path is read as the JSON file of that form. By
-    itself it knows no global rate: `get_rate_limiter()` is the program's own, which does.
+    `config` is the rate of a domain that is not in `domains`; a path is read as the JSON file of that form. With
+    `policies`, the rate of such a domain is that of its policy. By itself a limiter knows no global rate:
+    `get_rate_limiter()` is the program's own, which does.
     """
 
     def __init__(
@@ -141,6 +51,7 @@ class RateLimiter:
         cooldown_seconds: float = 300.0,
         strategy: Strategy = "token_bucket",
         unlimited: tuple[str, ...] = (),
+        policies: Policies | None = None,
         store: str | MemoryStore | tuple[Store, AsyncStore] | None = None,
         alarm: Alarm | None = None,
     ) -> None:
@@ -152,27 +63,29 @@ class RateLimiter:
         else:
             default = config or LimitConfig()
         if per_domain_qps is not None:
+            number("per_domain_qps", per_domain_qps, above=True)
             default = LimitConfig(per_domain_qps, default.burst_capacity)
         self._default = default
+        self._policies = policies
         self._configs = {parse_domain(name): each for name, each in {**listed, **(domains or {})}.items()}
         self._unlimited = Policies(UNLIMITED, {domain: UNLIMITED.but(category="unlimited") for domain in unlimited})
         self.base = UNLIMITED.but(strategy=strategy)
         self.guarded = self.base.but(
             breaker=circuit_breaker,
-            breaker_cooldown=cooldown_seconds,
+            breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
             breaker_error_rate=None,
             on_429="trip",
             adapt=False,
         )
-        self.overall = UNLIMITED.but(qps=global_qps)
-        self.store, async_store = _open(store)
+        self.overall = _overall(global_qps)
+        self.store, self._async_store = _open(store)
+        self._is_store_ours = isinstance(store, str)
         self.gate = Gate(self.store, alarm=alarm)
-        self.async_gate = AsyncGate(async_store, alarm=self.gate.alarm)
-        self._async_store = async_store
+        self.async_gate = AsyncGate(self._async_store, alarm=self.gate.alarm)
         self._limiters: dict[str, DomainLimiter] = {}
         self._waiters: WeakSet[Waiter] = WeakSet()
         self._lock = threading.Lock()
-        self._is_closed = False
+        self.is_closed = False
         self._asked = self._blocked = 0
         self._refusals: dict[str, No] = {}
         self._told_at = self.gate.alarm.now()
@@ -230,13 +143,21 @@ class RateLimiter:
             with self._lock:
                 limiter = self._limiters.get(name)
                 if limiter is None:
-                    limiter = DomainLimiter(name, self._configs.get(name, self._default), limiter=self)
+                    limiter = DomainLimiter(name, self._config_of(name), limiter=self)
                     self._limiters[name] = limiter
         return limiter
 
+    def _config_of(self, name: str) -> LimitConfig:
+        if name in self._configs or self._policies is None:
+            return self._configs.get(name, self._default)
+        policy = self._policies.of(name)
+        return LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
+
     def is_unlimited(self, domain: str) -> bool:
-        """Whether a domain is on the list of those that have no limit (Q12)."""
-        return self._unlimited.of(domain).category == "unlimited"
+        """Whether a domain is on the list of those that have no limit, or its policy has none (Q12)."""
+        if self._unlimited.of(domain).category == "unlimited":
+            return True
+        return self._policies is not None and domain not in self._configs and self._policies.of(domain).qps is None
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
         """The statistics of every domain seen, by domain: a copy."""
@@ -269,7 +190,9 @@ class RateLimiter:
         Why it was refused, and for how long, is in `refusal(url)`.
         """
         limiter = self._of_url(url)
-        request = Request(limiter.key, limiter.guarded, self.overall, page=False)
+        request = Request(
+            limiter.key, limiter.guarded, self.overall, page=False, renew=lambda: (limiter.guarded, self.overall)
+        )  # fmt: skip
         self._tell()
         with self.waiting(self.async_gate.alarm.async_waiter(), limiter) as waiter:
             answer = await self.async_gate.enter(request, waiter)
@@ -280,7 +203,7 @@ class RateLimiter:
                 self._blocked += 1
                 self._refusals[limiter.domain] = answer
                 return False
-        limiter._entered(answer, None, 1)
+        limiter.count(answer)
         return True
 
     def refusal(self, url: str) -> No | None:
@@ -314,23 +237,23 @@ class RateLimiter:
             return self._seen(domain).stats.snapshot()
         with self._lock:
             limiters, asked, blocked = list(self._limiters.values()), self._asked, self._blocked
-        trips = opened = 0
-        for limiter in limiters:
-            host = self.store.read(limiter.key)
-            if host is not None:
-                trips += host.trips
-                opened += host.breaker_state(self.store.now()) is State.OPEN
+        breakers = self.store.update_many([(limiter.key, _breaker) for limiter in limiters])
         each = [limiter.stats.snapshot() for limiter in limiters]
         # What came by wait() and allow() was asked for as well, and is never blocked.
         return TotalStats(
             total_requests=max(asked, blocked + sum(one.total_requests for one in each)),
             blocked_requests=blocked,
-            circuit_breaker_trips=trips,
-            circuit_breakers_open=opened,
+            circuit_breaker_trips=sum(trips for trips, _ in breakers),
+            circuit_breakers_open=sum(is_open for _, is_open in breakers),
             domains=len(limiters),
             delayed_requests=sum(one.delayed_requests for one in each),
             total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
         )
+
+    def use_global(self, global_qps: float | None) -> None:
+        """Change the global rate, while running; None for no limit. It holds for those who wait already."""
+        self.overall = _overall(global_qps)
+        self.gate.lines.nudge(GLOBAL)
 
     def _of_url(self, url: str) -> DomainLimiter:
         found = parse_url(url)
@@ -377,17 +300,24 @@ class RateLimiter:
     def close(self) -> None:
         """Tell everybody who waits, and refuse everybody who comes. Idempotent."""
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 return
-            self._is_closed = True
+            self.is_closed = True
             waiters = list(self._waiters)
         for waiter in waiters:
             waiter.closed = True
             waiter.wake()
 
+    async def aclose(self) -> None:
+        """Close it, and let go of the store if this opened one by its URL. Idempotent."""
+        self.close()
+        if self._is_store_ours:
+            await self._async_store.close()
+            self.store.close()
+
     def check_open(self) -> None:
         """Raise `LimiterClosed` after `close()`."""
-        if self._is_closed:
+        if self.is_closed:
             raise self.closed_error()
 
     def closed_error(self) -> LimiterClosed:
@@ -397,8 +327,8 @@ class RateLimiter:
     @contextmanager
     def waiting(self, waiter: Waiter, limiter: DomainLimiter) -> Iterator[Waiter]:
         """Have a waiter told when the limiter is closed, and count it if it gives up."""
-        self.check_open()
-        with self._lock:
+        with self._lock:  # so that `close()` comes either before, or finds it
+            self.check_open()
             self._waiters.add(waiter)
         try:
             yield waiter
@@ -420,38 +350,10 @@ def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[S
     return store
 
 
-def adapt_delay(current: float, error: FetchError, *, max_delay: float = 10.0) -> float:
-    """The delay after an error (N8): doubled by a 429 up to `max_delay`, or its Retry-After; as it was by any other."""
-    if error.status != 429:
-        return current
-    if error.retry_after is not None:
-        return max(current, error.retry_after)
-    return max(current, min(2 * current, max_delay))
+def _overall(global_qps: float | None) -> Policy:
+    return UNLIMITED.but(qps=None if global_qps is None else number("global_qps", global_qps, above=True))
 
 
-_program: RateLimiter | None = None
-_program_lock = threading.Lock()
-
-
-def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
-    """The program's own limiter: settings and environment, 0.8 a second over all and per domain if nothing is said.
-
-    Given later, `global_qps` changes the rate of the one that is there.
-    """
-    global _program
-    with _program_lock:
-        if _program is None:
-            from curtsy.settings import load  # not before it is needed: settings are slow to import
-
-            policies = load().policies
-            default = policies.default
-            _program = RateLimiter(
-                global_qps=policies.global_qps if global_qps is None else global_qps,
-                per_domain_qps=default.qps,
-                circuit_breaker=default.breaker,
-                cooldown_seconds=default.breaker_cooldown,
-                strategy=default.strategy,
-            )
-        elif global_qps is not None and global_qps != _program.overall.qps:
-            _program.overall = UNLIMITED.but(qps=global_qps)
-        return _program
+def _breaker(host: Host | None, now: Now) -> tuple[Host | None, tuple[int, bool]]:
+    """How often a breaker has opened, and whether it is open."""
+    return host, (0, False) if host is None else (host.trips, host.breaker_state(now) is State.OPEN)

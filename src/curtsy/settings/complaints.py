@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Any
 
 from curtsy.core.errors import PolicyError
-from curtsy.log import mask_url
+from curtsy.core.secrets import mask_url
 from curtsy.settings.document import Spot
 from curtsy.settings.keys import keys
 

@@ -15,8 +15,8 @@ from curtsy.stores.address import FAILURES, NoPermission
 from curtsy.stores.server import PATIENCE, Server, aexchange, pause_before
 from curtsy.stores.swap import Bid, Outcome
 
-BATCH = 500
-"""Updates in one pipeline at most."""
+BATCH = 128
+"""Updates in one pipeline at most: their steps run in one go, and the loop should not wait long for that."""
 
 FLIGHTS = 4
 """Pipelines under way at once. What is asked meanwhile goes together in the next one."""

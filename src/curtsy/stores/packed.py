@@ -303,7 +303,10 @@ def _checked(db: sqlite3.Connection, last: int) -> list[_Row]:
     """Some pages after the one with the number `last`, as far as they are good."""
     query = "SELECT id, meta, body FROM pages LEFT JOIN bodies USING (id) WHERE id > ? ORDER BY id LIMIT ?"
     rows = [(number, _page_of(meta, body)) for number, meta, body in db.execute(query, (last, BATCH))]
-    return [(number, None if page is None else page.entry) for number, page in rows]
+    return [
+        (number, page.entry if page is not None and _id(page.entry.url_sha256) == number else None)
+        for number, page in rows
+    ]
 
 
 def _delete(db: sqlite3.Connection, numbers: list[int]) -> None:

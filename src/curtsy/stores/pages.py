@@ -18,7 +18,8 @@ import msgspec
 from curtsy.clock import Clock
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.message import SECOND, InvalidUrl, Url, parse_url
-from curtsy.log import LibraryLogger, mask_url
+from curtsy.core.secrets import mask_url
+from curtsy.log import LibraryLogger
 
 GIB = 1024**3
 MIB = 1024**2

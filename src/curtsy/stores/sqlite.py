@@ -54,7 +54,8 @@ class _Handle:
 class SQLiteStore(_Handle):
     """Records in a file. Nothing is opened before the first use, so that making one never fails.
 
-    `patience` is how many seconds to wait for a file that another program keeps locked; then `StoreError`.
+    `patience` is how many seconds to wait for a file that another program keeps locked; then `StoreError`. The first
+    store of a process on a file decides it for all.
     """
 
     def update(self, key: str, step: Step[Answer]) -> Answer:

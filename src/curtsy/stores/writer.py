@@ -22,7 +22,8 @@ from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
-from curtsy.stores.database import Database, Draft, Unready
+from curtsy.stores.database import Database, Unready
+from curtsy.stores.draft import Draft
 
 _HOLD = 0.002
 """Seconds after which a transaction takes in no further steps, so that other processes come to their turn."""
@@ -46,7 +47,7 @@ class _Call:
         self._outcomes: list[tuple[Any, BaseException | None]] = []
         self._failure: StoreError | None = None
         self.is_over = False
-        """Nobody waits any more."""
+        """Nobody waits any more: what was not begun is not to be done."""
 
     def run(self, draft: Draft) -> None:
         """Do the steps; again, if need be."""
@@ -95,24 +96,29 @@ class _ThreadCall(_Call):
 
     def wait(self, seconds: float) -> bool:
         """Whether the bell rang in time."""
-        try:
-            return self._bell.acquire(timeout=seconds)
-        finally:
-            self.is_over = True
+        return self._bell.acquire(timeout=seconds)
 
 
 class _TaskCall(_Call):
-    """A call of a task, which awaits `rung`."""
+    """A call of a task, which waits on a future of its loop."""
 
     def __init__(self, steps: Steps, clock: Clock) -> None:
         super().__init__(steps, clock)
         self.loop = asyncio.get_running_loop()
-        self.rung: asyncio.Future[bool] = self.loop.create_future()
+        self._bell: asyncio.Future[bool] = self.loop.create_future()
 
     def ring(self, in_time: bool = True) -> None:
         """Wake the caller; to be called on its loop."""
-        if not self.rung.done():
-            self.rung.set_result(in_time)
+        if not self._bell.done():
+            self._bell.set_result(in_time)
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether the bell rang in time."""
+        timer = self.loop.call_later(seconds, self.ring, False)
+        try:
+            return await self._bell
+        finally:
+            timer.cancel()
 
 
 class Writer:
@@ -176,25 +182,26 @@ class Writer:
         """Have steps done, and block until they are."""
         calls = [_ThreadCall(chunk, clock) for chunk in _chunks(steps)]
         self.submit(calls)
-        give_up_at = time.monotonic() + self.patience + _GRACE
-        for call in calls:
-            if not call.wait(give_up_at - time.monotonic()):
-                call.fail(self._no_turn())
+        try:
+            for call in calls:
+                if not call.wait(self.patience + _GRACE):
+                    call.fail(self._no_turn())
+        finally:
+            for call in calls:
+                call.is_over = True
         return _answers(calls)
 
     async def wait_async(self, steps: Steps, clock: Clock) -> list[Any]:
         """Have steps done, and await them."""
         calls = [_TaskCall(chunk, clock) for chunk in _chunks(steps)]
         self.submit(calls)
-        timers = [call.loop.call_later(self.patience + _GRACE, call.ring, False) for call in calls]
         try:
             for call in calls:
-                if not await call.rung:
+                if not await call.wait(self.patience + _GRACE):
                     call.fail(self._no_turn())
         finally:
-            for call, timer in zip(calls, timers, strict=True):
+            for call in calls:
                 call.is_over = True
-                timer.cancel()
         return _answers(calls)
 
     def _no_turn(self) -> str:

@@ -1,0 +1,14 @@
+"""The delay between two requests to a domain, as it adapts by itself (N8)."""
+
+from __future__ import annotations
+
+from curtsy.core.errors import FetchError
+
+
+def adapt_delay(current: float, error: FetchError, *, max_delay: float = 10.0) -> float:
+    """The delay after an error (N8): doubled by a 429 up to `max_delay`, or its Retry-After; as it was by any other."""
+    if error.status != 429:
+        return current
+    if error.retry_after is not None:
+        return max(current, error.retry_after)
+    return max(current, min(2 * current, max_delay))

@@ -1,0 +1,111 @@
+"""DomainLimiter: the rate of one domain (L1, L10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curtsy.core.admission import Decision, Go, Late, No, admit
+from curtsy.core.errors import PolicyError, WaitTimeout
+from curtsy.core.host import Host
+from curtsy.core.message import Now, parse_domain
+from curtsy.core.policy import UNLIMITED, LimitConfig, number, rule
+from curtsy.core.record import LimitStats
+from curtsy.gate import Answer, Request, Ticket
+from curtsy.log import library_logger
+
+if TYPE_CHECKING:
+    from curtsy.guards.limiter import RateLimiter
+
+_log = library_logger("guards")
+
+
+class DomainLimiter:
+    """The limiter of one domain. `RateLimiter` makes one for each domain that it meets."""
+
+    def __init__(self, domain: str, config: LimitConfig | None = None, *, limiter: RateLimiter | None = None) -> None:
+        if limiter is None:
+            from curtsy.guards.limiter import RateLimiter  # which makes us, so it cannot come first
+
+            limiter = RateLimiter(config)
+        self.domain = parse_domain(domain)
+        self._limiter = limiter
+        self.stats = LimitStats(self.domain)
+        self.key = UNLIMITED.key_for(self.domain)
+        self.use(config or LimitConfig())
+
+    def use(self, config: LimitConfig) -> None:
+        """Replace the configuration whole. Tokens and statistics stay, and it holds for those who wait already."""
+        self.config = config
+        rate: dict[str, float | None] = {"qps": config.requests_per_second, "burst": config.burst_capacity}
+        if self._limiter.is_unlimited(self.domain):
+            rate = {"qps": None}
+        self.policy = self._limiter.base.but(**rate)
+        """The rate alone, for `wait` and `allow`."""
+        self.guarded = self._limiter.guarded.but(**rate)
+        """The rate and the breaker, for `acquire`."""
+        if config.warning:
+            _log.warning(f"{self.domain}: {config.warning}")
+
+    async def wait(self, timeout: float | None = None, n: int = 1) -> None:
+        """Wait for `n` tokens, first come first served."""
+        limiter = self._limiter
+        request = self._request(n, timeout)
+        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self) as waiter:
+            answer = await limiter.async_gate.enter(request, waiter)
+        self.count(answer, timeout, n)
+
+    def wait_blocking(self, timeout: float | None = None, n: int = 1) -> None:
+        """Wait for `n` tokens, first come first served, in a thread that may block."""
+        limiter = self._limiter
+        request = self._request(n, timeout)
+        with limiter.waiting(limiter.gate.alarm.waiter(), self) as waiter:
+            answer = limiter.gate.enter(request, waiter)
+        self.count(answer, timeout, n)
+
+    def allow(self, n: int = 1) -> bool:
+        """Take `n` tokens if they are there, without waiting and without going ahead of those who wait."""
+        limiter = self._limiter
+        limiter.check_open()
+        policy = self._request(n, None).policy
+        if limiter.gate.lines.is_queued(self.key):
+            return False
+
+        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
+            changed, decision = admit(host, now, policy, page=False, count=n)
+            return changed, (decision, now.epoch)
+
+        decision, epoch = limiter.store.update(self.key, step)
+        if not isinstance(decision, Go):
+            return False
+        self.stats.count(epoch, 0.0, n)
+        return True
+
+    def _request(self, n: int, timeout: float | None) -> Request:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise rule("n", n, "a whole number of at least 1")
+        if n > self.config.burst_capacity:
+            raise PolicyError(
+                f"{self.domain}: n = {n} must be at most burst_capacity ({self.config.burst_capacity}), for the bucket "
+                "never holds more. Ask for fewer at once, or raise burst_capacity."
+            )
+        if timeout is not None:
+            number("timeout", timeout)
+        return Request(
+            self.key, self.policy, page=False, count=n, deadline=timeout, renew=lambda: (self.policy, None)
+        )  # fmt: skip
+
+    def count(self, answer: Answer, timeout: float | None = None, n: int = 1) -> None:
+        """Count what became of a wait, and raise if it did not end well."""
+        match answer:
+            case Ticket():
+                self.stats.count(answer.epoch, answer.waited, n)
+            case Late(needed):
+                self.stats.count_canceled()
+                more = "" if timeout is None or needed > timeout else " more"
+                raise WaitTimeout(
+                    f"{self.domain} cannot be asked within {timeout:g} s: it would take {needed:.3f} s{more}. "
+                    "Allow more time, or ask less often.",
+                    needed,
+                )
+            case No():
+                raise self._limiter.closed_error()

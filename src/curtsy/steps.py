@@ -1,0 +1,108 @@
+"""Steps: what the gate does to a record, each as one atomic change for a store to run."""
+
+from __future__ import annotations
+
+import msgspec
+
+from curtsy.core.admission import Amendment, Decision, Go, Lease, Return, admit, amend, forecast, settle
+from curtsy.core.host import Host
+from curtsy.core.message import Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import Policy
+from curtsy.stores import Step
+
+
+def charge(
+    policy: Policy, roll: float, *, page: bool, robots: bool = False, count: int = 1
+) -> Step[tuple[Decision, int]]:
+    """Admit for good; answers the decision, and the epoch in microseconds at which it was made."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
+        host, decision = admit(host, now, policy, roll, page=page, robots=robots, count=count)
+        return host, (decision, now.epoch)
+
+    return step
+
+
+def uncharge(policy: Policy, count: int, answer: tuple[Decision, int]) -> Step[None] | None:
+    """Give back place, budget and tokens of a request that was charged but never left; None if it was not charged."""
+    decision, _ = answer
+    if not isinstance(decision, Go):
+        return None
+    lease = decision.lease
+
+    def step(host: Host | None, now: Now) -> tuple[Host, None]:
+        host = settle(host, now, policy, lease, Outcome(Kind.ABANDONED, sent=False))
+        return _returned(host, now, policy, lease, count), None
+
+    return step
+
+
+def look(policy: Policy, *, page: bool, robots: bool = False, count: int = 1) -> Step[Decision]:
+    """Decide, and change nothing."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
+        return host, admit(host, now, policy, page=page, robots=robots, count=count)[1]
+
+    return step
+
+
+def foresee(policy: Policy, ahead: int) -> Step[float]:
+    """The seconds that one with so many before it must wait at the least."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
+        return host, forecast(host, now, policy, ahead)
+
+    return step
+
+
+def take(overall: Policy, count: int) -> Step[Decision]:
+    """Take tokens of the global rate."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
+        return admit(host, now, overall, page=False, count=count, scheduled=True)
+
+    return step
+
+
+def untake(overall: Policy, count: int, decision: Decision) -> Step[None] | None:
+    """Give back tokens that were taken, if they were."""
+    return give_back(overall, decision.lease, count) if isinstance(decision, Go) else None
+
+
+def give_back(overall: Policy, token: Lease, count: int = 1) -> Step[None]:
+    """Give back tokens of the global rate."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, None]:
+        return (None, None) if host is None else (_returned(host, now, overall, token, count), None)
+
+    return step
+
+
+def _returned(host: Host, now: Now, policy: Policy, token: Lease, count: int) -> Host:
+    """The record with all tokens of a lease given back, if nobody has taken another since."""
+    if host.serial != token.number:
+        return host
+    for _ in range(count):  # each one counts up the serial, so that none is given back twice
+        host = amend(host, now, policy, Return(msgspec.structs.replace(token, number=host.serial)))
+    return host
+
+
+def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[Host]:
+    """Write the consequences of a reply; answers the record as it is then."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host, Host]:
+        host = settle(host, now, policy, lease, outcome)
+        return host, host
+
+    return step
+
+
+def amended(policy: Policy, change: Amendment) -> Step[Host]:
+    """Change a record by hand; answers it as it is then."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host, Host]:
+        host = amend(host, now, policy, change)
+        return host, host
+
+    return step

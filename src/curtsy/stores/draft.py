@@ -1,0 +1,115 @@
+"""Draft: what one transaction on a file of records has read, and what it will write."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import zlib
+from typing import Any
+
+from curtsy.core.message import SECOND, Now
+from curtsy.core.record import Record
+from curtsy.stores.codec import DamagedRecord, pack, unpack
+
+_DAY = 86_400
+
+_SWEEP_ROWS = 100
+"""Records that one sweep drops at most."""
+
+SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
+"""A row, as `decoded` takes it."""
+
+_INSERT = (
+    "INSERT INTO records (key, data, sum, expires_epoch) VALUES (?1, ?2, ?3, ?4)"
+    " ON CONFLICT (key) DO UPDATE SET data = ?2, sum = ?3, expires_epoch = ?4"
+)
+_UPDATE = "UPDATE records SET data = ?2, sum = ?3 WHERE key = ?1"
+_DELETE = "DELETE FROM records WHERE key = ?"
+_SWEEP = "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE expires_epoch <= ? LIMIT ?)"
+
+_log = logging.getLogger("curtsy")
+
+
+class Draft:
+    """What one transaction has read, and what it will write."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self._path = path
+        self._records: dict[str, Record | None] = {}
+        self._expiries: dict[str, int | None] = {}
+        self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
+        self.now: Now | None = None
+        """When the last change was made; None if nothing changed."""
+        self.met_damage = False
+        """Whether a record was damaged: there may be more."""
+
+    def load(self, key: str) -> Record | None:
+        """The record under `key`, as this transaction sees it."""
+        if key in self._records:
+            return self._records[key]
+        row = self._connection.execute(SELECT, (encode(key),)).fetchone()
+        self._expiries[key] = 0 if row is None else row[2]
+        try:
+            record = decoded(key, row)
+        except DamagedRecord as damage:
+            _log.warning("%s: the record under %a is damaged and counts as absent: %s", self._path, key, damage)
+            self._writes[key] = _DELETE, (encode(key),)
+            self._expiries[key] = 0
+            self.met_damage = True
+            record = None
+        self._records[key] = record
+        return record
+
+    def put(self, key: str, record: Record | None, now: Now) -> None:
+        """Note what is to be under `key`, which was loaded before. Nothing is written yet."""
+        self._writes[key] = self._write(key, record, now)
+        self._records[key] = record
+        self.now = now
+
+    def _write(self, key: str, record: Record | None, now: Now) -> tuple[str, tuple[Any, ...]]:
+        name = encode(key)
+        if record is None:
+            return _DELETE, (name,)
+        data = pack(record)
+        expires = _expiry(record, now)
+        # Most writes leave the day of expiry alone, and then the index too.
+        if expires == self._expiries[key]:
+            return _UPDATE, (name, data, _sum(name, data))
+        return _INSERT, (name, data, _sum(name, data), expires)
+
+    def write(self) -> None:
+        """Write what has changed."""
+        for statement, values in self._writes.values():
+            self._connection.execute(statement, values)
+
+    def sweep(self, now: Now) -> bool:
+        """Drop some records that say nothing any more. True if there may be more of them."""
+        found = self._connection.execute(_SWEEP, (now.epoch // SECOND, _SWEEP_ROWS))
+        return found.rowcount == _SWEEP_ROWS
+
+
+def encode(key: str) -> bytes:
+    """A key as it stands in the file: any text, lone surrogates and NUL too."""
+    return key.encode("utf-8", "surrogatepass")
+
+
+def decoded(key: str, row: Any) -> Record | None:
+    """The record of a row."""
+    if row is None:
+        return None
+    data, total = row[0], row[1]
+    if not isinstance(data, bytes) or total != _sum(encode(key), data):
+        raise DamagedRecord("its check sum is wrong.")
+    return unpack(data)
+
+
+def _sum(name: bytes, data: bytes) -> int:
+    """A check sum, for SQLite has none: a flipped bit in a counter would look like any other number."""
+    return zlib.crc32(data, zlib.crc32(name))
+
+
+def _expiry(record: Record, now: Now) -> int | None:
+    """The epoch second, at the end of some day, when the record may be dropped."""
+    lasts = record.lasts(now)
+    return None if lasts is None else -(-(now.epoch + lasts) // (_DAY * SECOND)) * _DAY
