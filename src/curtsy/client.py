@@ -7,19 +7,19 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.flow import Ask, Journey, fetch, rules_for
+from curtsy.core.flow import Ask, Journey, closed, fetch, rules_for
 from curtsy.core.message import SECOND, Headers, Request, Url
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
@@ -40,19 +40,22 @@ from curtsy.tally import Tally, TallySnapshot
 
 _log: LibraryLogger = library_logger("client")
 
+T = TypeVar("T")
+
 MOST_AT_ONCE = 1000
 """Fetches that `fetch_many` has under way; what waits in a host's line is one of them."""
-
 
 UNBOUNDED = 2**62
 """Bytes: more than any disk has."""
 
+_END: Any = object()
+
 
 @dataclass(slots=True)
 class _Flight:
-    """A fetch under way, and how many wait for it."""
+    """A fetch or download under way, and how many wait for it."""
 
-    task: asyncio.Task[FetchResult]
+    task: asyncio.Task[Any]
     wanted: int = 0
 
 
@@ -131,6 +134,8 @@ class AsyncClient:
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
         )
         self._flights: dict[object, _Flight] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._paths: set[Path] = set()
         self._is_closed = False
         if not names_contact(self.policies.user_agent):
             _log.warning(
@@ -195,27 +200,35 @@ class AsyncClient:
             repeatable,
         )
         self._check_open()
-        if ask.method not in ("GET", "HEAD") or body is not None:
-            return await self._driver.run(fetch(ask, self._around))
-        return await self._shared(ask)
+        # What may change something is nobody else's: a key that no other has.
+        is_shared = ask.method in ("GET", "HEAD") and body is None
+        key = (ask.method, url, ask.headers.fields, ask.deadline) if is_shared else object()
+        return await self._joined(
+            key, lambda: self._driver.run(fetch(ask, self._around)), lambda: closed(ask, self._around)
+        )  # fmt: skip
 
-    async def _shared(self, ask: Ask) -> FetchResult:
-        """Run a fetch that others may join; it ends early only when the last of them is gone."""
-        key = (ask.method, ask.url, ask.headers.fields, ask.deadline)
-        flight = self._flights.get(key) or self._start(key, self._driver, ask)
+    async def _joined(self, key: object, work: Callable[[], Coroutine[Any, Any, T]], closed: Callable[[], T]) -> T:
+        """Do work that others may join; it ends early when the last of them is gone, or when the client is closed."""
+        flight = self._flights.get(key) or self._start(key, work())
         flight.wanted += 1
         try:
-            return await asyncio.shield(flight.task)
+            result: T = await asyncio.shield(flight.task)
+            return result
         except asyncio.CancelledError:
             flight.wanted -= 1
+            task = asyncio.current_task()
+            if self._is_closed and flight.task.cancelled() and not (task and task.cancelling()):
+                return closed()
             if not flight.wanted and not flight.task.done():
                 self._land(key, flight)
                 flight.task.cancel()
                 await asyncio.wait([flight.task])
             raise
 
-    def _start(self, key: object, driver: AsyncDriver, ask: Ask) -> _Flight:
-        flight = self._flights[key] = _Flight(asyncio.ensure_future(driver.run(fetch(ask, driver.surroundings))))
+    def _start(self, key: object, work: Coroutine[Any, Any, Any]) -> _Flight:
+        flight = self._flights[key] = _Flight(asyncio.ensure_future(work))
+        self._tasks.add(flight.task)
+        flight.task.add_done_callback(self._tasks.discard)
         flight.task.add_done_callback(lambda _: self._land(key, flight))
         return flight
 
@@ -231,7 +244,7 @@ class AsyncClient:
         under_way: set[asyncio.Task[FetchResult]] = set()
         try:
             while True:
-                while len(under_way) < at_once and (url := next(waiting, None)) is not None:
+                while len(under_way) < at_once and (url := next(waiting, _END)) is not _END:
                     under_way.add(asyncio.ensure_future(self.fetch(url, **options)))
                 if not under_way:
                     return
@@ -254,21 +267,38 @@ class AsyncClient:
         """
         self._check_open()
         part = Part(url, Path(path), max_size)
+        if part.path in self._paths:
+            raise PolicyError(f"path = {str(path)!r} is being written by another download. Wait for it.")
+        self._paths.add(part.path)
+        ask = Ask(url, deadline=deadline)
+        try:
+            return await self._joined(
+                object(), lambda: self._download(ask, part), lambda: part.result(closed(ask, self._around))
+            )  # fmt: skip
+        finally:
+            self._paths.discard(part.path)
+            part.close()
+
+    async def _download(self, ask: Ask, part: Part) -> DownloadResult:
         around = replace(self._around, cache=None)
         driver = AsyncDriver(around, self._store, self.gate, self._sender)
-        while True:
-            result = await driver.run(fetch(Ask(url, deadline=deadline), around), part)
-            if result.status == 416 and part.size:  # the part is longer than the file: it is another one's
-                part.discard()
-                continue
-            return await asyncio.to_thread(part.result, result)
+        result = await driver.run(fetch(ask, around), part)
+        if part.is_of_no_use:
+            part.discard()
+            result = await driver.run(fetch(ask, around), part)
+        if result.reason is Reason.TOO_LARGE:
+            part.discard()
+        return await asyncio.to_thread(part.result, result)
 
     async def rules_of(self, url: Url, user_agent: str) -> Rules | None:
         """The rules of a URL's origin, fetched in its turn if need be; None if not even that may be asked."""
         policy = self.policies.of(url.domain)
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
         journey = Journey(Ask(url.text), self._around, self._around.now())
-        answer = await self._driver.run(rules_for(request, policy, journey))
+        self._check_open()
+        answer = await self._joined(
+            object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
+        )  # fmt: skip
         return answer if isinstance(answer, Rules) else None
 
     def known_rules(self, origin: str) -> Rules | None:
@@ -294,13 +324,16 @@ class AsyncClient:
             }.get(Reason(record.reason), "Not fetched")
         _log.info(words, **record.as_dict())
         if self._on_record is not None:
-            self._on_record(record)
+            try:
+                self._on_record(record)
+            except Exception as error:  # the page has come all the same
+                _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
 
     def _later(self, ask: Ask) -> bool:
         """Renew a kept copy when the one who asked has been served with it."""
         key = ("renew", ask.url)
         if key not in self._flights:
-            self._start(key, self._renewing, ask)
+            self._start(key, self._renewing.run(fetch(ask, self._renewing.surroundings)))
         return True
 
     def _check_open(self) -> None:
@@ -312,11 +345,10 @@ class AsyncClient:
         if self._is_closed:
             return
         self._is_closed = True
-        tasks = [flight.task for flight in self._flights.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        while under_way := self._tasks | self._around.unfinished:
+            await asyncio.wait(under_way)
         await self._sender.close()
         if self._owns_store:
             await self._store.close()
@@ -342,21 +374,40 @@ def _checked(headers: Mapping[str, str] | None) -> Headers:
 
 
 class Client:
-    """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads."""
+    """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads.
+
+    In a forked child it starts anew, for threads are not inherited: fork while no other thread is using it.
+    """
 
     def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self._is_closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="curtsy-client", daemon=True)
         self._thread.start()
-        self._is_closed = False
         try:
-            self._client: AsyncClient = self._call(_make(settings))
+            self._client: AsyncClient = self._call(_make(self._settings))
         except BaseException:
             self._stop()
             raise
 
-    def _call(self, coroutine: Any) -> Any:
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def _opened(self) -> AsyncClient:
+        if self._is_closed:
+            raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
+        if self._process != os.getpid():
+            _INHERITED.append((self._loop, self._client))
+            self._start()
+        return self._client
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
         try:
             return future.result()
         except BaseException:  # Ctrl-C while waiting: what is under way gives everything back
@@ -366,56 +417,47 @@ class Client:
     @property
     def policies(self) -> Policies:
         """The policies in force: files that have changed are read again."""
-        return self._client.policies
+        return self._opened().policies
 
     def fetch(self, url: str, **options: Any) -> FetchResult:
         """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
-        self._check_open()
-        result: FetchResult = self._call(self._client.fetch(url, **options))
-        return result
+        return self._call(self._opened().fetch(url, **options))
 
-    def fetch_many(self, urls: Iterable[str], **options: Any) -> Iterator[FetchResult]:
-        """Fetch many URLs, and yield each result as it comes."""
-        self._check_open()
-        results: SimpleQueue[FetchResult | BaseException | None] = SimpleQueue()
-
-        async def run() -> None:
-            try:
-                async for result in self._client.fetch_many(urls, **options):
-                    results.put(result)
-                results.put(None)
-            except BaseException as error:
-                results.put(error)
-                raise
-
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+    def fetch_many(self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any) -> Iterator[FetchResult]:
+        """Fetch many URLs, and yield each result as it comes. `urls` is read by the calling thread, as it goes on."""
+        client, waiting = self._opened(), iter(urls)
+        done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
+        under_way: set[Future[FetchResult]] = set()
         try:
-            while (result := results.get()) is not None:
-                if isinstance(result, BaseException):
-                    raise result
-                yield result
+            while True:
+                while len(under_way) < at_once and (url := next(waiting, _END)) is not _END:
+                    future = self._submit(client.fetch(url, **options))
+                    under_way.add(future)
+                    future.add_done_callback(done.put)
+                if not under_way:
+                    return
+                under_way.discard(future := done.get())
+                yield future.result()
         finally:
-            future.cancel()
+            for future in under_way:
+                future.cancel()
 
     def download(self, url: str, path: str | os.PathLike[str], **options: Any) -> DownloadResult:
         """Save a URL as a file, in its turn; see `AsyncClient.download`."""
-        self._check_open()
-        result: DownloadResult = self._call(self._client.download(url, path, **options))
-        return result
+        return self._call(self._opened().download(url, path, **options))
 
     def stats(self) -> TallySnapshot:
         """What this client has done so far."""
         return self._client.stats()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
 
     def close(self) -> None:
         """End what is under way, and give back what is held open. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self._process != os.getpid():
+            _INHERITED.append((self._loop, self._client))
+            return
         try:
             self._call(self._client.close())
         finally:
@@ -433,6 +475,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_INHERITED: list[object] = []
+"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
 
 
 async def _make(settings: dict[str, Any]) -> AsyncClient:

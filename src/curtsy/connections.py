@@ -10,6 +10,8 @@ Three things are taught by a small subclass each, because aiohttp has no setting
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 import time
 from contextvars import ContextVar
@@ -30,6 +32,15 @@ MAX_FIELDS = 1000
 
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection is kept: a few turns of a polite pace."""
+
+READ_AHEAD = 65_536
+"""Bytes that aiohttp keeps ready: a quarter of its default, for what lies there was taken from a site, too."""
+
+NARROW = 65_536
+WIDE = 4 * 1024 * 1024
+"""Bytes that the kernel takes ahead of us: few of a body that may have to be given up, many of a stream that is wanted.
+
+By itself the kernel goes up to many megabytes, all of them taken from a site though nobody reads them (F03, F28)."""
 
 DNS_TTL = 60
 """Seconds for which an address is remembered."""
@@ -84,6 +95,7 @@ class Wire(ResponseHandler):
         super().__init__(loop)
         self._idle = idle
         self._in_head = False
+        self._wide = False
         self.departure: Departure | None = None
         """The last request that went over it."""
 
@@ -95,8 +107,27 @@ class Wire(ResponseHandler):
         self._idle.pop(self, None)
         self._in_head = True
         self.head_left = departure.max_head
+        if self._wide:
+            self._buffer_in_kernel(NARROW)
+            self._wide = False
         self.departure = departure
         departure.wire = self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there. Only now: a buffer set before would bound for good how far it can be widened."""
+        super().connection_made(transport)
+        self._buffer_in_kernel(NARROW)
+
+    def widen(self) -> None:
+        """A stream comes that is wanted: let it come as fast as it can."""
+        self._wide = True
+        self._buffer_in_kernel(WIDE)
+
+    def _buffer_in_kernel(self, size: int) -> None:
+        made = None if self.transport is None else self.transport.get_extra_info("socket")
+        if made is not None:
+            with contextlib.suppress(OSError):  # the connection may be gone already
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def data_received(self, data: bytes) -> None:
         """Take what came. aiohttp limits each line and their number, but not their sum, nor interim answers."""
@@ -161,6 +192,7 @@ class Connections:
             auto_decompress=False,
             raise_for_status=False,
             max_headers=MAX_FIELDS,
+            read_bufsize=READ_AHEAD,
         )
         # aiohttp would send a GET a second time, unseen, if the first found its connection closed (RFC 9110, 9.2.2).
         # Every request has to be admitted and counted, so asking again is the flow's decision.

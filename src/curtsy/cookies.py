@@ -7,6 +7,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from curtsy.core.dates import http_date
 from curtsy.core.message import Headers, Url
@@ -65,12 +67,14 @@ class Cookies:
         for line in headers.all("set-cookie"):
             cookie = self._read(line, url)
             if cookie is not None:
-                self._put(url.domain, cookie)
+                self._put(url.domain, cookie, is_safe=url.scheme == "https")
 
-    def _put(self, domain: str, cookie: Cookie) -> None:
+    def _put(self, domain: str, cookie: Cookie, *, is_safe: bool) -> None:
         with self._lock:
             jar = self._hosts.setdefault(domain, OrderedDict())
             self._hosts.move_to_end(domain)
+            if not is_safe and any(each.is_secure and each.name == cookie.name for each in jar.values()):
+                return  # whoever can write into http must not write over what came by https (RFC 6265bis, 5.7)
             jar.pop((cookie.name, cookie.path), None)
             if cookie.expires is None or cookie.expires > self._epoch():
                 jar[cookie.name, cookie.path] = cookie
@@ -89,8 +93,8 @@ class Cookies:
         for attribute in attributes:
             key, _, said = (part.strip() for part in attribute.partition("="))
             match key.lower():
-                case "domain" if domain := said.lower().lstrip("."):
-                    if url.host != domain and not url.host.endswith("." + domain):
+                case "domain" if (domain := said.lower().lstrip(".")) and domain != url.host:
+                    if not url.host.endswith("." + domain) or _is_public(domain):
                         return None
                 case "path" if said.startswith("/"):
                     path = said
@@ -102,7 +106,7 @@ class Cookies:
                     max_age = int(said)
         if is_secure and url.scheme != "https":
             return None
-        if name.startswith("__Secure-") and not is_secure:
+        if name.lower().startswith(("__secure-", "__host-")) and not is_secure:
             return None
         until = expires if max_age is None else self._epoch() + max_age
         default = url.target.partition("?")[0].rpartition("/")[0] or "/"
@@ -112,3 +116,15 @@ class Cookies:
 def _is_under(path: str, cookie_path: str) -> bool:
     """Whether a path lies within a cookie's (RFC 6265, 5.1.4)."""
     return path == cookie_path or path.startswith(cookie_path.removesuffix("/") + "/")
+
+
+def _is_public(domain: str) -> bool:
+    """Whether a domain is one that anybody can register under, such as `co.uk`."""
+    return bool(_public_suffixes().is_public(domain))
+
+
+@cache
+def _public_suffixes() -> Any:
+    from publicsuffixlist import PublicSuffixList  # a tenth of a second, for the few cookies that name a domain
+
+    return PublicSuffixList()

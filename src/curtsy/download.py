@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -12,12 +14,31 @@ from typing import IO
 import msgspec
 
 from curtsy.core.cache import usable_etag
+from curtsy.core.dates import http_date
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import Headers, Request
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 
 GIB = 1024**3
+
+UNWANTED = 65_536
+"""Bytes of an error page, or another body that is not the file's, that are read to keep the connection."""
+
+_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII | re.IGNORECASE)
+
+
+class TooLong(Exception):
+    """More came than a download may have."""
+
+
+class Unwanted(Exception):
+    """A body that is not the file's, and does not end."""
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +87,16 @@ class Part:
         self.path = path
         self.max_size = max_size
         self.resumed_at = 0
+        self.came = 0
+        """Bytes that the present answer has brought."""
         self._part = path.with_name(path.name + ".part")
         self._note = path.with_name(path.name + ".part.json")
-        self._url_sha256 = hashlib.sha256(url.encode()).hexdigest()
+        self._url_sha256 = hashlib.sha256(str(url).encode("utf-8", "surrogatepass")).hexdigest()
         self._file: IO[bytes] | None = None
+        self._answer = 0, Headers()
+        self._asked_for_rest = False
+        self._is_begun = False
+        self._total: int | None = None
 
     @property
     def size(self) -> int:
@@ -79,51 +106,64 @@ class Part:
         except OSError:
             return 0
 
+    @property
+    def is_of_no_use(self) -> bool:
+        """Whether the rest was asked for, and what came is not that: the part is of another file."""
+        return self._asked_for_rest and not self._is_begun and self._answer[0] in (206, 416)
+
     def prepare(self, request: Request) -> Request:
         """The request for what is still missing; for everything, unless the server named this version of the file."""
-        self._close()
-        fields = [each for each in request.headers.fields if each[0].lower() not in ("range", "if-range")]
+        self.close()
+        self._is_begun, self._answer, self._total = False, (0, Headers()), None
+        unfit = ("range", "if-range", "accept-encoding")
+        fields = [each for each in request.headers.fields if each[0].lower() not in unfit]
         fields.append(("Accept-Encoding", "identity"))  # a range of a coded body could not be put together
         note, size = self._read_note(), self.size
         validator = None if note is None else (note.etag or note.last_modified)
+        self._asked_for_rest = bool(size and validator)
         if size and validator:
             fields += [("Range", f"bytes={size}-"), ("If-Range", validator)]
         return Request(request.url, request.method, Headers(fields), request.body)
 
     def begin(self, status: int, headers: Headers) -> bool:
-        """Make ready for a body; False if it is not the file's (an error page, a redirect)."""
-        self._close()
+        """Make ready for a body; what is not the file's (an error page, a redirect) is read and thrown away."""
+        self.close()
+        self.came, self._answer = 0, (status, headers)
+        is_coded = (headers.get("content-encoding") or "identity").strip().lower() != "identity"
         if status == 206:
-            first = (headers.get("content-range") or "").removeprefix("bytes ").partition("-")[0]
-            if first != str(self.size):
-                return False
+            found = _RANGE.fullmatch((headers.get("content-range") or "").strip())
+            if found is None or is_coded or not self._asked_for_rest or int(found[1]) != self.size:
+                return True
+            self._total = None if found[3] == "*" else int(found[3])
+            self._check_size(max(self._total or 0, self.size))
             self.resumed_at = self.size
             self._file = self._part.open("ab")
-            return True
-        if status != 200:
-            return False
-        self.resumed_at = 0
-        etag = usable_etag(headers.get("etag"))
-        # A weak validator must not be used to put parts together (RFC 9110, 13.1.5).
-        note = _Note(
-            self._url_sha256, None if etag is None or etag.startswith("W/") else etag, headers.get("last-modified")
-        )
-        self._part.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._part.open("wb")
-        self._note.write_bytes(msgspec.json.encode(note))
+        elif status in (200, 203):
+            self.resumed_at = 0
+            self._part.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._part.open("wb")
+            # A body that came coded is kept decoded: no range of what the server has would fit it.
+            note = _Note(self._url_sha256) if is_coded else _noted(self._url_sha256, headers)
+            self._note.write_bytes(msgspec.json.encode(note))
+        self._is_begun = self._file is not None
         return True
 
     async def write(self, piece: bytes) -> None:
         """Append what came, without holding up the event loop."""
-        assert self._file is not None
-        await asyncio.to_thread(self._file.write, piece)
+        self.came += len(piece)
+        if self._file is None:
+            if self.came > UNWANTED:
+                raise Unwanted(*self._answer)
+            return
+        self._check_size(self.resumed_at + self.came)
+        await asyncio.to_thread(_append, self._file, piece)
+
+    def _check_size(self, size: int) -> None:
+        if self.max_size is not None and size > self.max_size:
+            raise TooLong(f"the file is larger than {self.max_size:,} bytes")
 
     def finish(self) -> tuple[int, str]:
         """Put the whole file in its place, in one step; answers its size and SHA-256."""
-        self._close()
-        if not self._part.exists():  # an empty file has no body to begin
-            self._part.parent.mkdir(parents=True, exist_ok=True)
-            self._part.touch()
         digest = hashlib.sha256()
         with self._part.open("rb") as file:
             while piece := file.read(1 << 20):
@@ -136,13 +176,16 @@ class Part:
 
     def discard(self) -> None:
         """Forget what has come so far."""
-        self._close()
-        self._part.unlink(missing_ok=True)
-        self._note.unlink(missing_ok=True)
+        self.close()
+        with contextlib.suppress(OSError):
+            self._part.unlink(missing_ok=True)
+            self._note.unlink(missing_ok=True)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Let go of the file. Each piece was flushed: what cannot be written now was told before."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
             self._file = None
 
     def _read_note(self) -> _Note | None:
@@ -155,10 +198,17 @@ class Part:
     def result(self, result: FetchResult) -> DownloadResult:
         """What the caller gets; a whole file is put in its place."""
         size, sha256, ok, message, reason = 0, None, result.ok, result.message, result.reason
-        self._close()
+        self.close()
         if ok:
             try:
-                size, sha256 = self.finish()
+                if not self._is_begun:
+                    ok, reason = False, Reason.BAD_RESPONSE
+                    message = f"{result.final_url} answered with status {result.status} and no file. Check the link."
+                elif self._total is not None and self.size != self._total:
+                    ok, reason = False, Reason.INCOMPLETE
+                    message = f"{result.final_url} sent {self.size:,} of {self._total:,} bytes. Ask again for the rest."
+                else:
+                    size, sha256 = self.finish()
             except OSError as error:
                 ok, reason = False, Reason.NOT_WRITTEN
                 message = f"{self.path} could not be written: {error.strerror}. Make room, or choose another place."
@@ -166,3 +216,20 @@ class Part:
             ok, result.final_url, self.path, size, sha256, self.resumed_at if ok else 0, result.status, reason, message,
             result.retry_after, result.record,
         )  # fmt: skip
+
+
+def _append(file: IO[bytes], piece: bytes) -> None:
+    file.write(piece)
+    file.flush()
+
+
+def _noted(url_sha256: str, headers: Headers) -> _Note:
+    """What names this version of the file. A weak validator must not put parts together (RFC 9110, 13.1.5)."""
+    etag = headers.get("etag")
+    if etag is not None:
+        strong = usable_etag(etag)
+        return _Note(url_sha256, None if strong is None or strong.startswith("W/") else strong)
+    # Within a second of its change a file may have changed again (RFC 9110, 8.8.2.2).
+    last_modified, sent = http_date(headers.get("last-modified")), http_date(headers.get("date"))
+    is_strong = last_modified is not None and sent is not None and last_modified < sent
+    return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None)

@@ -6,7 +6,8 @@ What a flow holds when it ends, however it ends, is given back: its place at the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -14,11 +15,14 @@ from curtsy.core.admission import Renew
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.errors import Reason
 from curtsy.core.flow import (
+    UNHEARD,
+    UNSENT,
     Amend,
     Ask,
     Claim,
     Effect,
     Enter,
+    Hold,
     Keep,
     Later,
     Learn,
@@ -30,23 +34,19 @@ from curtsy.core.flow import (
     Settle,
     Tell,
 )
-from curtsy.core.message import Failure, Reply, Request
-from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.rules import Known
-from curtsy.download import Part
+from curtsy.core.message import Failure, Reply, Request, Response
+from curtsy.core.rules import Claimed, Known
+from curtsy.download import Part, TooLong, Unwanted
 from curtsy.gate import AsyncGate, Gate, Ticket
 from curtsy.http import Limits, Sender
 from curtsy.stores import AsyncStore, Store
-from curtsy.surroundings import Passage, Surroundings, learn_step, limits_of, release_step, rules_key
+from curtsy.surroundings import Passage, Surroundings, claim_step, learn_step, limits_of, release_step, rules_key
 
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
 
 SMALL = 256 * 1024
 """Bytes of body that are written to the cache at once; larger ones from another thread."""
-
-ABANDONED = Outcome(Kind.ABANDONED)
-UNSENT = Outcome(Kind.ABANDONED, sent=False)
 
 
 class AsyncDriver:
@@ -81,7 +81,14 @@ class AsyncDriver:
         finally:
             flow.close()
             if passage.ticket is not None or passage.lines:
-                await asyncio.shield(self._give_back(passage))
+                await self._finish(self._give_back(passage))
+
+    async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """See something through, though nobody waits for it any more: `Surroundings.unfinished` knows of it."""
+        task = asyncio.ensure_future(work)
+        self.surroundings.unfinished.add(task)
+        task.add_done_callback(self.surroundings.unfinished.discard)
+        return await asyncio.shield(task)
 
     async def _do(self, effect: Effect, passage: Passage) -> Any:
         around = self.surroundings
@@ -95,7 +102,7 @@ class AsyncDriver:
             case Settle(ticket, outcome):
                 passage.ticket = None
                 assert isinstance(ticket, Ticket)
-                return await asyncio.shield(self.gate.leave(ticket, outcome))
+                return await self._finish(self.gate.leave(ticket, outcome))
             case Recall(url):
                 return around.recall(url)
             case Keep(url, what):
@@ -105,21 +112,27 @@ class AsyncDriver:
             case Claim():
                 waiter = self.gate.alarm.async_waiter()
                 return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+            case Hold(origin):
+                held = await self._store.update(rules_key(origin), claim_step(around.who, around.rules_since))
+                if not isinstance(held, Claimed):
+                    passage.claimed.discard(origin)
+                return held
             case Learn():
-                known: Known = await asyncio.shield(self._store.update(rules_key(effect.origin), learn_step(effect)))
+                known: Known = await self._finish(self._store.update(rules_key(effect.origin), learn_step(effect)))
                 around.remember(effect.origin, known.rules, known.seconds)
                 passage.leave_line(effect.origin, self.gate)
                 return known.rules
             case Release(origin):
-                await self._store.update(rules_key(origin), release_step(around.who))
+                if origin in passage.claimed:
+                    await self._finish(self._store.update(rules_key(origin), release_step(around.who)))
                 return passage.leave_line(origin, self.gate)
             case Remember(origin):
                 found = around.known_rules(origin)
                 return found.rules if found is not None else await self._store.read(rules_key(origin))
             case Amend(key, policy, change):
                 return await self.gate.amend(key, policy, change)
-            case MayRetry():
-                return around.retries.take()
+            case MayRetry(unused):
+                return around.retries.put_back() if unused else around.retries.take()
             case Later(ask):
                 return self._later(ask)
             case Tell(record):
@@ -131,7 +144,7 @@ class AsyncDriver:
         if self.gate.alarm.now() >= ticket.good_until:
             # The process was stopped, or asleep: by now the place may be another's.
             passage.ticket = None
-            await asyncio.shield(self.gate.leave(ticket, UNSENT))
+            await self._finish(self.gate.leave(ticket, UNSENT))
             return None
         self.surroundings.retries.count()
         passage.is_sent = True
@@ -139,16 +152,25 @@ class AsyncDriver:
         if part is None or effect.cut:
             reply = await self._sender.send(effect.request, limits)
         else:
-            limits = replace(limits, max_body=part.max_size)
-            renewing = asyncio.ensure_future(self._renew(ticket))
-            try:
-                reply = await self._sender.stream(part.prepare(effect.request), limits, part)
-            except OSError as error:  # the sender raises none: it is the disk's
-                reply = Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", 0.0)
-            finally:
-                renewing.cancel()
+            reply = await self._stream(effect.request, limits, part, ticket)
         passage.is_sent = False
         return reply
+
+    async def _stream(self, request: Request, limits: Limits, part: Part, ticket: Ticket) -> Reply:
+        """Send, and write the body to a file. What the sender lets through is the file's own: the disk, its size."""
+        began = time.monotonic()
+        renewing = asyncio.ensure_future(self._renew(ticket))
+        try:
+            return await self._sender.stream(part.prepare(request), replace(limits, max_body=part.max_size), part)
+        except OSError as error:
+            return Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", time.monotonic() - began)
+        except TooLong as error:
+            return Failure(Reason.TOO_LARGE, str(error), time.monotonic() - began, wire_bytes=part.came)
+        except Unwanted as error:
+            took = time.monotonic() - began
+            return Response(error.status, error.headers, b"", took, took, part.came)
+        finally:
+            renewing.cancel()
 
     async def _renew(self, ticket: Ticket) -> None:
         """Keep the place of a long download, which may take longer than any request."""
@@ -159,7 +181,7 @@ class AsyncDriver:
     async def _give_back(self, passage: Passage) -> None:
         """Give back what a flow held that did not come to its own end."""
         if passage.ticket is not None:
-            await self.gate.leave(passage.ticket, ABANDONED if passage.is_sent else UNSENT)
+            await self.gate.leave(passage.ticket, UNHEARD if passage.is_sent else UNSENT)
         for origin in list(passage.lines):
             if origin in passage.claimed:
                 await self._store.update(rules_key(origin), release_step(self.surroundings.who))
@@ -228,21 +250,27 @@ class Driver:
             case Claim():
                 waiter = self.gate.alarm.waiter()
                 return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+            case Hold(origin):
+                held = self._store.update(rules_key(origin), claim_step(around.who, around.rules_since))
+                if not isinstance(held, Claimed):
+                    passage.claimed.discard(origin)
+                return held
             case Learn():
                 known = self._store.update(rules_key(effect.origin), learn_step(effect))
                 around.remember(effect.origin, known.rules, known.seconds)
                 passage.leave_line(effect.origin, self.gate)
                 return known.rules
             case Release(origin):
-                self._store.update(rules_key(origin), release_step(around.who))
+                if origin in passage.claimed:
+                    self._store.update(rules_key(origin), release_step(around.who))
                 return passage.leave_line(origin, self.gate)
             case Remember(origin):
                 found = around.known_rules(origin)
                 return found.rules if found is not None else self._store.read(rules_key(origin))
             case Amend(key, policy, change):
                 return self.gate.amend(key, policy, change)
-            case MayRetry():
-                return around.retries.take()
+            case MayRetry(unused):
+                return around.retries.put_back() if unused else around.retries.take()
             case Later():
                 return False  # a thread that may block asks at once instead
             case Tell(record):
@@ -250,7 +278,7 @@ class Driver:
 
     def _give_back(self, passage: Passage) -> None:
         if passage.ticket is not None:
-            self.gate.leave(passage.ticket, ABANDONED if passage.is_sent else UNSENT)
+            self.gate.leave(passage.ticket, UNHEARD if passage.is_sent else UNSENT)
         for origin in list(passage.lines):
             if origin in passage.claimed:
                 self._store.update(rules_key(origin), release_step(self.surroundings.who))

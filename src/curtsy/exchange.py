@@ -162,6 +162,9 @@ class Exchange:
         sink = self._sink
         if sink is not None and not sink.begin(status, headers):
             sink = None
+        wire = self.departure.wire
+        if sink is not None and wire is not None and wire.departure is self.departure:
+            wire.widen()
         parts: list[bytes] = []
         size = 0
         speed = _Speed(self._limits, self._deadline if sink is None else math.inf)

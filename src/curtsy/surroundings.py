@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from curtsy.alarm import Waiter
 from curtsy.core.admission import Late
@@ -77,6 +78,11 @@ class RetryShare:
             self._left -= 1
             return True
 
+    def put_back(self) -> None:
+        """Give back a retry that was not sent after all."""
+        with self._lock:
+            self._left = min(self._capacity, self._left + 1)
+
 
 class CookieJar(Protocol):
     """What keeps cookies, if they are kept."""
@@ -110,6 +116,9 @@ class Surroundings:
 
     who: int = field(default_factory=lambda: random.getrandbits(53))
     """Who claims the fetching of rules."""
+
+    unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
+    """What is being given back, or written down, though who began it was cancelled meanwhile."""
 
     rules_since: float = 0.0
     """Epoch second before which nothing that was learned of rules counts."""
@@ -155,8 +164,8 @@ class Surroundings:
 
     def remember(self, origin: str, rules: Rules, seconds: float) -> None:
         """Keep rules in memory for as long as they hold."""
+        self.known.pop(origin, None)  # the last one learned goes last
         self.known[origin] = rules, self.now() + seconds
-        self.known.move_to_end(origin)
         if len(self.known) > KNOWN:
             self.known.popitem(last=False)
 

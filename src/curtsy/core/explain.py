@@ -54,7 +54,7 @@ def refused(url: Url, policy: Policy, no: No) -> str:
                 f"({policy.max_crawl_delay:g} s). Raise max_crawl_delay to wait that long, or leave the site out."
             )
         case _:
-            return f"not asking {domain}: {no.reason.value}.{wait}"
+            return closed(url.text)
 
 
 def late(url: Url, needed: float) -> str:
@@ -63,6 +63,19 @@ def late(url: Url, needed: float) -> str:
         f"not fetching {url.text} in time: its turn comes in {span(needed)} at the earliest, after the deadline. "
         "Allow more time, or ask again later."
     )
+
+
+def cut_off(url: Url) -> str:
+    """For a deadline that came while robots.txt was waited for."""
+    return (
+        f"not fetching {url.text} in time: the deadline came before its robots.txt. "
+        "Allow more time, or ask again later."
+    )  # fmt: skip
+
+
+def closed(url: str) -> str:
+    """For what was under way, or waiting, when its client was closed."""
+    return f"not fetching {url}: the client was closed meanwhile. Close it later, or ask another one."
 
 
 def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
@@ -94,13 +107,22 @@ def not_kept(url: Url) -> str:
 def failed(url: Url, failure: Failure, attempts: int) -> str:
     """For a request that brought no usable answer."""
     tries = f" after {attempts} tries" if attempts > 1 else ""
-    advice = {
-        Reason.ADDRESS_REFUSED: "Set allow_private if this is a site of your own.",
-        Reason.TOO_LARGE: "Raise max_body, or use download().",
-        Reason.TLS_ERROR: "Give the CA that signed it by verify=, if the site is yours.",
-        Reason.DNS_ERROR: "Check the name.",
-    }.get(failure.reason, "Try again later.")
+    advice = _ADVICE.get(failure.reason, "Try again later.")
     return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}"
+
+
+_ADVICE = {
+    Reason.ADDRESS_REFUSED: "Set allow_private if this is a site of your own.",
+    Reason.BAD_REDIRECT: "Tell the site's owner, or leave it out.",
+    Reason.CLOSED: "Close the client later, or ask another one.",
+    Reason.DNS_ERROR: "Check the name.",
+    Reason.INVALID_URL: "Correct the request.",
+    Reason.NOT_WRITTEN: "Make room, or choose another place.",
+    Reason.TLS_ERROR: "Give the CA that signed it by verify=, if the site is yours.",
+    Reason.TOO_LARGE: "Raise max_body, or use download().",
+    Reason.TOO_MANY_REDIRECTS: "Raise max_redirects, or leave it out.",
+    Reason.TOO_SLOW: "Lower min_speed, or try again later.",
+}
 
 
 def bad_status(url: Url, status: int, retry_after: float | None, attempts: int) -> str:
@@ -110,5 +132,8 @@ def bad_status(url: Url, status: int, retry_after: float | None, attempts: int) 
         return f"{url.text} does not exist ({status}). Correct the link, or leave it out."
     if status in (401, 403):
         return f"{url.text} is not for us ({status}). Ask the site's owner for access, or leave it out."
-    wait = f" Come back in {span(retry_after)}." if retry_after is not None else " Try again later."
-    return f"{url.text} answered with status {status}{tries}.{wait if status == 429 or status >= 500 else ''}"
+    if status == 429 or status >= 500:
+        advice = "Try again later." if retry_after is None else f"Come back in {span(retry_after)}."
+    else:
+        advice = "Correct the request, or leave it out."
+    return f"{url.text} answered with status {status}{tries}. {advice}"

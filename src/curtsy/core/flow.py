@@ -16,6 +16,7 @@ from base64 import b64encode
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -39,11 +40,11 @@ from curtsy.core.cache import (
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
-from curtsy.core.outcome import Outcome, backoff, classify, is_worth_repeating
+from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_worth_repeating
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.core.rules import MOST, Claimed, Known, Rules, crawl_delay, judge
+from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, crawl_delay_in, judge
 from curtsy.core.secrets import mask_url
 
 ROBOTS_REDIRECTS = 5
@@ -53,7 +54,15 @@ REPEATABLE = frozenset({"GET", "HEAD"})
 """Methods that may be sent again without asking the caller."""
 
 # What may follow a redirect to another origin: nothing that could be a secret (F25).
-_HARMLESS = frozenset({"accept", "accept-language", "accept-encoding", "user-agent", "cache-control"})
+_HARMLESS = frozenset(
+    {"accept", "accept-language", "accept-encoding", "user-agent", "cache-control", "content-type"}
+)  # fmt: skip
+
+UNSENT = Outcome(Kind.ABANDONED, sent=False)
+"""A place that was not used after all."""
+
+UNHEARD = Outcome(Kind.ABANDONED)
+"""A request whose answer nobody waited for: it says nothing of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +201,12 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
 
 
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Claim once more what was claimed a while ago: `Claimed`, or `Known` or `Busy` if another was quicker."""
+
+    origin: str
+
+
 class Learn(msgspec.Struct, frozen=True, gc=False):
     """Write down what came of fetching the rules (None: could not be had), and let those who wait have it: `Rules`."""
 
@@ -218,6 +233,9 @@ class Amend(msgspec.Struct, frozen=True, gc=False):
 class MayRetry(msgspec.Struct, frozen=True, gc=False):
     """Ask whether the share of retries allows one more: a bool."""
 
+    unused: bool = False
+    """Give one back instead, which was not sent after all."""
+
 
 class Later(msgspec.Struct, frozen=True, gc=False):
     """Ask for a page once more when this is over, to renew its copy: whether that can be done."""
@@ -232,7 +250,7 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
 
 
 Effect = (
-    Enter | Send | Settle | Recall | Keep | Remember | Claim | Learn | Release | Amend | MayRetry | Later | Tell
+    Enter | Send | Settle | Recall | Keep | Remember | Claim | Hold | Learn | Release | Amend | MayRetry | Later | Tell
 )  # fmt: skip
 
 
@@ -281,12 +299,17 @@ def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
     return result
 
 
+def closed(ask: Ask, world: World) -> FetchResult:
+    """What is left to say to somebody whose client was closed under him."""
+    return _result(Journey(ask, world, world.now()), Refusal(Reason.CLOSED, explain.closed(ask.url)))
+
+
 def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
     ask = journey.ask
     request = Request(first, ask.method.upper(), _own_headers(ask.headers, first, journey.world.policies), ask.body)
     most, status = journey.world.policies.of(first.domain).max_redirects, 0
     for _ in range(most + 1):
-        journey.url = request.url
+        journey.url, journey.cache = request.url, None
         end = yield from hop(_with_cookies(request, journey.world), journey)
         if not isinstance(end, Response):
             return end
@@ -312,15 +335,16 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
 
     found: Freshness = Absent()
     kept: tuple[Entry, bytes] | None = None
-    if world.has_cache:
+    if world.has_cache or world.cache_mode == "offline":
         kept = yield Recall(url)
         found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
     is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile
-    if isinstance(found, Fresh) or (is_renewed_later and (yield Later(journey.ask))):
+    again = Ask(url.text, request.method, request.headers)  # this hop alone: what led here is not to be done again
+    if isinstance(found, Fresh) or (is_renewed_later and (yield Later(again))):
         # A hit costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
-        if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None:
+        if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None and rules.is_known:
             refusal = _judged(rules, request, policy, journey)
             if refusal is not None:
                 return refusal
@@ -357,64 +381,98 @@ def _judged(rules: Rules, request: Request, policy: Policy, journey: Journey) ->
 def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Rules | Refusal | Failure]:
     """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
     url = request.url
-    claim = yield Claim(url.origin, journey.left())
-    if isinstance(claim, Known):
-        return claim.rules
-    if isinstance(claim, Late):
-        return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
-    assert isinstance(claim, Claimed)
-    body, why = yield from _robots_txt(request, policy, journey)
-    if isinstance(why, str):
-        rules: Rules = yield Learn(url.origin, policy, body, why)
-        if rules.body is not None:
+    while True:
+        claim = yield Claim(url.origin, journey.left())
+        if isinstance(claim, Known):
+            return claim.rules
+        if isinstance(claim, Late):
+            return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
+        assert isinstance(claim, Claimed)
+        found = yield from _robots_txt(request, policy, journey)
+        if isinstance(found, Refusal | Failure | Known | Busy):
+            yield Release(url.origin)
+            if isinstance(found, Busy):
+                continue
+            return found.rules if isinstance(found, Known) else found
+        if found.body is not None:
             agent = request.headers.get("user-agent") or journey.world.policies.user_agent
-            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(crawl_delay(rules, agent)))
+            delay, before = crawl_delay_in(found.body, agent), claim.rules and crawl_delay(claim.rules, agent)
+            # First of all, for whoever waits for the rules goes on when they are learned (R8). An origin that never
+            # asked for a delay takes none back: it may share the host's record with one that does.
+            if delay is not None or before is not None:
+                yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay))
+        rules: Rules = yield Learn(url.origin, policy, found.body, found.why)
         return rules
-    yield Release(url.origin)
-    return why
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What came of asking for robots.txt."""
+
+    body: bytes | None
+    """Empty if there is no such file; None if it could not be had."""
+
+    why: str = ""
+    """Why not, in words."""
+
+
+NO_FILE = Found(b"")
 
 
 def _robots_txt(
     request: Request, policy: Policy, journey: Journey
-) -> Generator[Effect, Any, tuple[bytes | None, str | Refusal | Failure]]:
-    """Fetch robots.txt: its body, empty if there is none, None if it could not be had; and why, in words.
+) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy]:
+    """Fetch robots.txt.
 
-    When not even this may be asked of the host, the page may not either: then the refusal comes back instead of words.
+    When not even this may be asked of the host, the page may not either: then the refusal comes back. `Known` and
+    `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it.
     """
     first = url = parse_url(request.url.origin + "/robots.txt")
     headers = _own_headers(Headers(_agent_only(request.headers)), request.url, journey.world.policies)
-    for _ in range(ROBOTS_REDIRECTS + 1):
+    claimed_at = journey.world.now()
+    redirects = 0
+    while redirects <= ROBOTS_REDIRECTS:
         if isinstance(url, InvalidUrl):
-            return b"", ""  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
+            return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
         is_own = url.origin == request.url.origin
         there = policy if is_own else journey.world.policies.of(url.domain)
         if there.denied:
-            return b"", ""
+            return NO_FILE
         ticket = yield Enter(there.key_for(url.domain), there, False, True, journey.left())
         if isinstance(ticket, No | Late):
-            if is_own:
-                return None, _not_admitted(url, there, ticket)
-            return None, f"{url.text}, where it redirects to, may not be asked now"
+            if is_own or isinstance(ticket, Late):
+                return _not_admitted(url, there, ticket)
+            return Found(None, f"{url.text}, where it redirects to, may not be asked now")
         journey.waited += ticket.waited
+        if journey.world.now() - claimed_at > CLAIM / 3:
+            claimed_at = journey.world.now()
+            held: Known | Claimed | Busy = yield Hold(request.url.origin)
+            if not isinstance(held, Claimed):
+                yield Settle(ticket, UNSENT)
+                return held
         asked = Request(url, "GET", headers if is_own else Headers(_agent_only(headers)))
         timeout = _shorter(there.robots_timeout, journey.left())
         reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
         if reply is None:
             continue
-        yield Settle(ticket, classify(reply, journey.world.epoch(), robots=True))
+        is_cut_off = _is_cut_off(reply, journey)
+        yield Settle(ticket, UNHEARD if is_cut_off else classify(reply, journey.world.epoch(), robots=True))
+        if is_cut_off:
+            return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
         if isinstance(reply, Failure):
+            if reply.reason in REFUSALS and (url is first or reply.reason is Reason.CLOSED):
+                return reply
             if reply.reason in REFUSALS:
-                return (None, reply) if url is first else (b"", "")
-            return None, f"{url.text} could not be fetched: {reply.detail}"
+                return NO_FILE
+            return Found(None, f"{url.text} could not be fetched: {reply.detail}")
         if 200 <= reply.status < 300:
-            return reply.body, ""
+            return Found(reply.body)
         if reply.status == 429 or reply.status >= 500:
-            return None, f"{url.text} answered with status {reply.status}"
+            return Found(None, f"{url.text} answered with status {reply.status}")
         target = redirect_target(url, reply)
         if target is None:
-            return b"", ""  # RFC 9309, 2.3.1.3
-        url = target
-    return b"", ""  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
+            return NO_FILE  # RFC 9309, 2.3.1.3
+        url, redirects = target, redirects + 1
+    return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
 
 
 def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
@@ -432,6 +490,7 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
             if last is None:
                 return _not_admitted(url, policy, ticket)
             # A retry that may not go any more: the result keeps the last answer, and says when to come back.
+            yield MayRetry(unused=True)
             journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
         journey.waited += ticket.waited
@@ -446,7 +505,7 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
         journey.bytes += reply.wire_bytes
         if isinstance(reply, Response):
             world.take_cookies(url, reply.headers)
-        outcome = classify(reply, world.epoch())
+        outcome = UNHEARD if _is_cut_off(reply, journey) else classify(reply, world.epoch())
         again = may_repeat and tries <= most and is_worth_repeating(reply) and (yield MayRetry())
         if again and outcome.retry_after is None:
             outcome = msgspec.structs.replace(
@@ -494,6 +553,11 @@ def _not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     return Refusal(answer.reason, explain.refused(url, policy, answer), answer.retry_after)
 
 
+def _is_cut_off(reply: Reply, journey: Journey) -> bool:
+    """Whether it was the caller's patience that ended, and not the host's time."""
+    return isinstance(reply, Failure) and reply.reason is Reason.TIMEOUT and journey.left() == 0
+
+
 def _shorter(timeout: float, left: float | None) -> float:
     return timeout if left is None else min(timeout, max(left, 0.001))
 
@@ -503,7 +567,7 @@ def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
     if reply.status not in (301, 302, 303, 307, 308):
         return None
     location = reply.headers.all("location")
-    if not location:
+    if not location or not location[0].strip():
         return InvalidUrl("", "it names no place to go to")
     return parse_url(location[0], url)
 
@@ -538,7 +602,9 @@ def _own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
     if "user-agent" not in headers:
         fields = (("User-Agent", policies.user_agent), *fields)
     if url.credentials and "authorization" not in headers:
-        fields = (*fields, ("Authorization", "Basic " + b64encode(url.credentials.encode()).decode()))
+        name, _, password = url.credentials.encode("utf-8", "surrogatepass").partition(b":")
+        secret = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
+        fields = (*fields, ("Authorization", "Basic " + b64encode(secret).decode()))
     return Headers(fields)
 
 
@@ -554,13 +620,13 @@ def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
         case Refusal():
             reason, message, retry_after = end.reason, end.message, end.retry_after
         case Failure() if url is not None:
-            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.attempts)
+            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.retries + 1)
         case Response() if url is not None:
             status, headers, body = end.status, end.headers, end.body
             if not 200 <= status < 300:
-                reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.attempts)
+                reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.retries + 1)
     asked = parse_url(ask.url)
-    shown = asked.text if isinstance(asked, Url) else mask_url(ask.url)
+    shown = asked.text if isinstance(asked, Url) else mask_url(asked.given)
     final = shown if url is None else url.text
     record = FetchRecord(
         url=shown,

@@ -58,10 +58,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How long ago the request was really written; None if that is not known."""
 
 
-_NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL})
-"""Failures that say nothing of the host: we did not ask it."""
+_NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED})
+"""Failures that say nothing of the host: we did not ask it, or did not wait for it."""
 
-_AGAIN = frozenset({Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.INCOMPLETE})
+PASSING = frozenset({Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.INCOMPLETE})
 """Failures that may be over in a moment (N3)."""
 
 
@@ -73,7 +73,7 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
     if isinstance(reply, Failure):
         sent = reply.sent_ago is not None
         if reply.reason in _NOT_OURS:
-            return Outcome(Kind.ABANDONED, sent=False)
+            return Outcome(Kind.ABANDONED, sent=sent)
         # A page that is too large was answered well; it is only too much for us, or for our disk.
         kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
         return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago)
@@ -100,7 +100,7 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
 def is_worth_repeating(reply: Reply) -> bool:
     """Whether the same request may fare better in a while (N3)."""
     if isinstance(reply, Failure):
-        return reply.reason in _AGAIN
+        return reply.reason in PASSING
     return reply.status == 429 or 500 <= reply.status < 600
 
 
@@ -129,19 +129,27 @@ def retry_after(headers: Headers, epoch: float) -> float | None:
 
 
 _QUOTA = re.compile(r"(?:^|[;,\s])(r|t|remaining|reset)\s*=\s*\"?(\d{1,12})\b", re.ASCII | re.IGNORECASE)
+_MILLISECONDS = 100_000_000_000
+"""No epoch second is as large for three thousand years: such a reset is counted in thousandths."""
 
 
 def exhausted_for(headers: Headers, epoch: float) -> float | None:
     """Seconds until a rate limit's window ends, if the reply says that nothing is left of it; else None.
 
-    Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, and the older `limit=10, remaining=0, reset=30`),
-    `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
+    Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, one or several, and the older `limit=10, remaining=0,
+    reset=30`), `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
     """
     if (field := headers.get("ratelimit")) is not None:
-        said = {name.lower(): float(value) for name, value in _QUOTA.findall(field)}
-        left, reset = said.get("r", said.get("remaining")), said.get("t", said.get("reset"))
-        if left == 0 and reset is not None:
-            return reset
+        # Each limit of a list has its own window; the older form is one limit, parted by commas.
+        parts = [field] if "remaining" in field.lower() else field.split(",")
+        resets = []
+        for part in parts:
+            said = {name.lower(): float(value) for name, value in _QUOTA.findall(part)}
+            left, reset = said.get("r", said.get("remaining")), said.get("t", said.get("reset"))
+            if left == 0 and reset is not None:
+                resets.append(reset)
+        if resets:
+            return max(resets)
     for prefix in ("ratelimit-", "x-ratelimit-", "x-rate-limit-"):
         left_field, reset_field = headers.get(prefix + "remaining"), headers.get(prefix + "reset")
         if left_field is None or reset_field is None or left_field.strip() != "0":
@@ -152,6 +160,7 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
             continue
         if reset_at > 1_000_000_000:  # an epoch second, read against the response's own clock if it has one
             sent = http_date(headers.get("date"))
+            reset_at /= 1000 if reset_at > _MILLISECONDS else 1
             reset_at -= epoch if sent is None else sent
         if 0 < reset_at < float("inf"):
             return reset_at

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, product
+from operator import itemgetter
 
 Rule = tuple[int, bool, str]
 """The line's number, whether it is an Allow, and its value as it stands in the file."""
@@ -48,7 +49,7 @@ _query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
 
 _NO_RULE: _Rank = (0, -1)
 _NEEDLES = 8
-"""How many pieces of a pattern are looked at for its needle."""
+"""How many pieces of a pattern, besides the last, are looked at for its needle."""
 
 _LONG_PATH = 512
 _MUCH_WORK = 4_000_000
@@ -212,12 +213,12 @@ class _Index:
         if not wildcards:
             return found
         is_hard = len(path) > _LONG_PATH and len(path) * octets > _MUCH_WORK
-        find: Callable[[str, int], int] = _Places(path).find if is_hard else path.find
+        searched: str | _Places = _Places(path) if is_hard else path
         for start, _, patterns in wildcards:
             for rank, place, needle, pieces, tail in patterns:
                 if rank <= found[0]:
                     break
-                if (is_hard or needle in path) and _fits(path, start, pieces, tail, find):
+                if needle in searched and _fits(path, start, pieces, tail, searched.find):
                     found = rank, place
                     break
         return found
@@ -252,15 +253,24 @@ class _Index:
 def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
     """Split patterns, given by rank, place and what follows their first star, and choose their needles."""
     found: list[tuple[int, int, list[str], str | None]] = []
-    for rank, place, rest in sorted(patterns, key=lambda pattern: -pattern[0]):
+    for rank, place, rest in sorted(patterns, key=itemgetter(0), reverse=True):
         pieces = rest.removesuffix("$").split("*")
         tail = pieces.pop() if rest[-1:] == "$" else None
-        found.append((rank, place, [piece for piece in pieces if piece], tail))
-    told = [[*pieces[:_NEEDLES], tail or ""] for _, _, pieces, tail in found]
-    counts = Counter(chain.from_iterable(told))
-    needles = [min(some, key=lambda piece: (not piece, counts[piece], -len(piece))) for some in told]
-    octets = sum(len(piece) for _, _, pieces, _ in found for piece in pieces)
-    return start, octets, [(*split[:2], needle, *split[2:]) for split, needle in zip(found, needles, strict=True)]
+        found.append((rank, place, [piece for piece in pieces if piece] if "" in pieces else pieces, tail))
+    counts = Counter(chain.from_iterable(pieces[:_NEEDLES] for _, _, pieces, _ in found))
+    counts.update(pieces[-1] for _, _, pieces, _ in found if pieces)
+    counts.update(tail for _, _, _, tail in found if tail)
+
+    def needle(pieces: list[str], tail: str | None) -> str:
+        choice = [*pieces[:_NEEDLES], *pieces[-1:], *([tail] if tail else ())]
+        return min(choice, key=lambda piece: (counts[piece], -len(piece)), default="")
+
+    octets = sum(map(len, chain.from_iterable(pieces for _, _, pieces, _ in found)))
+    split = [
+        (rank, place, pieces[0] if len(pieces) == 1 and not tail else needle(pieces, tail), pieces, tail)
+        for rank, place, pieces, tail in found
+    ]
+    return start, octets, split
 
 
 def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Callable[[str, int], int]) -> bool:
@@ -281,13 +291,20 @@ class _Places:
     piece costs a step per octet, whatever the path is made of.
     """
 
-    __slots__ = ("_backwards", "_octets", "_path", "_places")
+    __slots__ = ("_backwards", "_found", "_octets", "_path", "_places")
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._backwards = path.encode("ascii")[::-1]
         self._octets = set(path)
         self._places: dict[str, int] = {}
+        self._found: dict[str, bool] = {}
+
+    def __contains__(self, piece: str) -> bool:
+        found = self._found.get(piece)
+        if found is None:
+            found = self._found[piece] = not piece or self.find(piece, 0) >= 0
+        return found
 
     def find(self, piece: str, start: int) -> int:
         if len(piece) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -19,9 +20,6 @@ DAY = 86_400
 """Seconds in a day. No pace is slower than one request a day: to ask never, there is the denylist."""
 
 
-MOST = 1e300
-"""No number in a setting is as large: what lies beyond counts as infinite, whole numbers that no float holds too."""
-
 TOKEN = 1_000_000
 """One request, in the millionths that a bucket counts."""
 
@@ -37,7 +35,7 @@ def number(name: str, value: object, *, least: float = 0.0, most: float = math.i
     bounds = f"a number {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
         bounds += f" and at most {most:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST < value < MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise rule(name, value, bounds)
     if value < least or (above and value == least) or value > most:
         raise rule(name, value, bounds)

@@ -341,7 +341,7 @@ class RateLimiter:
 
 
 def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[Store, AsyncStore]:
-    if store is None:
+    if store is None or store == "memory:":
         store = MemoryStore()
     if isinstance(store, MemoryStore):
         return store, AsyncMemoryStore(store)

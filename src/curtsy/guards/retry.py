@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import inspect
 import random
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from curtsy.core.errors import FetchError
-from curtsy.core.outcome import backoff
+from curtsy.core.errors import FetchError, Reason
+from curtsy.core.outcome import PASSING, backoff
 
 Result = TypeVar("Result")
+
+LONGEST = 86_400.0
+"""Seconds beyond which no `retry_after` is believed (C2)."""
+
+_DISK = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
 
 def is_retryable(error: BaseException) -> bool:
     """Whether an error may be over in a moment: 429, 500 to 599, names and connections, timeouts (N3)."""
     if isinstance(error, FetchError):
+        if error.reason is not None and error.reason is not Reason.HTTP_STATUS:
+            return error.reason in PASSING
         return error.status is None or error.status == 429 or 500 <= error.status < 600
-    return isinstance(error, OSError)  # connections, names (socket.gaierror), and TimeoutError
+    # An OSError is of a connection, a name (socket.gaierror) or a timeout, unless it is of a file or a certificate.
+    if not isinstance(error, OSError) or isinstance(error, PermissionError | ssl.CertificateError):
+        return False
+    return error.filename is None and error.errno not in _DISK
 
 
 async def with_retry(
@@ -33,7 +45,7 @@ async def with_retry(
     """Call `fn` until it succeeds, at most 1 + `max_retries` times, then raise its last error.
 
     Before the n-th retry it waits initial_delay x 2^(n-1) seconds, give or take 25 %; a `FetchError` that has a
-    `retry_after` is waited for that long instead (N4). Any error that is not retryable is raised at once.
+    `retry_after` is waited for that long instead (N4), a day at most. An error that is not retryable is raised at once.
 
     This is for what does not go through a client: a client's retries wait in line with everybody else's.
     """
@@ -47,4 +59,4 @@ async def with_retry(
             if attempt > max_retries or not is_retryable(error):
                 raise
             told = error.retry_after if isinstance(error, FetchError) else None
-        await sleep(backoff(attempt, initial_delay, roll()) if told is None else max(0.0, told))
+        await sleep(backoff(attempt, initial_delay, roll()) if told is None else min(max(0.0, told), LONGEST))

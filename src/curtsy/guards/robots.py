@@ -16,7 +16,8 @@ class RobotsTxtChecker:
     """Fetches the robots.txt of each origin once, politely, keeps it for `cache_ttl` seconds, and answers by it.
 
     It uses a client of its own, which remembers in memory; or the `client` that it is given, with whose pace, store
-    and settings it then asks. One that cannot be had allows everything, unless `unreachable` is `disallow`.
+    and settings it then asks. One that cannot be had allows everything, unless the setting
+    `robots_unreachable` is `disallow`.
     """
 
     def __init__(
@@ -30,13 +31,9 @@ class RobotsTxtChecker:
     ) -> None:
         self.user_agent = user_agent
         self._owns_client = client is None
+        settings.setdefault("store", MemoryStore(settings.get("clock")))
         self._client = client or AsyncClient(
-            user_agent=user_agent,
-            store=MemoryStore(settings.get("clock")),
-            cache=False,
-            robots_ttl=cache_ttl,
-            robots_timeout=timeout,
-            **settings,
+            user_agent=user_agent, cache=False, robots_ttl=cache_ttl, robots_timeout=timeout, **settings
         )
 
     async def is_allowed(self, url: str) -> bool:

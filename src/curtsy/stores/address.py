@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from curtsy.core.errors import PolicyError, StoreError
 
@@ -40,9 +40,11 @@ FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, a
 NoScript = redis.exceptions.NoScriptError
 NoPermission = redis.exceptions.NoPermissionError
 
+# Up to the last @ it is the login, whatever stands there: a part of a password must not be taken for a host, and shown.
 _URL = re.compile(
-    r"(?P<scheme>rediss?(?:\+sentinel|\+cluster)?|unix)://(?:(?P<login>[^@/]*)@)?(?P<hosts>[^/?]*)"
-    r"(?P<path>/[^?]*)?(?:\?(?P<query>.*))?",
+    r"(?P<scheme>rediss?(?:\+sentinel|\+cluster)?)://(?:(?P<login>[^?]*)@)?(?P<hosts>[^/?]*)(?P<path>/[^?]*)?"
+    r"(?:\?(?P<query>.*))?"
+    r"|(?P<unix>unix)://(?:[^@/]*@)?(?P<socket>/[^?]*)(?:\?.*)?",
     re.DOTALL,
 )
 _HOST = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]{1,5}))?")
@@ -65,6 +67,15 @@ class Address:
     service: str = ""
     options: dict[str, Any] = field(default_factory=dict, repr=False)
     """As redis-py takes them."""
+
+    @property
+    def identity(self) -> str:
+        """The same text for the same records, however their address is written."""
+        if self.hosts:
+            places = ",".join(sorted(f"{host.lower()}:{port}" for host, port in self.hosts))
+        else:
+            places = str(self.options.get("path", ""))
+        return f"redis {self.kind} {places} {self.service} {self.options.get('db', 0)}"
 
     def open(self, timeout: float) -> tuple[Any, list[Any]]:
         """A blocking client, and all that must be closed with `close()`."""
@@ -103,7 +114,7 @@ class Address:
     def failed(self, error: BaseException, timeout: float) -> StoreError:
         """What redis-py says, in our words: what, why, what to do."""
         why = f"{error}".strip().rstrip(".") or type(error).__name__
-        for name in ("password", "sentinel_password", "username"):
+        for name in ("password", "sentinel_password"):
             if secret := self.options.get(name):
                 why = why.replace(str(secret), "***")
         match error:
@@ -138,38 +149,41 @@ def parse_address(url: str) -> Address:
             f"the store's URL begins with {scheme[:40]!r}, which is no Redis. Write redis://host:6379/0, or begin it "
             "with rediss, unix, redis+sentinel or redis+cluster."
         )
+    if found["unix"]:
+        return Address(f"unix://{found['socket']}", "", url, (), options=_options(url, "the socket's URL"))
     scheme, _, kind = found["scheme"].partition("+")
+    if not found["login"] and "@" in (found["query"] or ""):
+        raise PolicyError("the store's URL has a ? before its @. In a password, write ? as %3F.")
     path = unquote(found["path"] or "")
     shown = f"{found['scheme']}://{found['hosts']}{path}"
-    login = f"{found['login']}@" if found["login"] else ""
-    query = f"?{found['query']}" if found["query"] else ""
-    plain = url if scheme == "unix" else f"{scheme}://{login}{found['hosts'].partition(',')[0]}{path}{query}"
-    hosts: tuple[tuple[str, int], ...] = ()
-    if scheme != "unix":
-        hosts = tuple(_host(each, _PORTS.get(kind, 6379), shown) for each in found["hosts"].split(","))
-        if len(hosts) > 1 and not kind:
-            raise PolicyError(
-                f"{shown} names several hosts. Write redis+cluster:// or redis+sentinel:// if that is it."
-            )
+    hosts = tuple(_host(each, _PORTS.get(kind, 6379), shown) for each in found["hosts"].split(","))
+    if len(hosts) > 1 and not kind:
+        raise PolicyError(f"{shown} names several hosts. Write redis+cluster:// or redis+sentinel:// if that is it.")
     service, _, database = path.removeprefix("/").partition("/") if kind == "sentinel" else ("", "", path[1:])
     if kind == "sentinel" and not service:
         raise PolicyError(f"{shown} names no service. Write it after the hosts: redis+sentinel://host:26379/mymaster.")
-    if scheme != "unix" and database and not (database.isascii() and database.isdigit()):
+    if database and not (database.isascii() and database.isdigit()):
         raise PolicyError(f"{shown}: the database {database!r} must be a number. Leave it out to use 0.")
     if kind == "cluster" and database not in ("", "0"):
         raise PolicyError(f"{shown}: a cluster has no database but 0. Leave it out.")
-    try:
-        options = _parse_url(plain)
-    except ValueError as error:
-        raise PolicyError(f"{shown}: {error} See the options of redis-py.") from None
+    login = f"{quote(found['login'], safe=':%')}@" if found["login"] else ""
+    plain = f"{scheme}://{login}{found['hosts'].partition(',')[0]}/{database}?{found['query'] or ''}"
+    options = _options(plain, shown)
     if kind:
-        for name in ("host", "port", "db", "connection_class"):
+        for name in ("host", "port", "connection_class"):
             options.pop(name, None)
-        if database and kind == "sentinel":
-            options["db"] = int(database)
+        if kind == "cluster":
+            options.pop("db", None)
         if scheme == "rediss":
             options["ssl"] = True
     return Address(shown, kind, plain, hosts, service, options)
+
+
+def _options(url: str, shown: str) -> dict[str, Any]:
+    try:
+        return _parse_url(url)
+    except ValueError as error:
+        raise PolicyError(f"{shown}: {error} See the options of redis-py.") from None
 
 
 def _host(text: str, default: int, shown: str) -> tuple[str, int]:

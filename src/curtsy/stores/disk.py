@@ -130,21 +130,14 @@ class DiskCache:
         return page
 
     def _read(self, text: str, key: str, stem: str) -> Page | None:
-        raw = _bytes_of(stem + META)
-        for _ in range(3):
-            entry = _decode(raw)
-            if entry is not None and entry.url_sha256 != key:
-                return None  # another URL with the same 16 digits
-            body = b"" if entry is None else _bytes_of(stem + BODY)
-            if entry is not None and hashlib.sha256(body).hexdigest() == entry.body_sha256:
-                return Page(msgspec.structs.replace(entry, url=text), body)
-            before, raw = raw, _bytes_of(stem + META)
-            if raw == before:
-                break
-            # Somebody has replaced the page between our two reads: look again.
-        _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text, path=stem + BODY)
-        _remove(stem + META, stem + BODY)
-        return None
+        page = _page_at(stem)
+        if page is None:
+            _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text, path=stem + BODY)
+            _remove(stem + META, stem + BODY)
+            return None
+        if page.entry.url_sha256 != key:
+            return None  # another URL with the same 16 digits
+        return Page(msgspec.structs.replace(page.entry, url=text), page.body)
 
     def get_meta(self, url: Url | str) -> Entry | None:
         """All but the body of the page kept for a URL; whether the body is good is not looked at."""
@@ -164,41 +157,37 @@ class DiskCache:
         return None if page is None else page.body
 
     def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL. False if it could not be."""
+        """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
         place = self._find(entry.url)
-        if place is None or place[1] != entry.url_sha256 or self._outage.is_on:
+        if place is None or place[1] != entry.url_sha256:
             return False
         written = without_secrets(entry)
-        if written is None or len(body) > self.max_size // 2:
+        if written is None or len(body) > self.max_size // 2 or not self._write(place[2], body, _encode(written)):
             self.drop(entry.url)
             return False
-        meta = _encode(written)
-        try:
-            _write(place[2], body, meta)
-        except OSError as error:
-            self._outage.begin(error)
-            return False
-        self._outage.end()
-        self._until_scan -= len(body) + len(meta)
         if self._until_scan < 0:
             self._evict(self.max_size, self.max_size * 9 // 10)
         return True
 
     def refresh(self, entry: Entry) -> bool:
         """Renew all but the body after a 304. False if that body is not kept (any more)."""
-        kept = self.get_meta(entry.url)
         place = self._find(entry.url)
+        kept = self.get_meta(entry.url)
         written = without_secrets(entry)
-        if kept is None or place is None or written is None or kept.body_sha256 != entry.body_sha256:
+        if place is None or kept is None or written is None or kept.body_sha256 != entry.body_sha256:
             return False
+        return self._write(place[2], None, _encode(written))
+
+    def _write(self, stem: str, body: bytes | None, meta: bytes) -> bool:
         if self._outage.is_on:
             return False
         try:
-            _write(place[2], None, _encode(written))
+            _write(stem, body, meta)
         except OSError as error:
             self._outage.begin(error)
             return False
         self._outage.end()
+        self._until_scan -= len(meta) + len(body or b"")
         return True
 
     def drop(self, url: Url | str) -> None:
@@ -220,14 +209,17 @@ class DiskCache:
         for kept in self._scan():
             if len(kept.paths) != 2:
                 continue
-            meta, body = kept.paths
-            entry = _entry_at(meta)
-            if entry is not None and _sha256_at(body) == entry.body_sha256:
+            stem = kept.paths[0].removesuffix(META)
+            try:
+                page = _page_at(stem)
+            except OSError:  # gone meanwhile
+                continue
+            if page is not None and stem.endswith(page.entry.url_sha256[:16]):
                 good += 1
             else:
                 damaged += 1
-                _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", path=body)
-                _remove(meta, body)
+                _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", path=stem + BODY)
+                _remove(*kept.paths)
         return Checked(good, damaged)
 
     def gc(self, max_size: int | None = None) -> int:
@@ -261,7 +253,7 @@ class DiskCache:
             _remove(*kept.paths)
         for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
             try:
-                os.rmdir(folder)  # which it is only if it is empty
+                os.rmdir(folder)  # if it is empty
             except OSError:
                 pass
         return sum(kept.size for kept in gone)
@@ -336,11 +328,20 @@ def _bytes_of(path: str) -> bytes:
         return file.read()
 
 
-def _sha256_at(path: str) -> str | None:
-    try:
-        return hashlib.sha256(_bytes_of(path)).hexdigest()
-    except OSError:
-        return None
+def _page_at(stem: str) -> Page | None:
+    """The page that the two files make, checked; None if they make none. Raises OSError if one is missing."""
+    raw = _bytes_of(stem + META)
+    for _ in range(3):
+        entry = _decode(raw)
+        if entry is not None:
+            body = _bytes_of(stem + BODY)
+            if hashlib.sha256(body).hexdigest() == entry.body_sha256:
+                return Page(entry, body)
+        before, raw = raw, _bytes_of(stem + META)
+        if raw == before:
+            break
+        # Somebody has replaced the page between our two reads: look again.
+    return None
 
 
 def _write(stem: str, body: bytes | None, meta: bytes) -> None:
@@ -366,7 +367,7 @@ def _write(stem: str, body: bytes | None, meta: bytes) -> None:
 
 def _create(path: str, data: bytes) -> None:
     """Write a new file that only its owner may read: a page may have been behind a login."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         number = os.open(path, flags, 0o600)
     except FileNotFoundError:

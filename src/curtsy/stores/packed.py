@@ -92,15 +92,16 @@ class PackedCache:
         return None if page is None else page.body
 
     def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL. False if it could not be."""
+        """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
         found = identify(entry.url)
-        if found is None or found[1] != entry.url_sha256 or self._file.outage.is_on:
+        if found is None or found[1] != entry.url_sha256:
             return False
         written = without_secrets(entry)
-        if written is None or len(body) > self.max_size // 2:
+        is_wanted = written is not None and len(body) <= self.max_size // 2 and not self._file.outage.is_on
+        if written is None or not is_wanted or not self._file.do(False, self._put, written, body):
             self.drop(entry.url)
             return False
-        return self._file.do(False, self._put, written, body)
+        return True
 
     def refresh(self, entry: Entry) -> bool:
         """Renew all but the body after a 304. False if that body is not kept (any more)."""

@@ -60,7 +60,7 @@ class PageCache(Protocol):
         ...
 
     def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL. False if it could not be."""
+        """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
         ...
 
     def refresh(self, entry: Entry) -> bool:
@@ -198,7 +198,8 @@ class Outage:
                 f"The cache {self._place} cannot be written: {error}. Pages are fetched without being kept, and it is "
                 f"tried again every {self._rest // SECOND} s. Make room, or give the cache another place."
             )
-        self._until = self._clock.now().at + self._rest
+        if not self.is_on:
+            self._until = self._clock.now().at + self._rest
 
     def end(self) -> None:
         """Note that a write has worked."""

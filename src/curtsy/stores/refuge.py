@@ -110,7 +110,11 @@ class Refuge:
 
     def failed(self, error: StoreError, since: int) -> None:
         """Begin an outage, unless one has begun since the call that failed: `since` is what `outages` was then."""
-        if since != self.outages or self.is_out:
+        if since == self.outages:
+            self._begin(error)
+
+    def _begin(self, error: CurtsyError) -> None:
+        if self.is_out:
             return
         for key, (record, _, _) in self._seen.copy().items():
             with _lock:
@@ -151,8 +155,11 @@ class Refuge:
             return self._memory.update(key, ours)
 
     def read(self, key: str) -> Any:
-        """The record in memory."""
-        return self._memory.read(key)
+        """The record in memory, which answers for the key from then on: it may be this one that cannot be read."""
+        with _lock:
+            if self.is_out:
+                self.bases.setdefault(key, None)
+            return self._memory.read(key)
 
     def keys(self, prefix: str) -> list[str]:
         """The keys in memory."""
@@ -222,8 +229,8 @@ class Refuge:
                         stuck.add(key)
             if not self.is_out:
                 self._returned(moved)
-        except CurtsyError:
-            self.is_out = True
+        except CurtsyError as error:
+            self._begin(error)
         finally:
             self._interval = min(2 * self._interval, LAST_PROBE)
             self._probe_at = self._monotonic() + self._interval

@@ -85,7 +85,7 @@ class Shelter:
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once. An exception of any step comes out after the others are done."""
         refuge = self._refuge
-        if not refuge.is_out and not refuge.bases:
+        if not refuge.is_out and refuge.bases.keys().isdisjoint(key for key, _ in steps):
             since, watched = refuge.outages, [(key, Watched(step)) for key, step in steps]
             try:
                 answers = self._inner.update_many(watched)
@@ -132,7 +132,7 @@ class Shelter:
             return error
 
     def _ask(self, ask: Callable[[Store], Result], otherwise: Callable[[], Result]) -> Result:
-        if not self._refuge.is_out:
+        while not self._refuge.is_out:
             since = self._refuge.outages
             try:
                 return ask(self._inner)
@@ -219,7 +219,7 @@ class AsyncShelter:
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once. An exception of any step comes out after the others are done."""
         refuge = self._refuge
-        if not refuge.is_out and not refuge.bases:
+        if not refuge.is_out and refuge.bases.keys().isdisjoint(key for key, _ in steps):
             since, watched = refuge.outages, [(key, Watched(step)) for key, step in steps]
             try:
                 answers = await self._inner.update_many(watched)
@@ -263,7 +263,7 @@ class AsyncShelter:
         await self._inner.close()
 
     async def _ask(self, ask: Callable[[AsyncStore], Awaitable[Result]], otherwise: Callable[[], Result]) -> Result:
-        if not self._refuge.is_out:
+        while not self._refuge.is_out:
             since = self._refuge.outages
             try:
                 return await ask(self._inner)

@@ -86,6 +86,10 @@ TRUSTED = 10_000_000_000
 DRIFT = 10_000
 """Our clock is taken to be fast by one part in so many: with TRUSTED, the bound is at most a millisecond low."""
 
+PROMPT = SECOND // 20
+"""Microseconds between a step and its script. If it took longer, because the process was held up or the line is slow,
+the step is run again at a fresher time; only then as much is allowed as the timeout lets us."""
+
 LEAST_EXPIRY = 1000
 """Milliseconds: no key goes sooner, and never `PX 0`, which is an error."""
 
@@ -192,7 +196,8 @@ class Swap:
                 op, bid._nonce = "set", os.urandom(8)
                 if self._clock is None:  # a test's clock means nothing to the server's expiry
                     px = expiry(lasts)
-        return name, seen.nonce, now.at, seen.floor, clock, self._lag, bid._nonce, op, px, body
+        lag = self._lag if bid.tries else min(self._lag, PROMPT)
+        return name, seen.nonce, now.at, seen.floor, clock, lag, bid._nonce, op, px, body
 
     def hear(self, bid: Bid, reply: Any) -> bool:
         """Take the script's reply; True if it agreed to the bid, False if it must be asked again."""

@@ -1,0 +1,164 @@
+"""Records to bytes and back, over versions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from curtsy.core.errors import StoreError
+from curtsy.core.host import Host
+from curtsy.core.record import Record
+from curtsy.core.rules import Rules
+from curtsy.stores.codec import KINDS, Codec, DamagedRecord, pack, unpack
+
+
+class Thing1(Record, frozen=True, tag="thing"):
+    """How a record was written long ago."""
+
+    size: int = 0
+
+
+class Thing2(Record, frozen=True, tag="thing"):
+    """A later format: the size has a unit now."""
+
+    format: int = 2
+    current: ClassVar[int] = 2
+    size: str = ""
+
+
+class Thing3(Record, frozen=True, tag="thing"):
+    """Today's: the name comes first."""
+
+    format: int = 3
+    current: ClassVar[int] = 3
+    name: str = ""
+    size: str = ""
+    added: int = 7
+
+
+class Other(Record, frozen=True, tag="other"):
+    """A kind that only a later version knows."""
+
+
+MIGRATIONS: dict[tuple[str, int], Any] = {
+    ("thing", 1): lambda fields: [f"{fields[0]} px", *fields[1:]],
+    ("thing", 2): lambda fields: ["unnamed", *fields],
+}
+today = Codec([Thing3], MIGRATIONS)
+
+hosts = st.builds(
+    Host,
+    boot=st.integers(0, 2**32 - 1),
+    offset=st.integers(-(2**63), 2**64 - 1),
+    recent=st.lists(st.integers(-(2**63), 2**63), max_size=4).map(tuple),
+    overrides=st.lists(st.tuples(st.text(), st.none() | st.floats(allow_nan=False)), max_size=3).map(tuple),
+)
+
+
+@given(hosts | st.builds(Rules, body=st.none() | st.binary(), why=st.text(), valid_until=st.floats(allow_nan=False)))
+def test_a_record_is_unpacked_as_it_was_packed(record: Record) -> None:
+    """B7"""
+    assert unpack(pack(record)) == record
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_that_stores_keep_has_a_tag_and_is_told_apart(kind: type[Record]) -> None:
+    """B7"""
+    assert type(unpack(pack(kind()))) is kind
+
+
+def test_a_fresh_record_is_small() -> None:
+    """L10: of some hundred bytes a host, few are the record's own."""
+    assert len(pack(Host())) < 60
+
+
+def test_an_older_format_is_migrated_step_by_step() -> None:
+    """U16: an upgrade forgets nothing."""
+    oldest = Codec([Thing1]).pack(Thing1(size=5))
+    older = Codec([Thing2], MIGRATIONS).pack(Thing2(size="6 px"))
+
+    assert today.unpack(oldest) == Thing3(name="unnamed", size="5 px")
+    assert today.unpack(older) == Thing3(name="unnamed", size="6 px")
+
+
+def test_fields_that_were_added_at_the_end_take_their_defaults() -> None:
+    """U16"""
+    assert today.unpack(msgspec.msgpack.encode(["thing", 3, "a", "b"])) == Thing3(name="a", size="b", added=7)
+
+
+def test_a_newer_format_is_refused_with_a_clear_word() -> None:
+    """U16: never guessed at, even where its shape would fit."""
+    newer = today.pack(Thing3())
+
+    with pytest.raises(
+        StoreError, match=r"thing record has format 3, but .* up to 1.*later version.*Upgrade curtsy"
+    ) as e:
+        Codec([Thing1]).unpack(newer)
+    assert not isinstance(e.value, DamagedRecord)
+    with pytest.raises(StoreError, match="format 3, but"):
+        Codec([Thing2], MIGRATIONS).unpack(newer)
+
+
+def test_an_unknown_kind_is_refused_with_a_clear_word() -> None:
+    """U16"""
+    with pytest.raises(StoreError, match=r"kind 'other'.*later version.*Upgrade curtsy") as e:
+        today.unpack(Codec([Other]).pack(Other()))
+    assert not isinstance(e.value, DamagedRecord)
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"\x93\xa4host\x00\x00")
+@example(msgspec.msgpack.encode(["host", True, 1]))
+@example(msgspec.msgpack.encode(["host", 1, "not a number"]))
+@example(msgspec.msgpack.encode(["host", 1.0]))
+@example(msgspec.msgpack.encode({"host": 1}))
+@example(b"\xa2\xff\xfe")
+@example(b"\x91" * 100_000)
+@example(b"\xdd\xff\xff\xff\xff")
+def test_garbage_is_a_damaged_record_and_nothing_worse(data: bytes) -> None:
+    """U16"""
+    try:
+        unpack(data)
+    except StoreError:
+        pass
+
+
+@given(hosts, st.data())
+def test_a_record_cut_short_is_damaged(record: Host, data: st.DataObject) -> None:
+    """U16"""
+    packed = pack(record)
+    length = data.draw(st.integers(0, len(packed) - 1))
+
+    with pytest.raises(DamagedRecord):
+        unpack(packed[:length])
+
+
+def test_what_a_migration_cannot_read_is_damaged() -> None:
+    """U16"""
+    with pytest.raises(DamagedRecord, match="thing record of format 1 cannot be read"):
+        today.unpack(msgspec.msgpack.encode(["thing", 1]))
+
+
+def test_what_is_no_known_kind_is_not_packed() -> None:
+    """A mistake of ours shows when it is made, not when the record is read."""
+    with pytest.raises(TypeError, match=r"Thing1 is no known kind of record. Add it to KINDS"):
+        pack(Thing1())
+
+
+def test_a_codec_that_could_not_read_what_it_writes_is_refused() -> None:
+    """The same for kinds and migrations."""
+
+    class Forgetful(Record, frozen=True, tag="forgetful"):
+        current: ClassVar[int] = 2
+
+    with pytest.raises(TypeError, match=r"Forgetful\.format is 1 by default but current is 2"):
+        Codec([Forgetful])
+    with pytest.raises(TypeError, match="no migration from format 1"):
+        Codec([Thing2])
+    with pytest.raises(TypeError, match="share a tag"):
+        Codec([Thing1, Thing2], MIGRATIONS)

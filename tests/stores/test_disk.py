@@ -1,0 +1,199 @@
+"""The cache in files: how it looks on the disk, and what it makes of what it finds there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.message import SECOND
+from curtsy.stores.disk import DiskCache, folder_name
+from curtsy.stores.pages import Checked
+from tests.support.pages import fill, page, url_of
+
+URL = "https://example.org/a"
+HASH = hashlib.sha256(URL.encode()).hexdigest()
+
+
+def names(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_a_page_is_two_files_in_a_folder_of_its_host(tmp_path: Path) -> None:
+    """N6"""
+    DiskCache(tmp_path).put(*page(URL, b"<p>hello"))
+
+    assert names(tmp_path) == [f"example.org/{HASH[:16]}.html", f"example.org/{HASH[:16]}.meta.json"]
+    assert (tmp_path / "example.org" / f"{HASH[:16]}.html").read_bytes() == b"<p>hello"
+
+
+def test_the_user_can_name_collection_and_document(tmp_path: Path) -> None:
+    """N6"""
+    cache = DiskCache(tmp_path, collection="handbook", document="chapter 1")
+
+    cache.put(*page(URL))
+
+    folder = tmp_path / "handbook" / folder_name("chapter 1")
+    assert names(folder) == [f"{HASH[:16]}.html", f"{HASH[:16]}.meta.json"]
+    assert cache.get(URL) is not None
+    assert DiskCache(tmp_path, collection="handbook").get(URL) is None
+    assert len(list(DiskCache(tmp_path).entries())) == 1
+
+
+def test_the_meta_file_can_be_read_by_people_and_programs(tmp_path: Path) -> None:
+    """N6"""
+    headers = [("ETag", '"1"'), ("Content-Type", "text/html"), ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")]
+    DiskCache(tmp_path).put(*page(URL, b"hello", headers=headers))
+
+    text = (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").read_text()
+    meta = json.loads(text)
+
+    assert meta["url"] == URL
+    assert meta["urlSha256"] == HASH
+    assert meta["bodySha256"] == hashlib.sha256(b"hello").hexdigest()
+    assert meta["etag"] == '"1"'
+    assert meta["lastModified"] == "Sun, 06 Nov 1994 08:49:37 GMT"
+    assert meta["fetchedAt"] == "2027-01-15T08:00:00.000Z"
+    assert meta["status"] == 200
+    assert "Content-Type: text/html" in meta["headers"]
+    assert text.count("\n") > 15
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", ".", "", "../../etc", "a/b", "a\\b", "C:", "con", "NUL.txt", "a.", " a", "\0", "ü", "x" * 5000, ".git"],
+)
+def test_no_name_that_a_user_gives_leads_elsewhere(tmp_path: Path, name: str) -> None:
+    """F63"""
+    cache = DiskCache(tmp_path / "cache", collection=name, document=name)
+
+    assert cache.put(*page(URL))
+
+    (body,) = tmp_path.rglob("*.html")
+    assert body.relative_to(tmp_path).parts[0] == "cache"
+    assert len(body.relative_to(tmp_path).parts) == 4
+    assert cache.get(URL) is not None
+
+
+def test_names_that_differ_give_folders_that_differ() -> None:
+    """F63"""
+    given = ["a", "a.", "a b", "a_b", "a/b", "", ".", "..", "_", "x" * 200, "x" * 201, "con", "_con", "é", "e"]
+
+    assert len({folder_name(name).lower() for name in given}) == len(given)
+
+
+def test_another_page_under_the_same_sixteen_digits_is_a_miss_and_is_replaced(tmp_path: Path) -> None:
+    """N6, F63: as if the two hashes began alike"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page("https://example.org/b", b"of b"))
+    other = hashlib.sha256(b"https://example.org/b").hexdigest()[:16]
+    for ending in (".html", ".meta.json"):
+        (tmp_path / "example.org" / (other + ending)).rename(tmp_path / "example.org" / (HASH[:16] + ending))
+
+    assert cache.get(URL) is None
+    assert cache.get_meta(URL) is None
+    assert cache.put(*page(URL, b"of a"))
+    assert cache.get_content(URL) == b"of a"
+
+
+@pytest.mark.parametrize("missing", [".html", ".meta.json"])
+def test_half_a_page_is_a_miss_and_heals(tmp_path: Path, missing: str) -> None:
+    """N7: what a writer that is killed between its two files leaves"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    (tmp_path / "example.org" / (HASH[:16] + missing)).unlink()
+
+    assert cache.get(URL) is None
+    assert list(cache.entries()) == []
+    assert cache.verify() == Checked(0, 0)
+    assert cache.put(*page(URL))
+    assert cache.get_content(URL) == b"hello"
+
+
+def test_an_old_meta_file_beside_a_new_body_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """N7"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    (tmp_path / "example.org" / f"{HASH[:16]}.html").write_bytes(b"something else")
+
+    assert cache.get(URL) is None
+    assert names(tmp_path) == []
+    assert "damaged" in caplog.text
+
+
+def test_a_page_in_memory_is_read_anew_when_its_meta_file_changes(tmp_path: Path) -> None:
+    """N7"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    cache.get(URL)
+    meta = tmp_path / "example.org" / f"{HASH[:16]}.meta.json"
+    meta.write_bytes(meta.read_bytes().replace(b'"status": 200', b'"status": 404'))
+
+    assert cache.get(URL) is None
+
+
+def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+    """N7"""
+    clock = FakeClock(epoch=time.time())
+    cache = DiskCache(tmp_path, clock=clock)
+    cache.put(*page(URL))
+    folder = tmp_path / "example.org"
+    left = [f"{HASH[:16]}.99-ab-1.html.part", "0123456789abcdef.html", "fedcba9876543210.meta.json"]
+    for name in left:
+        (folder / name).write_bytes(b"half")
+    (folder / "notes.txt").write_text("not ours")
+    (tmp_path / "0123456789abcdef.txt").write_text("not ours")
+
+    cache.gc()
+    assert set(left) <= {path.name for path in folder.iterdir()}
+
+    clock.advance(4000)
+    cache.gc()
+    assert len(names(tmp_path)) == 4
+    assert (folder / "notes.txt").exists()
+    assert cache.get(URL) is not None
+
+
+def test_no_file_is_left_open_or_half_written(tmp_path: Path) -> None:
+    """N7"""
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    cache = DiskCache(tmp_path)
+    fill(cache, range(20))
+    for number in range(20):
+        cache.get(url_of(number))
+
+    assert not [name for name in names(tmp_path) if name.endswith(".part")]
+    assert len(names(tmp_path)) == 40
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_last_use_is_noted_once_an_hour(tmp_path: Path) -> None:
+    """N6"""
+    clock = FakeClock(epoch=time.time())
+    cache = DiskCache(tmp_path, clock=clock)
+    cache.put(*page(URL))
+    meta = tmp_path / "example.org" / f"{HASH[:16]}.meta.json"
+    written = meta.stat().st_mtime_ns
+
+    cache.get(URL)
+    early = meta.stat().st_atime
+    clock.advance(7200)
+    cache.get(URL)
+
+    assert early < clock.now().epoch / SECOND - 3600
+    assert abs(meta.stat().st_atime - clock.now().epoch / SECOND) < 2
+    assert meta.stat().st_mtime_ns == written
+
+
+def test_many_short_lived_programs_keep_the_limit_between_them(tmp_path: Path) -> None:
+    """N6: none of them writes enough to look at the size for that alone"""
+    for number in range(200):
+        DiskCache(tmp_path, max_size=400_000).put(*page(url_of(number), bytes(4000)))
+
+    assert DiskCache(tmp_path).size < 600_000

@@ -1,0 +1,136 @@
+"""Stores by URL."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from curtsy.core.errors import PolicyError
+from curtsy.stores import open_async_store, open_store
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.shelter import AsyncShelter, Shelter
+from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from tests.stores.steps import count
+
+
+def test_memory_is_this_process_alone() -> None:
+    """B7"""
+    assert isinstance(open_store("memory:"), MemoryStore)
+    assert isinstance(open_async_store("memory:"), AsyncMemoryStore)
+    assert open_store("memory:").identity != open_store("memory:").identity
+
+
+def test_three_slashes_are_a_relative_file_and_four_an_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7"""
+    monkeypatch.chdir(tmp_path)
+    stores = [open_store("sqlite:///state.sqlite", shelter=False), open_store(f"sqlite:///{tmp_path}/state.sqlite")]
+
+    assert isinstance(stores[0], SQLiteStore)
+    assert isinstance(stores[1], Shelter)
+    assert stores[0].update("a", count) == 1
+    assert stores[1].update("a", count) == 2
+    assert (tmp_path / "state.sqlite").exists()
+    for store in stores:
+        store.close()
+
+
+async def test_tasks_have_the_same_urls(tmp_path: Path) -> None:
+    """B7"""
+    bare = open_async_store(f"sqlite:///{tmp_path}/state.sqlite", shelter=False)
+    sheltered = open_async_store(f"sqlite:///{tmp_path}/state.sqlite")
+
+    assert isinstance(bare, AsyncSQLiteStore)
+    assert isinstance(sheltered, AsyncShelter)
+    assert await bare.update("a", count) == 1
+    assert await sheltered.update("a", count) == 2
+    await bare.close()
+    await sheltered.close()
+
+
+async def test_redis_urls_open_redis_stores_without_connecting() -> None:
+    """B7"""
+    for url in ("redis://127.0.0.1:1/0", "rediss://127.0.0.1:1", "unix:///nowhere.sock", "redis+cluster://127.0.0.1:1"):
+        store, tasks = open_store(url, shelter=False), open_async_store(url, shelter=False)
+
+        assert isinstance(store, RedisStore)
+        assert isinstance(tasks, AsyncRedisStore)
+        store.close()
+        await tasks.close()
+
+
+def test_without_a_url_it_is_a_file_in_the_users_state_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B7"""
+    monkeypatch.delenv("CURTSY_STORE", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    store = open_store()
+    store.update("a", count)
+    store.close()
+
+    [found] = tmp_path.rglob("state.sqlite")
+    assert found.parent.name == "curtsy"
+
+
+def test_the_environment_names_the_store_of_those_who_give_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C7"""
+    monkeypatch.setenv("CURTSY_STORE", "memory:")
+
+    assert isinstance(open_store(), MemoryStore)
+    store = open_store(f"sqlite:///{tmp_path}/state.sqlite", shelter=False)
+    assert isinstance(store, SQLiteStore)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://host", r"'mysql://host' must begin with one of memory:, sqlite:, redis:"),
+        ("reddis://host", r"Did you mean redis:\?"),
+        ("sqllite:///x", r"Did you mean sqlite:\?"),
+        ("state.sqlite", r"For a file, write sqlite:///state.sqlite\."),
+        ("/var/state.sqlite", r"For a file, write sqlite:////var/state.sqlite\."),
+        ("sqlite://state.sqlite", r"must name a file after three slashes. Write sqlite:///state.sqlite"),
+        ("sqlite:", "after three slashes"),
+        ("sqlite:///", "after three slashes"),
+        ("", "must begin with one of"),
+    ],
+)
+def test_a_url_that_is_none_of_ours_is_an_error_that_shows_the_right_form(url: str, said: str) -> None:
+    """U9"""
+    with pytest.raises(PolicyError, match=said):
+        open_store(url)
+    with pytest.raises(PolicyError, match=said):
+        open_async_store(url)
+
+
+@pytest.mark.parametrize("url", ["rediz://user:geheim@host/0", "x://:ge@geheim@host", "y://host?password=geheim"])
+def test_a_password_in_a_url_is_never_shown(url: str) -> None:
+    """F62"""
+    with pytest.raises(PolicyError) as caught:
+        open_store(url)
+
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_missing_redis_library_is_an_error_that_says_how_to_install_it(tmp_path: Path) -> None:
+    """U9"""
+    (tmp_path / "redis").mkdir()
+    (tmp_path / "redis" / "__init__.py").write_text("raise ImportError('No module named redis')")
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import curtsy.stores as s; s.open_store('redis://host')"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=20, env={**os.environ}
+    )
+
+    assert 'pip install "curtsy[redis]"' in done.stderr.splitlines()[-1]

@@ -1,0 +1,276 @@
+"""The cache in one file: what happens when that file is damaged, replaced, or somebody else's."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.stores.packed import BATCH, PackedCache
+from curtsy.stores.pages import Checked
+from tests.support.pages import body_of, fill, page, url_of, writer
+
+URL = "https://example.org/a"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "pages.db"
+
+
+@pytest.fixture
+def cache(path: Path) -> Iterator[PackedCache]:
+    cache = PackedCache(path)
+    yield cache
+    cache.close()
+
+
+def asides(path: Path) -> list[Path]:
+    return sorted(path.parent.glob("pages.db.damaged-*"))
+
+
+def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
+    cache: PackedCache, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    cache.close()
+    path.write_bytes(b"no database at all " * 1000)
+    again = PackedCache(path, clock=FakeClock(epoch=1_800_000_000))
+
+    assert again.get(URL) is None
+    assert again.put(*page(URL))
+    assert again.get_content(URL) == b"hello"
+    again.close()
+
+    assert [aside.name for aside in asides(path)] == ["pages.db.damaged-1800000000"]
+    assert asides(path)[0].read_bytes().startswith(b"no database")
+    assert "put aside" in caplog.text
+
+
+def test_only_the_last_damaged_file_is_held(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    clock = FakeClock()
+    for number in range(3):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"damage %d " % number * 1000)
+        clock.advance(10)
+        again = PackedCache(path, clock=clock)
+        assert again.get(URL) is None
+        again.put(*page(URL))
+        again.close()
+
+    assert len(asides(path)) == 1
+    assert asides(path)[0].read_bytes().startswith(b"damage 2")
+
+
+def test_a_file_that_is_damaged_while_two_have_it_open_is_put_aside_once(cache: PackedCache, path: Path) -> None:
+    """U16, F42"""
+    other = PackedCache(path, memory=0)
+    fill(cache, range(50))
+    cache.close()
+    ours = PackedCache(path, memory=0)
+    assert ours.get(url_of(1)) is not None
+    assert other.get(url_of(1)) is not None
+    with path.open("r+b") as file:
+        size = path.stat().st_size
+        file.seek(4096)
+        file.write(random.Random(1).randbytes(size - 4096))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA user_version = 7")  # so that what they hold of the file in memory is read anew
+
+    assert ours.get(url_of(0)) is None
+    fill(ours, range(50))
+
+    for number in range(50):
+        assert ours.get_content(url_of(number)) == body_of(number)
+        assert other.get_content(url_of(number)) == body_of(number)
+    assert len([aside for aside in asides(path) if aside.name[-1].isdigit()]) == 1
+    ours.close()
+    other.close()
+
+
+def test_a_file_that_is_removed_while_open_is_begun_anew(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    for each in path.parent.iterdir():
+        each.unlink()
+
+    assert cache.get(URL) is None
+    assert cache.put(*page(URL))
+    assert cache.get_content(URL) == b"hello"
+    assert path.exists()
+
+
+def test_the_database_of_another_program_is_left_alone(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """U16"""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE pages (precious TEXT)")
+        db.commit()
+    before = path.read_bytes()
+    cache = PackedCache(path)
+
+    assert not cache.put(*page(URL))
+    assert cache.get(URL) is None
+    cache.close()
+
+    assert path.read_bytes()[100:] == before[100:]
+    assert asides(path) == []
+    assert "another program" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["qages", "bod\udce9es"])
+def test_a_table_whose_name_is_damaged_is_damage(
+    cache: PackedCache, path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    cache.close()
+    old = b"pages" if name == "qages" else b"bodies"
+    path.write_bytes(
+        path.read_bytes().replace(b"table" + old + old, b"table" + name.encode("utf-8", "surrogateescape") + old)
+    )
+    again = PackedCache(path)
+
+    assert again.get(URL) is None
+    assert again.put(*page(URL))
+    again.close()
+    assert len(asides(path)) == 1
+
+
+def test_what_looks_like_a_full_disk_after_a_rest_though_there_is_room_is_damage(
+    cache: PackedCache, path: Path
+) -> None:
+    """U16"""
+    noise = random.Random(1).randbytes(20_000)
+    cache.put(*page(URL, noise))
+    cache.close()
+    data = bytearray(path.read_bytes())
+    start = data.index(noise[:100])
+    here = next(size for size in range(100, 4096) if data[start : start + size] != noise[:size]) - 1
+    data[start + here : start + here + 4] = b"\x4d\x6a\x6a\xbb"  # where the body goes on: far beyond the end
+    path.write_bytes(data)
+    clock = FakeClock()
+    again = PackedCache(path, clock=clock)
+
+    while again.put(*page(url_of(len(list(again.entries()))), noise)):  # until its place in the tree is needed
+        pass
+    if not asides(path):  # else this version of SQLite has seen at once what it is
+        clock.advance(61)
+        assert not again.put(*page(url_of(100), noise))
+    assert len(asides(path)) == 1
+    assert again.put(*page(url_of(100), noise))
+    assert again.get_content(url_of(100)) == noise
+    again.close()
+
+
+def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: PackedCache, path: Path) -> None:
+    """F63: as if the two hashes began alike"""
+    cache.put(*page("https://example.org/b", b"of b"))
+    number = int.from_bytes(bytes.fromhex(page(URL)[0].url_sha256[:16]), "big", signed=True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE pages SET id = ?", (number,))
+        db.execute("UPDATE bodies SET id = ?", (number,))
+
+    assert cache.get(URL) is None
+    assert cache.get_meta(URL) is None
+    assert cache.put(*page(URL, b"of a"))
+    assert cache.get_content(URL) == b"of a"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE bodies SET body = zeroblob(100)",
+        "UPDATE bodies SET body = 'text'",
+        "UPDATE bodies SET body = x'28b52ffda0ffffff7f010000'",  # a frame that says it holds 2 GiB
+        "DELETE FROM bodies",
+        "UPDATE pages SET meta = zeroblob(20)",
+        "UPDATE pages SET meta = 5",
+        "UPDATE pages SET meta = 'text'",
+        "UPDATE pages SET used = 'text'",
+    ],
+)
+def test_a_damaged_row_is_a_miss_and_nothing_worse(cache: PackedCache, path: Path, change: str) -> None:
+    """N7, U16"""
+    cache.put(*page(URL, body_of(1)))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(change)
+
+    assert cache.get_content(URL) in (None, body_of(1))
+    assert cache.put(*page(URL, body_of(1)))
+    assert cache.get_content(URL) == body_of(1)
+    assert cache.verify() == Checked(1, 0)
+    assert asides(path) == []
+
+
+def test_bodies_are_compressed_unless_that_is_no_gain(cache: PackedCache, path: Path) -> None:
+    """N6"""
+    noise = random.Random(1).randbytes(5000)
+    cache.put(*page(url_of(0), b"the same again, and " * 5000))
+    cache.put(*page(url_of(1), noise))
+    cache.put(*page(url_of(2), b""))
+
+    with closing(sqlite3.connect(path)) as db:
+        sizes = sorted(size for (size,) in db.execute("SELECT length(body) FROM bodies"))
+
+    assert sizes[0] == 0
+    assert sizes[1] < 200
+    assert sizes[2] == 5000
+    assert [cache.get_content(url_of(number)) for number in range(3)] == [b"the same again, and " * 5000, noise, b""]
+
+
+def test_the_last_use_is_written_in_batches_and_in_the_end(path: Path) -> None:
+    """N6"""
+    clock = FakeClock()
+    cache = PackedCache(path, clock=clock)
+    fill(cache, range(BATCH + 5))
+    clock.advance(7200)
+
+    def noted() -> int:
+        with closing(sqlite3.connect(path)) as db:
+            return int(
+                db.execute("SELECT count(*) FROM pages WHERE used > (SELECT min(used) FROM pages)").fetchone()[0]
+            )
+
+    for number in range(BATCH - 1):
+        cache.get(url_of(number))
+    assert noted() == 0
+    cache.get(url_of(BATCH - 1))
+    assert noted() == BATCH
+    cache.get(url_of(BATCH))
+    cache.close()
+    assert noted() == BATCH + 1
+
+
+def test_no_writer_waits_long_for_another(path: Path) -> None:
+    """N7: every page of four busy writers is kept"""
+    writers = [writer("packed", path.parent, 1000 * number, 60, 1) for number in range(4)]
+    for each in writers:
+        each.communicate(timeout=30)
+
+    cache = PackedCache(path)
+    there = sum(cache.get(url_of(1000 * number + each)) is not None for number in range(4) for each in range(60))
+    cache.close()
+    assert there == 240
+
+
+def test_a_journal_left_by_a_killed_writer_is_used(path: Path) -> None:
+    """N7, F37"""
+    killed = writer("packed", path.parent, 0, 1000, 1)
+    assert killed.stdout is not None
+    killed.stdout.read(40)
+    killed.kill()
+    killed.communicate()
+    assert path.with_name("pages.db-wal").exists()
+
+    cache = PackedCache(path)
+
+    assert [cache.get_content(url_of(number)) for number in range(40)] == [body_of(number) for number in range(40)]
+    cache.close()

@@ -1,0 +1,857 @@
+"""What only Redis does: one round trip, guesses that are checked, the server's time, and the ways in which it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.host import Host, fresh
+from curtsy.core.message import SECOND, Now
+from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.server import Server
+from curtsy.stores.swap import expiry
+from tests.stores.places import OnServer
+from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
+from tests.stores.worker import Worker, run
+from tests.support.redis_server import RedisServer, redis_available
+
+ROOT = Path(__file__).parents[2]
+SLOW = 10.0
+"""Seconds of patience with a busy machine, where the test is not about patience."""
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as started:
+        yield started
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    opened = RedisStore(server.url, timeout=SLOW)
+    yield opened
+    opened.close()
+
+
+GAP = SECOND // 4
+
+
+def keep_apart(record: Host | None, now: Now) -> tuple[Host | None, bool]:
+    """A gap between two departures; answers whether one may leave."""
+    if record is not None and now.at - record.sent_at < GAP:
+        return record, False
+    return msgspec.structs.replace(record or Host(), sent_at=now.at), True
+
+
+# One round trip.
+
+
+def test_the_usual_update_is_one_round_trip_whether_it_writes_or_not(server: RedisServer, store: RedisStore) -> None:
+    """Design, section 3"""
+    store.update("host:a", count)
+    server.command("CONFIG RESETSTAT")
+
+    for _ in range(10):
+        store.update("host:a", count)
+    for _ in range(10):
+        store.update("host:a", keep)
+
+    calls = server.calls()
+    assert calls["evalsha"] == 20
+    assert calls["set"] == 10  # what a script calls is counted too
+    assert "eval" not in calls
+
+
+def test_a_key_that_was_never_seen_is_one_round_trip_if_nothing_is_there(
+    server: RedisServer, store: RedisStore
+) -> None:
+    """Design, section 3"""
+    store.now()
+    server.command("CONFIG RESETSTAT")
+
+    store.update("host:new", count)
+
+    assert server.calls()["evalsha"] == 1
+
+
+def test_many_updates_are_one_pipeline(server: RedisServer, store: RedisStore) -> None:
+    """Design, section 3"""
+    store.now()
+    before = server.command("INFO", "stats")["total_reads_processed"]
+
+    store.update_many([(f"host:{number}", count) for number in range(50)])
+
+    # The server reads a pipeline in one or two goes, and our own question in a few.
+    assert server.command("INFO", "stats")["total_reads_processed"] - before < 15
+
+
+async def test_what_tasks_ask_in_one_tick_is_one_pipeline(server: RedisServer) -> None:
+    """Design, section 3"""
+    store = AsyncRedisStore(server.url, timeout=SLOW)
+    await store.now()
+    before = server.command("INFO", "stats")["total_reads_processed"]
+
+    await asyncio.gather(*(store.update(f"host:{number}", count) for number in range(50)))
+
+    assert server.command("INFO", "stats")["total_reads_processed"] - before < 15
+    await store.close()
+
+
+async def test_updates_of_one_key_in_one_tick_go_one_after_the_other(server: RedisServer) -> None:
+    """B4"""
+    store = AsyncRedisStore(server.url, timeout=SLOW)
+
+    answers = await asyncio.gather(*(store.update("host:a", count) for _ in range(20)))
+
+    assert answers == list(range(1, 21))
+    assert (await store.read("host:a")).requests == 20
+    await store.close()
+
+
+# Guesses are checked.
+
+
+def test_an_answer_that_changes_nothing_is_given_on_the_present_record(server: RedisServer, store: RedisStore) -> None:
+    """B4: a refusal on what another process has changed since would be wrong."""
+    store.update("host:a", count)
+    with_another = RedisStore(server.url, timeout=SLOW)
+    for _ in range(4):
+        with_another.update("host:a", count)
+
+    assert store.update("host:a", keep) == 5
+    with_another.forget("host:a")
+    assert store.update("host:a", keep) == 0
+    with_another.close()
+
+
+def test_a_step_raises_only_over_the_present_record(server: RedisServer, store: RedisStore) -> None:
+    """B4"""
+
+    def only_once(record: Host | None, now: Now) -> tuple[Host, None]:
+        if record is not None:
+            raise Refusal("there is one already")
+        return Host(), None
+
+    store.update("host:a", only_once)
+    with_another = RedisStore(server.url, timeout=SLOW)
+    with_another.forget("host:a")
+
+    store.update("host:a", only_once)
+
+    with pytest.raises(Refusal):
+        store.update("host:a", only_once)
+    with_another.close()
+
+
+def test_a_key_that_was_removed_and_made_again_is_not_taken_for_the_old_one(
+    server: RedisServer, store: RedisStore
+) -> None:
+    """B4: not even by a clock that stands still."""
+    clock = FakeClock()
+    one, other = (RedisStore(server.url, clock=clock, timeout=SLOW) for _ in range(2))
+    one.update("host:a", count)
+    other.forget("host:a")
+    other.update_many([("host:a", count), ("host:a", count)])
+
+    assert one.update("host:a", count) == 3
+    one.close()
+    other.close()
+
+
+def test_no_update_is_lost_among_processes_that_race_for_one_key(server: RedisServer, store: RedisStore) -> None:
+    """B4"""
+    said = run([Worker("one", 150, OnServer(server.url, "curtsy:")) for _ in range(4)])
+
+    numbers = sorted(int(line) for lines in said for line in lines)
+    assert numbers == list(range(1, 601))
+    assert store.read("host:one").requests == 600
+
+
+def test_no_update_is_lost_among_threads_and_tasks_of_one_process(server: RedisServer, store: RedisStore) -> None:
+    """L9"""
+    other = AsyncRedisStore(server.url, timeout=SLOW)
+
+    async def tasks() -> None:
+        await asyncio.gather(*(other.update("host:a", count) for _ in range(100)))
+        await other.close()
+
+    threads = [threading.Thread(target=lambda: [store.update("host:a", count) for _ in range(50)]) for _ in range(4)]
+    threads.append(threading.Thread(target=lambda: asyncio.run(tasks())))
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert store.read("host:a").requests == 300
+
+
+def test_a_write_whose_reply_was_lost_is_not_made_twice(server: RedisServer) -> None:
+    """B4: the connection breaks between the server's write and its reply."""
+    with Cutting(server.port) as way:
+        store = RedisStore(f"redis://127.0.0.1:{way.port}/0", timeout=SLOW)
+        store.update("host:a", count)
+        way.cut_after_next_request()
+
+        assert store.update("host:a", count) == 2
+
+        assert way.cuts == 1
+        assert store.read("host:a").requests == 2
+        store.close()
+
+
+class Cutting:
+    """A way to the server that can break between a request and its reply."""
+
+    def __init__(self, port: int) -> None:
+        self._server = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.cuts = 0
+        self._is_to_cut = False
+
+    def __enter__(self) -> Cutting:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+
+    def cut_after_next_request(self) -> None:
+        self._is_to_cut = True
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._server))
+            threading.Thread(target=self._carry, args=(near, far), daemon=True).start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        """Requests and replies take turns here, as one connection of a blocking client does."""
+        with near, far:
+            while request := near.recv(65536):
+                far.sendall(request)
+                reply = far.recv(65536)
+                if self._is_to_cut:
+                    self._is_to_cut = False
+                    self.cuts += 1
+                    return
+                near.sendall(reply)
+
+
+# Time.
+
+
+def test_now_is_the_servers_time_and_never_ahead_of_it(server: RedisServer, store: RedisStore) -> None:
+    """Design, section 3: a step runs on a lower bound of the server's time."""
+    for _ in range(20):
+        before = _server_time(server)
+        now = store.update("host:a", stamp)
+        after = _server_time(server)
+
+        assert now.at == now.epoch
+        assert now.boot == 0
+        assert before - 100_000 < now.at <= after
+
+
+def test_a_step_that_was_held_up_on_its_way_runs_again_at_a_fresher_time(
+    server: RedisServer, store: RedisStore
+) -> None:
+    """P1: else the moment that is written down would lie before the real one, and the next gap would be short."""
+    store.update("host:a", stamp)
+    presents: list[int] = []
+
+    def be_held_up(record: Host | None, now: Now) -> tuple[Host, None]:
+        presents.append(now.at)
+        if len(presents) == 1:
+            time.sleep(0.1)
+        return stamp(record, now)[0], None
+
+    store.update("host:a", be_held_up)
+
+    assert len(presents) >= 2
+    assert store.read("host:a").sent_at == presents[-1] >= presents[0] + SECOND // 10
+
+
+def test_a_clock_set_back_neither_stops_nor_turns_the_time_of_a_key(server: RedisServer) -> None:
+    """Store contract; B6"""
+    clock = FakeClock()
+    store, other = (RedisStore(server.url, clock=clock, timeout=SLOW) for _ in range(2))
+    first = store.update("host:a", stamp)
+    clock.advance(10)
+    looked: Now = store.update("host:a", lambda record, now: (record, now))
+
+    clock.set_back(3600)
+    back = store.update("host:a", lambda record, now: (record, now))
+    clock.advance(5)
+    later = other.update("host:a", lambda record, now: (record, now))
+    latest = store.update("host:a", stamp)
+
+    assert looked.at == first.at + 10 * SECOND
+    assert back.at == looked.at
+    assert later.at == latest.at == looked.at + 5 * SECOND
+    assert latest.epoch == first.epoch - 3585 * SECOND
+    store.close()
+    other.close()
+
+
+def test_time_of_a_missing_key_does_not_run_backwards_either(server: RedisServer) -> None:
+    """Store contract"""
+    clock = FakeClock()
+    store = RedisStore(server.url, clock=clock, timeout=SLOW)
+    first: Now = store.update("host:a", lambda record, now: (record, now))
+    clock.set_back(3600)
+
+    second: Now = store.update("host:a", lambda record, now: (record, now))
+    written = store.update("host:a", stamp)
+    clock.advance(1)
+    last = store.update("host:a", stamp)
+
+    assert second.at == written.at == first.at
+    assert last.at == first.at + SECOND
+    store.close()
+
+
+_SKEWED = """
+import json, sys, time
+url, offset, until = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+real_time, real_time_ns = time.time, time.time_ns
+# What a wrong clock does: everything that asks this machine for the time of day hears it.
+time.time = lambda: real_time() + offset
+time.time_ns = lambda: real_time_ns() + int(offset * 1e9)
+from curtsy.stores.redis import RedisStore
+from tests.stores.test_redis import keep_apart, stamp
+
+store = RedisStore(url, timeout=10.0)
+gone = []
+while len(gone) < 2 and store.now().at < until:
+    def step(record, now):
+        changed, went = keep_apart(record, now)
+        return changed, (went, now.at)
+    went, at = store.update("host:a", step)
+    if went:
+        gone.append(at)
+print(json.dumps([gone, store.update(f"host:{offset}", stamp).epoch]))
+"""
+
+
+def test_processes_whose_clocks_are_90_seconds_off_agree_on_the_servers(server: RedisServer) -> None:
+    """F53; the clock of the process itself is shifted, for the machine's cannot be."""
+    start = _server_time(server)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _SKEWED, server.url, offset, str(start + 20 * SECOND)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for offset in ("90", "-90")
+    ]
+
+    said = [json.loads(process.communicate(timeout=40)[0]) for process in processes]
+
+    end = _server_time(server)
+    departures = sorted(at for gone, _ in said for at in gone)
+    assert len(departures) >= 3
+    assert all(late - early >= GAP for early, late in itertools.pairwise(departures))
+    assert all(start <= epoch <= end for _, epoch in said)
+
+
+def _server_time(server: RedisServer) -> int:
+    seconds, microseconds = server.command("TIME")
+    return int(seconds) * SECOND + int(microseconds)
+
+
+# Failures.
+
+
+def test_a_server_that_hangs_is_an_error_within_the_timeout(server: RedisServer) -> None:
+    """F55"""
+    store = RedisStore(server.url, timeout=0.5)
+    store.update("host:a", count)
+    server.pause()
+
+    start = time.monotonic()
+    with pytest.raises(StoreError, match=r"does not answer within 0\.5 s"):
+        store.update("host:a", count)
+
+    assert time.monotonic() - start < 1.5
+    server.resume()
+    store.close()
+
+
+async def test_a_server_that_hangs_is_an_error_for_all_tasks_within_the_timeout(server: RedisServer) -> None:
+    """F55: also for those who wait for an update of the same key."""
+    store = AsyncRedisStore(server.url, timeout=0.5)
+    await store.update("host:a", count)
+    server.pause()
+
+    start = time.monotonic()
+    asked = [asyncio.ensure_future(store.update(key, count)) for key in ("host:a", "host:b")]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    asked += [asyncio.ensure_future(store.update("host:a", count)) for _ in range(5)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert all(isinstance(answer, StoreError) for answer in answers)
+    assert time.monotonic() - start < 1.5
+    server.resume()
+    assert await store.update("host:b", count) == 1
+    await store.close()
+
+
+def test_a_write_that_was_given_up_is_not_made_later(server: RedisServer) -> None:
+    """F55: the server finds it among its input when it wakes up, and refuses it for its age."""
+    store = RedisStore(server.url, timeout=0.5)
+    store.update("host:a", count)
+    server.command("CONFIG RESETSTAT")
+    server.pause()
+
+    with pytest.raises(StoreError):
+        store.update("host:a", count)
+    server.resume()
+
+    calls = server.calls()
+    assert calls["evalsha"] == 1  # it came
+    assert "set" not in calls  # and was refused
+    assert store.update("host:a", count) == 2
+    store.close()
+
+
+def test_a_server_that_is_gone_is_an_error_and_the_next_call_finds_it_again(server: RedisServer) -> None:
+    """B8"""
+    store = RedisStore(server.url, timeout=1)
+    store.update("host:a", count)
+
+    server.stop()
+    with pytest.raises(
+        StoreError, match=rf"redis://127\.0\.0\.1:{server.port}/0 cannot be reached: .*Start the server"
+    ):
+        store.update("host:a", count)
+
+    server.start()
+    assert store.update("host:a", count) == 1  # it kept nothing
+    store.close()
+
+
+async def test_a_restarted_server_is_found_again_by_tasks(server: RedisServer) -> None:
+    """B8"""
+    store = AsyncRedisStore(server.url, timeout=5)
+    await store.update("host:a", count)
+
+    server.restart()
+
+    assert await store.update("host:a", count) == 1
+    await store.close()
+
+
+def test_a_flush_in_the_middle_is_a_fresh_start(server: RedisServer, store: RedisStore) -> None:
+    """Issue 2, point 5"""
+    store.update("host:a", count)
+
+    server.flush()
+
+    assert store.update("host:a", count) == 1
+    assert store.update("host:a", count) == 2
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_script_that_the_server_has_lost_is_sent_again(server: RedisServer, store: RedisStore, many: bool) -> None:
+    """F59"""
+    steps = [(f"host:{number}", count) for number in range(3 if many else 1)]
+    store.update_many(steps)
+
+    server.command("SCRIPT FLUSH")
+
+    assert store.update_many(steps) == [2] * len(steps)
+
+
+async def test_a_script_that_the_server_has_lost_is_sent_again_by_tasks(server: RedisServer) -> None:
+    """F59"""
+    store = AsyncRedisStore(server.url, timeout=SLOW)
+    await store.update_many([("host:a", count), ("host:b", count)])
+
+    server.command("SCRIPT FLUSH")
+
+    assert await store.update_many([("host:a", count), ("host:b", count)]) == [2, 2]
+    await store.close()
+
+
+async def test_a_cancelled_update_that_was_not_sent_is_not_made(server: RedisServer) -> None:
+    """L2"""
+    store = AsyncRedisStore(server.url, timeout=SLOW)
+    first = asyncio.ensure_future(store.update("host:a", count))
+    second = asyncio.ensure_future(store.update("host:a", count))
+    await asyncio.sleep(0)
+
+    first.cancel()
+
+    assert await second == 1
+    assert (await store.read("host:a")).requests == 1
+    await store.close()
+
+
+def test_a_damaged_value_counts_as_none_and_is_replaced(
+    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16"""
+    values = [b"?", b"x" * 24, b"\xff" * 60, struct.pack(">8sdd", b"12345678", 1.0, 0.0) + b"\xc1"]
+    for number, value in enumerate(values):
+        server.command("SET", f"curtsy:{{host:{number}}}", value)
+
+    with caplog.at_level(logging.WARNING, logger="curtsy"):
+        answers = [store.update(f"host:{number}", count) for number in range(len(values))]
+
+    assert answers == [1] * len(values)
+    assert len([record for record in caplog.records if "is damaged" in record.message]) == len(values)
+    assert [store.read(f"host:{number}").requests for number in range(len(values))] == [1] * len(values)
+
+
+def test_a_record_of_a_later_version_is_refused_alone(server: RedisServer, store: RedisStore) -> None:
+    """Issue 2, point 5: and left as it is."""
+    value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
+    server.command("SET", "curtsy:{host:a}", value)
+
+    with pytest.raises(StoreError, match="a later version wrote it"):
+        store.update_many([("host:b", count), ("host:a", count)])
+    with pytest.raises(StoreError, match="a later version wrote it"):
+        store.read("host:a")
+
+    assert store.read("host:b").requests == 1
+    assert server.command("GET", "curtsy:{host:a}") == value
+
+
+def test_a_key_of_another_program_is_an_error_for_that_key_alone(server: RedisServer, store: RedisStore) -> None:
+    """Issue 2, point 5"""
+    server.command("LPUSH", "curtsy:{host:a}", "not", "ours")
+
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        store.update_many([("host:a", count), ("host:b", count)])
+
+    assert store.read("host:b").requests == 1
+
+
+# Keys and expiry.
+
+NASTY = [
+    "",
+    "{",
+    "}",
+    "{}",
+    "a{b}c",
+    "}{",
+    "\0",
+    "a\0b",
+    "a*",
+    "a?",
+    "a[b]",
+    "a\\",
+    "ключ",
+    "💥",
+    "\ud800",
+    "a b\r\n",
+    "%7B",
+]
+
+
+def test_any_text_is_a_key_and_no_two_share_a_record(store: RedisStore) -> None:
+    """Store contract"""
+    for key in NASTY:
+        assert store.update(key, count) == 1
+
+    assert store.keys() == sorted(NASTY)
+    for prefix in NASTY:
+        assert store.keys(prefix) == sorted(key for key in NASTY if key.startswith(prefix))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(), max_size=8), unique=True, max_size=8), st.text(st.characters(), max_size=2))
+def test_keys_are_found_by_their_beginning_whatever_they_are(
+    server: RedisServer, store: RedisStore, keys: list[str], prefix: str
+) -> None:
+    """Store contract"""
+    server.flush()
+    store.update_many([(key, count) for key in keys])
+
+    assert store.keys(prefix) == sorted(key for key in keys if key.startswith(prefix))
+
+
+def test_stores_with_different_prefixes_do_not_meet(server: RedisServer, store: RedisStore) -> None:
+    """Issue 2, point 5"""
+    other = RedisStore(server.url, prefix="other:", timeout=SLOW)
+    store.update("host:a", count)
+
+    assert other.keys() == []
+    assert other.update("host:a", count) == 1
+    assert other.identity != store.identity
+    other.close()
+
+
+def test_a_record_expires_when_it_says_nothing_any_more(server: RedisServer, store: RedisStore) -> None:
+    """Design, section 3"""
+
+    def write(record: Host | None, now: Now) -> tuple[Host, int | None]:
+        host = fresh(now)
+        return host, host.lasts(now)
+
+    def pause(record: Host | None, now: Now) -> tuple[Host, int | None]:
+        host = Host(paused_until=-1)
+        return host, host.lasts(now)
+
+    lasts = store.update("host:a", write)
+    assert lasts is not None
+    assert lasts / 1000 - 60_000 < server.command("PTTL", "curtsy:{host:a}") <= lasts / 1000
+
+    assert store.update("host:b", pause) is None
+    assert server.command("PTTL", "curtsy:{host:b}") == -1
+
+
+@pytest.mark.parametrize(("lasts", "px"), [(None, ""), (-1, "1000"), (0, "1000"), (1, "1000"), (2_000_001, "2001")])
+def test_an_expiry_is_never_nothing(lasts: int | None, px: str) -> None:
+    """Design, section 3: never `PX 0`."""
+    assert expiry(lasts) == px
+
+
+def test_an_update_that_changes_nothing_leaves_the_expiry(server: RedisServer, store: RedisStore) -> None:
+    """Design, section 3"""
+    store.update("host:a", stamp)
+    server.command("PEXPIRE", "curtsy:{host:a}", 50_000)
+
+    store.update("host:a", keep)
+
+    assert 0 < server.command("PTTL", "curtsy:{host:a}") <= 50_000
+
+
+def test_a_removed_record_leaves_nothing_behind(server: RedisServer, store: RedisStore) -> None:
+    """Store contract"""
+    store.update("host:a", count)
+    store.update("host:a", remove)
+
+    assert server.command("DBSIZE") == 0
+    assert store.update("host:a", keep) == 0
+
+
+# Processes and loops.
+
+_FORKED = """
+import os, sys
+from curtsy.stores.redis import RedisStore
+from tests.stores.steps import count
+store = RedisStore(sys.argv[1], timeout=10.0)
+store.update("host:a", count)
+child = os.fork()
+for _ in range(50):
+    store.update("host:a", count)
+if child:
+    os.waitpid(child, 0)
+    print(store.read("host:a").requests)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_store_works_on_both_sides_of_a_fork(server: RedisServer) -> None:
+    """Design, section 5"""
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKED, server.url], cwd=ROOT, capture_output=True, text=True, timeout=40, check=True
+    )
+
+    assert done.stdout == "101\n"
+
+
+def test_one_async_store_serves_several_event_loops(server: RedisServer) -> None:
+    """Design, section 5"""
+    store = AsyncRedisStore(server.url, timeout=SLOW)
+    together = threading.Barrier(3)
+
+    async def loop() -> None:
+        for _ in range(20):
+            await store.update("host:a", count)
+        await asyncio.get_running_loop().run_in_executor(None, together.wait)
+        await store.close()
+
+    threads = [threading.Thread(target=lambda: asyncio.run(loop())) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    with_another = RedisStore(server.url, timeout=SLOW)
+    assert with_another.read("host:a").requests == 60
+    with_another.close()
+
+
+# The server is judged.
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_server_that_may_forget_is_refused(policy: str) -> None:
+    """Design, section 3"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", policy) as server:
+        store = RedisStore(server.url, timeout=SLOW)
+
+        with pytest.raises(PolicyError, match=f"has maxmemory-policy {policy}.*Set it to noeviction"):
+            store.check()
+
+
+async def test_a_server_that_may_forget_is_refused_by_tasks_too() -> None:
+    """Design, section 3"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lfu") as server:
+        store = AsyncRedisStore(server.url, timeout=SLOW)
+
+        with pytest.raises(PolicyError, match="has maxmemory-policy allkeys-lfu"):
+            await store.update("host:a", count)
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    "options", [("--maxmemory-policy", "allkeys-lru"), ("--maxmemory", "50mb", "--maxmemory-policy", "noeviction")]
+)
+def test_a_server_that_forgets_nothing_is_taken(options: tuple[str, ...]) -> None:
+    """Design, section 3: a policy without a limit never evicts."""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer(*options) as server:
+        store = RedisStore(server.url, timeout=SLOW)
+
+        store.check()
+
+        assert store.update("host:a", count) == 1
+        store.close()
+
+
+def test_a_server_that_is_full_is_an_error_that_says_so() -> None:
+    """B8"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer("--maxmemory", "1", "--maxmemory-policy", "noeviction") as server:
+        store = RedisStore(server.url, timeout=SLOW)
+
+        with pytest.raises(StoreError, match=r"is full: .*Raise its maxmemory"):
+            store.update("host:a", count)
+        store.close()
+
+
+@pytest.mark.parametrize(("version", "is_taken"), [("6.2.14", False), ("7.0.0", True), ("7.2.4", True), ("10.1", True)])
+def test_a_server_older_than_7_is_refused(version: str, is_taken: bool) -> None:
+    """Design, section 3"""
+    server = Server("redis://127.0.0.1", None, "curtsy:", 1)
+    info = {"redis_version": version, "maxmemory": 0, "maxmemory_policy": "noeviction"}
+
+    if is_taken:
+        server.judge(info)
+    else:
+        with pytest.raises(PolicyError, match=r"is Redis 6\.2\.14, and 7\.0 or later is needed\. Upgrade it\."):
+            server.judge({"127.0.0.1:7000": info})
+
+
+def test_a_server_that_does_not_show_its_settings_is_taken(server: RedisServer) -> None:
+    """Issue 2, point 5: managed servers forbid INFO and CONFIG."""
+    server.command("ACL SETUSER", "alice", "on", ">open-sesame", "~*", "+@all", "-info", "-config")
+    store = RedisStore(f"redis://alice:open-sesame@127.0.0.1:{server.port}/0", timeout=SLOW)
+
+    assert store.update("host:a", count) == 1
+    store.close()
+
+
+async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer) -> None:
+    """F62"""
+    server.command("CONFIG SET", "requirepass", "open-sesame")
+    url = f"redis://:wrong-sesame@127.0.0.1:{server.port}/0"
+    store, async_store = RedisStore(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
+
+    with pytest.raises(StoreError, match=r"refuses us: .*Check user and password") as blocking:
+        store.update("host:a", count)
+    with pytest.raises(StoreError, match="refuses us") as waited:
+        await async_store.update("host:a", count)
+
+    shown = f"{blocking.value!r} {waited.value!r} {store.identity} {async_store.identity} {store!r}"
+    assert "sesame" not in shown
+    store.close()
+    await async_store.close()
+
+
+async def test_a_closed_store_says_so(server: RedisServer) -> None:
+    """Conventions: errors say what, why and what to do."""
+    store, async_store = RedisStore(server.url), AsyncRedisStore(server.url)
+    store.close()
+    store.close()
+    await async_store.close()
+
+    with pytest.raises(StoreError, match=r"was used after close\(\)\. Open another store\."):
+        store.update("host:a", count)
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await async_store.update("host:a", count)
+
+
+def test_a_step_that_raises_changes_nothing_and_the_others_are_done(store: RedisStore) -> None:
+    """Store contract"""
+    with pytest.raises(Refusal):
+        store.update_many([("host:a", count), ("host:a", refuse), ("host:a", count), ("host:b", count)])
+
+    assert store.read("host:a").requests == 2
+    assert store.read("host:b").requests == 1
+
+
+# The servers of these tests.
+
+_LEFT_ALONE = """
+import sys, time
+from tests.support.redis_server import RedisServer
+with RedisServer() as server:
+    print(server.pid, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_server_goes_with_the_process_that_started_it() -> None:
+    """Habits: a killed test leaves nothing running."""
+    if reason := redis_available():
+        pytest.skip(reason)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _LEFT_ALONE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    os.kill(pid, 0)
+
+    process.kill()
+    process.communicate()
+
+    deadline = time.monotonic() + 10
+    while _lives(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,226 @@
+"""Where a Redis can be: every kind of URL, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from curtsy.core.errors import PolicyError, StoreError
+from curtsy.stores.address import parse_address
+from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from tests.stores.steps import count
+from tests.support.redis_server import RedisServer, redis_available
+
+SLOW = 10.0
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "hosts", "service"),
+    [
+        ("redis://example.org", "", (("example.org", 6379),), ""),
+        ("redis://:p%40ss@example.org:7000/3", "", (("example.org", 7000),), ""),
+        ("rediss://user:pw@[::1]:7000/3?ssl_ca_certs=ca.pem", "", (("::1", 7000),), ""),
+        ("redis:///2", "", (("localhost", 6379),), ""),
+        ("unix:///run/redis.sock?db=1", "", (), ""),
+        ("redis+cluster://a:7000,b:7001,c", "cluster", (("a", 7000), ("b", 7001), ("c", 6379)), ""),
+        ("redis+cluster://u:pw@a:7000/0", "cluster", (("a", 7000),), ""),
+        ("redis+sentinel://a,b:26380/main", "sentinel", (("a", 26379), ("b", 26380)), "main"),
+        ("rediss+sentinel://u:pw@a/main/2?sentinel_password=x", "sentinel", (("a", 26379),), "main"),
+    ],
+)
+def test_a_url_says_what_is_there_and_where(
+    url: str, kind: str, hosts: tuple[tuple[str, int], ...], service: str
+) -> None:
+    """Issue 2, point 5"""
+    address = parse_address(url)
+
+    assert (address.kind, address.hosts, address.service) == (kind, hosts, service)
+
+
+@pytest.mark.parametrize("password", ["p%40ss", "p@ss", "a/b", "a:b", "%", "é"])
+def test_a_password_may_be_written_as_it_is(password: str) -> None:
+    """Issue 2, point 5"""
+    address = parse_address(f"redis://me:{password}@example.org:7000/1")
+
+    assert address.hosts == (("example.org", 7000),)
+    assert address.options["password"] == {"p%40ss": "p@ss"}.get(password, password)
+
+
+def test_options_of_a_url_reach_the_library() -> None:
+    """Issue 2, point 5"""
+    sentinel = parse_address("rediss+sentinel://me:p%40ss@a/main/2?sentinel_password=x&ssl_ca_certs=ca.pem")
+    cluster = parse_address("redis+cluster://me:pw@a/0?health_check_interval=5")
+
+    assert sentinel.options == {
+        "username": "me",
+        "password": "p@ss",
+        "db": 2,
+        "ssl": True,
+        "sentinel_password": "x",
+        "ssl_ca_certs": "ca.pem",
+    }
+    assert cluster.options == {"username": "me", "password": "pw", "health_check_interval": 5}
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://example.org", r"begins with 'http', which is no Redis\. Write redis://"),
+        ("example.org:6379", r"which is no Redis"),
+        ("redis://example.org:port", r"'example\.org:port' is no host and port"),
+        ("redis://example.org:99999", r"is no host and port"),
+        ("redis://example.org/zero", r"the database 'zero' must be a number\. Leave it out to use 0\."),
+        ("redis://a,b", r"names several hosts\. Write redis\+cluster:// or redis\+sentinel://"),
+        ("redis+sentinel://a:26379", r"names no service\. Write it after the hosts"),
+        ("redis+cluster://a/1", r"a cluster has no database but 0\. Leave it out\."),
+        ("redis://a?socket_timeout=soon", r"Invalid value for '?socket_timeout"),
+    ],
+)
+def test_a_wrong_url_is_an_error_that_shows_the_right_form(url: str, says: str) -> None:
+    """Conventions: errors say what, why and what to do."""
+    with pytest.raises(PolicyError, match=says):
+        RedisStore(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://user:open-sesame@127.0.0.1:1/0",
+        "redis://user:open-sesame@127.0.0.1:1/zero",
+        "redis+sentinel://user:open-sesame@127.0.0.1:1/main?sentinel_password=open-sesame",
+        "redis+cluster://user:open-sesame@127.0.0.1:1",
+        "redis+cluster://user:open-sesame@127.0.0.1:1/1",
+        "redis://user:open-sesame@127.0.0.1:port",
+        "unix://user:open-sesame@/no/such/socket?password=open-sesame",
+        "memcached://user:open-sesame@127.0.0.1",
+        "redis://user:a@open-sesame@127.0.0.1:1/0",
+        "redis://user:a/open-sesame@127.0.0.1:1/0",
+        "redis://user:a/open-sesame@127.0.0.1:port",
+        "redis://user:open-sesame?b@127.0.0.1:1/0",
+    ],
+)
+def test_a_password_is_never_shown(url: str) -> None:
+    """F62"""
+    with pytest.raises((PolicyError, StoreError)) as raised:
+        RedisStore(url, timeout=SLOW).update("host:a", count)
+
+    error: BaseException | None = raised.value
+    while error is not None:
+        assert "open-sesame" not in repr(error)
+        error = error.__cause__
+    if isinstance(raised.value, StoreError):
+        assert "open-sesame" not in RedisStore(url).identity + repr(parse_address(url))
+
+
+def test_a_url_that_does_not_answer_is_an_error_that_says_what_to_do() -> None:
+    """Issue 2, bad input"""
+    with pytest.raises(StoreError, match=r"redis://127\.0\.0\.1:1/0 cannot be reached: .*Start the server, or correct"):
+        RedisStore("redis://127.0.0.1:1/0").check()
+
+
+async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
+    """Issue 2, bad input"""
+    store = AsyncRedisStore("redis+cluster://127.0.0.1:1")
+
+    with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1:1 "):
+        await store.check()
+    await store.close()
+
+
+@pytest.mark.parametrize(("prefix", "timeout", "says"), [("a{b", 1.0, "must not contain"), ("a:", 0.0, "above 0")])
+def test_wrong_arguments_are_errors(prefix: str, timeout: float, says: str) -> None:
+    """Conventions: errors say what, why and what to do."""
+    with pytest.raises(PolicyError, match=says):
+        RedisStore("redis://127.0.0.1", prefix=prefix, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ("redis://127.0.0.1", "redis://me:pw@127.0.0.1:6379/0", "redis://127.0.0.1/0?health_check_interval=5"),
+        ("redis+cluster://a:1,B:2", "redis+cluster://me:pw@b:2,a:1/0"),
+        ("redis+sentinel://a:1/main", "redis+sentinel://a:1/main/0"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock?db=0"),
+    ],
+)
+def test_stores_of_the_same_records_have_one_identity(urls: tuple[str, ...]) -> None:
+    """Store contract: however their address is written, and whoever logs in."""
+    identities = {store.identity for url in urls for store in (RedisStore(url), AsyncRedisStore(url))}
+    others = {
+        RedisStore(url).identity
+        for url in ("redis://127.0.0.1/1", "redis+cluster://a:1", "redis+sentinel://a:1/other", "unix:///run/x.sock")
+    }
+
+    assert len(identities) == 1
+    assert len(others) == 4
+    assert not identities & others
+
+
+async def test_a_server_is_reached_by_its_socket(server: RedisServer) -> None:
+    """Issue 2, point 5"""
+    url = f"unix://{server.directory}/redis.sock?db=2"
+    store, async_store = RedisStore(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
+
+    assert store.update("host:a", count) == 1
+    assert await async_store.update("host:a", count) == 2
+
+    assert server.command("INFO", "keyspace")["db2"]["keys"] == 1
+    store.close()
+    await async_store.close()
+
+
+async def test_a_server_is_reached_by_tls_and_only_if_its_certificate_is_good(tmp_path: Path) -> None:
+    """Issue 2, point 5"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    for name, blob in (
+        ("ca.pem", authority.cert_pem),
+        ("key.pem", certificate.private_key_pem),
+        ("cert.pem", certificate.cert_chain_pems[0]),
+    ):
+        blob.write_to_path(str(tmp_path / name))
+    files = [f"{tmp_path}/{name}" for name in ("ca.pem", "key.pem", "cert.pem")]
+    with RedisServer() as server:
+        try:
+            server.command(
+                "CONFIG SET", "tls-ca-cert-file", files[0], "tls-key-file", files[1], "tls-cert-file", files[2]
+            )
+        except Exception as error:
+            pytest.skip(f"this redis-server was built without TLS: {error}")
+        port = _any_port(server)
+        url = f"rediss://127.0.0.1:{port}/0"
+        store = RedisStore(f"{url}?ssl_ca_certs={files[0]}", timeout=SLOW)
+        async_store = AsyncRedisStore(f"{url}?ssl_ca_certs={files[0]}", timeout=SLOW)
+
+        assert store.update("host:a", count) == 1
+        assert await async_store.update("host:a", count) == 2
+        with pytest.raises(StoreError, match="certificate"):
+            RedisStore(url, timeout=SLOW).update("host:a", count)
+
+        store.close()
+        await async_store.close()
+
+
+def _any_port(server: RedisServer) -> int:
+    """Let the server open a TLS port; which one is only known to be free when it is taken."""
+    server.command("CONFIG SET", "tls-auth-clients", "no")
+    for port in range(20_000 + server.port % 10_000, 60_000, 101):
+        try:
+            server.command("CONFIG SET", "tls-port", port)
+        except Exception:
+            continue
+        return port
+    raise RuntimeError("no port is free")

@@ -1,0 +1,427 @@
+"""What only the SQLite store does: one file, one writer a process, formats, retention."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import StoreError
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Now
+from curtsy.core.record import Record
+from curtsy.stores.database import SCHEMA, Database
+from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from tests.stores.steps import Refusal, count, keep, refuse, stamp
+from tests.stores.worker import ROOT
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.sqlite"
+
+
+def foreign(path: Path) -> sqlite3.Connection:
+    """A connection as any other program has it."""
+    return sqlite3.connect(path, isolation_level=None)
+
+
+def test_directory_and_file_are_made_and_are_the_users_own(tmp_path: Path) -> None:
+    """B7: what we ask for is nobody else's business."""
+    store = SQLiteStore(tmp_path / "new" / "deep" / "state.sqlite")
+    store.update("a", count)
+
+    deep = tmp_path / "new" / "deep"
+    assert stat.S_IMODE(deep.stat().st_mode) == 0o700
+    assert {each.name: stat.S_IMODE(each.stat().st_mode) for each in deep.iterdir()} == {
+        "state.sqlite": 0o600,
+        "state.sqlite-wal": 0o600,
+        "state.sqlite-shm": 0o600,
+        "state.sqlite.lock": 0o600,
+    }
+    store.close()
+
+
+def test_making_a_store_touches_nothing(path: Path) -> None:
+    """B8: what cannot be opened shows at the first use, where it can be borne."""
+    SQLiteStore(path).close()
+
+    assert list(path.parent.iterdir()) == []
+
+
+async def test_all_stores_of_a_file_share_one_thread_and_one_identity(path: Path) -> None:
+    """L9: however the file is named."""
+    link = path.parent / "link.sqlite"
+    link.symlink_to(path)
+    stores = [SQLiteStore(path), SQLiteStore(str(link)), SQLiteStore(path.parent / "x" / ".." / path.name)]
+    tasks = AsyncSQLiteStore(path)
+    for store in stores:
+        store.update("a", count)
+
+    assert await tasks.update("a", count) == 4
+    assert {store.identity for store in stores} == {tasks.identity}
+    assert sum(thread.name == "curtsy-sqlite" for thread in threading.enumerate()) == 1
+    for store in stores:
+        store.close()
+    assert await tasks.update("a", count) == 5
+    await tasks.close()
+    assert not any(thread.name == "curtsy-sqlite" for thread in threading.enumerate())
+
+
+def test_a_step_that_changes_nothing_writes_nothing(path: Path) -> None:
+    """B4: a refusal changes nothing, on the disk neither."""
+    store = SQLiteStore(path)
+    store.update("a", count)
+    watcher = foreign(path)
+    before = watcher.execute("PRAGMA data_version").fetchone()
+
+    store.update_many([("a", keep), ("b", keep), ("a", keep)])
+
+    assert watcher.execute("PRAGMA data_version").fetchone() == before
+    store.update("a", count)
+    assert watcher.execute("PRAGMA data_version").fetchone() != before
+    watcher.close()
+    store.close()
+
+
+def test_of_steps_in_one_transaction_those_that_fail_leave_the_others_alone(path: Path) -> None:
+    """B4: whether they raise, or make what is no record."""
+    store = SQLiteStore(path)
+
+    def spoil(record: Host | None, now: Now) -> tuple[Any, None]:
+        return "no record", None
+
+    def quit_(record: Host | None, now: Now) -> tuple[Host, None]:
+        raise SystemExit(3)
+
+    def once(step: Any) -> Any:
+        try:
+            return store.update("a", step)
+        except BaseException as error:
+            return type(error)
+
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(once, [count, refuse, spoil, quit_] * 25))
+
+    assert sorted(answers[::4]) == list(range(1, 26))
+    assert answers[1::4] + answers[2::4] + answers[3::4] == [Refusal] * 25 + [TypeError] * 25 + [SystemExit] * 25
+    store.close()
+
+
+def test_what_was_answered_is_in_the_file_for_others_to_see(path: Path) -> None:
+    """B7: at once, not at close()."""
+    store = SQLiteStore(path)
+    for number in range(1, 4):
+        store.update("a", count)
+        other = foreign(path)
+        [[data]] = other.execute("SELECT data FROM records")
+        other.close()
+        assert msgspec.msgpack.decode(data, type=Host).requests == number
+    store.close()
+
+
+def test_closing_leaves_one_whole_file(path: Path) -> None:
+    """B7: which can be copied."""
+    store = SQLiteStore(path)
+    store.update("a", count)
+    store.close()
+
+    assert sorted(each.name for each in path.parent.iterdir()) == ["state.sqlite", "state.sqlite.lock"]
+
+
+def test_closing_waits_for_those_who_wait_already(path: Path) -> None:
+    """B7"""
+    store = SQLiteStore(path)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(record: Host | None, now: Now) -> tuple[Host | None, int]:
+        inside.set()
+        go.wait(10)
+        return record, 1
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(store.update, "a", slow)
+        assert inside.wait(10)
+        second = pool.submit(SQLiteStore(path).update, "a", count)
+        closing = pool.submit(store.close)
+        go.set()
+        assert (first.result(10), second.result(10), closing.result(10)) == (1, 1, None)
+
+
+async def test_a_cancelled_task_has_done_its_step_or_never_will(path: Path) -> None:
+    """B5, L2"""
+    store = AsyncSQLiteStore(path)
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(record: Host | None, now: Now) -> tuple[Host, int]:
+        inside.set()
+        go.wait(10)
+        return count(record, now)
+
+    under_way = asyncio.create_task(store.update("a", slow))
+    await asyncio.to_thread(inside.wait, 10)
+    in_line = asyncio.create_task(store.update("b", count))
+    await asyncio.sleep(0)
+    for task in (under_way, in_line):
+        task.cancel()
+    await asyncio.gather(under_way, in_line, return_exceptions=True)
+    go.set()
+
+    assert await store.update_many([("a", keep), ("b", keep)]) == [1, 0]
+    await store.close()
+
+
+async def test_the_event_loop_runs_on_while_the_file_is_busy(path: Path) -> None:
+    """Design 3: the event loop never waits for the lock."""
+    store = AsyncSQLiteStore(path)
+    await store.update("a", count)
+    holder = foreign(path)
+    holder.execute("BEGIN IMMEDIATE")
+
+    waiting = asyncio.create_task(store.update("a", count))
+    turns = 0
+    while turns < 100:
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert not waiting.done()
+    assert (await store.read("a")).requests == 1, "reading needs no lock"
+    holder.execute("ROLLBACK")
+
+    assert await waiting == 2
+    holder.close()
+    await store.close()
+
+
+def test_one_file_in_several_event_loops(path: Path) -> None:
+    """L9: a notebook runs one after the other."""
+
+    async def once() -> int:
+        return await store.update("a", count)
+
+    store = AsyncSQLiteStore(path)
+    assert [asyncio.run(once()) for _ in range(3)] == [1, 2, 3]
+    asyncio.run(store.close())
+
+
+@pytest.mark.parametrize("how", ["store.update('a', count)", "asyncio.run(tasks.update('a', count))", "submit()"])
+def test_a_program_that_ends_without_closing_ends_at_once_and_loses_nothing(path: Path, how: str) -> None:
+    """B7, U17"""
+    script = f"""
+import asyncio, sys, threading
+from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from tests.stores.steps import count
+
+store, tasks = SQLiteStore({str(path)!r}), AsyncSQLiteStore({str(path)!r})
+
+def submit():
+    store.update("a", count)
+    for _ in range(50):  # these still wait when the program ends
+        threading.Thread(target=store.update, args=("b", count), daemon=True).start()
+
+{how}
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=10)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    store = SQLiteStore(path)
+    assert store.update("a", count) == 2
+    store.close()
+
+
+def test_after_a_reboot_steps_see_the_new_run_of_the_clock_and_the_old_record(path: Path) -> None:
+    """B7: pace is by a clock that starts anew; the record says which run it means."""
+    clock = FakeClock(at=5_000.0)
+    store = SQLiteStore(path, clock=clock)
+    before = store.update("a", stamp)
+    store.close()
+
+    clock.reboot(down=60.0)
+    store = SQLiteStore(path, clock=clock)
+    seen, after = store.update("a", lambda record, now: (record, (record, now)))
+
+    assert (seen.sent_at, seen.boot) == (before.at, before.boot) == (5_000 * SECOND, 1)
+    assert (after.at, after.boot, after.epoch - before.epoch) == (SECOND, 2, 60 * SECOND)
+    store.close()
+
+
+def test_processes_share_the_machines_clock(path: Path) -> None:
+    """B7: what one process wrote, another can reckon with."""
+    script = """
+import sys
+from curtsy.stores.sqlite import SQLiteStore
+from tests.stores.steps import stamp
+now = SQLiteStore(sys.argv[1]).update("a", stamp)
+print(now.at, now.boot)
+"""
+    store = SQLiteStore(path)
+    before = store.update("a", stamp)
+    done = subprocess.run([sys.executable, "-c", script, path], cwd=ROOT, capture_output=True, text=True, check=True)
+    after = store.update("a", stamp)
+    at, boot = map(int, done.stdout.split())
+
+    assert before.at < at < after.at
+    assert before.boot == boot == after.boot
+    store.close()
+
+
+def test_records_that_say_nothing_any_more_are_swept_away(path: Path) -> None:
+    """L10: a broad crawl does not grow the file for ever."""
+    clock = FakeClock()
+    store = SQLiteStore(path, clock=clock)
+    store.update_many([(f"host:{number}", count) for number in range(50)])
+    store.update("paused", lambda record, now: (Host(paused_until=-1), None))
+    store.close()
+
+    clock.advance(10 * 86_400)
+    store = SQLiteStore(path, clock=clock)
+    store.update("host:new", count)
+    store.update("host:new", count)
+
+    assert store.keys() == ["host:new", "paused"]
+    store.close()
+
+
+def test_a_record_in_use_keeps_its_place_however_old_it_is(path: Path) -> None:
+    """B6"""
+    clock = FakeClock()
+    for day in range(1, 12):
+        store = SQLiteStore(path, clock=clock)
+        assert store.update("host:a", count) == day
+        store.close()
+        clock.advance(86_400)
+
+
+def test_a_damaged_record_counts_as_absent_and_the_others_stand(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """U16: a flipped bit in a counter would look like any other number."""
+    store = SQLiteStore(path)
+    store.update_many([("a", count), ("b", count), ("c", count)])
+    other = foreign(path)
+    other.execute("UPDATE records SET data = replace(data, x'01', x'02') WHERE key = CAST('b' AS BLOB)")
+    other.execute("UPDATE records SET data = 'text' WHERE key = CAST('c' AS BLOB)")
+    other.close()
+
+    with caplog.at_level(logging.WARNING, logger="curtsy"):
+        assert store.update_many([("a", count), ("b", count), ("c", count)]) == [2, 1, 1]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "the record under 'b' is damaged and counts as absent" in caplog.text
+    assert store.read("b") == Host(requests=1)
+    store.close()
+
+
+def test_a_record_of_a_later_curtsy_is_refused_and_left_alone(path: Path) -> None:
+    """U16"""
+    store = SQLiteStore(path)
+    store.update("a", lambda record, now: (Host(format=99), None))
+
+    for use in (lambda: store.update("a", count), lambda: store.read("a")):
+        with pytest.raises(StoreError, match=r"host record has format 99.*Upgrade curtsy, or use another store"):
+            use()
+    assert store.update("b", count) == 1
+    assert store.keys() == ["a", "b"]
+    store.close()
+
+
+def test_a_file_of_an_older_format_is_migrated(path: Path) -> None:
+    """U16: nothing is forgotten by an upgrade."""
+    store = SQLiteStore(path)
+    store.update("a", count)
+    store.close()
+    later = Database(str(path), patience=1.0, schema=(*SCHEMA, "ALTER TABLE records ADD COLUMN note TEXT"))
+    seen: list[Record | None] = []
+
+    later.transact(lambda draft: seen.append(draft.load("a")))
+
+    assert seen == [Host(requests=1)]
+    later.close()
+    other = foreign(path)
+    assert other.execute("PRAGMA user_version").fetchone() == (len(SCHEMA) + 1,)
+    other.close()
+
+
+def test_a_file_of_a_later_format_is_refused_and_left_alone(path: Path) -> None:
+    """U16"""
+    later = Database(str(path), patience=1.0, schema=(*SCHEMA, "CREATE TABLE more (key BLOB)"))
+    later.transact(lambda draft: None)
+    later.close()
+    before = path.read_bytes()
+    store = SQLiteStore(path)
+
+    for use in (lambda: store.update("a", count), store.keys):
+        with pytest.raises(StoreError, match=r"format 3, but this curtsy knows formats up to 2.*Upgrade curtsy"):
+            use()
+    store.close()
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+    """U16"""
+    other = foreign(path)
+    other.execute("CREATE TABLE letters (text)")
+    other.close()
+    before = path.read_bytes()
+    store = SQLiteStore(path)
+
+    with pytest.raises(StoreError, match=r"is a database of another program\. Give curtsy a file of its own"):
+        store.update("a", count)
+    store.close()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_leaves_parent_and_child_a_working_store(path: Path) -> None:
+    """F42: no connection, no lock and no waiting thread is carried over, and no update lost."""
+    script = """
+import os, sys, threading
+from curtsy.stores.sqlite import SQLiteStore
+from tests.stores.steps import count
+
+store = SQLiteStore(sys.argv[1])
+done = 0
+
+def hammer():
+    global done
+    while not end.is_set():
+        store.update("a", count)
+        done += 1
+
+end = threading.Event()
+thread = threading.Thread(target=hammer)
+thread.start()
+children = []
+for _ in range(12):
+    child = os.fork()
+    if not child:
+        for _ in range(20):
+            store.update("a", count)
+        store.read("a")
+        store.close()
+        os._exit(0)
+    children.append(child)
+    store.read("a")
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0
+end.set()
+thread.join()
+print(done + 12 * 20, store.read("a").requests)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+
+    assert done.stderr == ""
+    expected, found = map(int, done.stdout.split())
+    assert expected == found
+    other = foreign(path)
+    assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    other.close()

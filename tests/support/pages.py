@@ -1,0 +1,95 @@
+"""Pages to be kept, and processes that keep them: for the tests of the page caches.
+
+Run as a program it writes pages into a cache until it is ended, and tells on standard output how many:
+
+    python -m tests.support.pages disk|packed <path> <first> <count> <rounds>
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from curtsy.clock import Clock
+from curtsy.core.cache import Absent, Entry, Store, absorb
+from curtsy.core.message import Headers, Request, Response, Url, parse_url
+from curtsy.stores.disk import DiskCache
+from curtsy.stores.packed import PackedCache
+from curtsy.stores.pages import MIB, PageCache
+
+NOW = 1_800_000_000.0
+ROOT = Path(__file__).parent.parent.parent
+
+
+def open_cache(kind: str, place: Path, *, max_size: int = 1024 * MIB, clock: Clock | None = None) -> PageCache:
+    """A cache of either kind at a place of its own."""
+    if kind == "disk":
+        return DiskCache(place, max_size=max_size, clock=clock)
+    return PackedCache(place / "pages.db", max_size=max_size, clock=clock)
+
+
+def page(
+    url: str = "https://example.org/a",
+    body: bytes = b"hello",
+    *,
+    status: int = 200,
+    headers: Iterable[tuple[str, str]] = (("ETag", '"1"'), ("Cache-Control", "max-age=60")),
+    asked: Iterable[tuple[str, str]] = (),
+    now: float = NOW,
+) -> tuple[Entry, bytes]:
+    """A page as `absorb()` would have it kept."""
+    parsed = parse_url(url)
+    assert isinstance(parsed, Url)
+    outcome = absorb(Absent(), Request(parsed, headers=Headers(asked)), Response(status, Headers(headers), body), now)
+    assert isinstance(outcome, Store), outcome
+    return outcome.entry, outcome.body
+
+
+def url_of(number: int) -> str:
+    """The URL of one of many pages."""
+    return f"https://host{number % 7}.example/page/{number}"
+
+
+def body_of(number: int, version: int = 0) -> bytes:
+    """A body that cannot be taken for another's: every line tells whose it is; every third does not compress."""
+    seed = f"{number}/{version}".encode()
+    if number % 3:
+        return b"".join(b"%b line %d\n" % (seed, line) for line in range(200 + number % 100))
+    block = hashlib.sha256(seed).digest()
+    return seed + b"\n" + b"".join(hashlib.sha256(block + bytes([each])).digest() for each in range(100))
+
+
+def is_body_of(number: int, body: bytes) -> bool:
+    """Whether `body` is one that was made for this number, whole."""
+    version = body.split(b" " if number % 3 else b"\n", 1)[0].split(b"/")[1]
+    return body == body_of(number, int(version))
+
+
+def fill(cache: PageCache, numbers: Iterable[int], version: int = 0) -> None:
+    """Keep many pages."""
+    for number in numbers:
+        cache.put(*page(url_of(number), body_of(number, version)))
+
+
+def writer(kind: str, place: Path, first: int, count: int, rounds: int) -> subprocess.Popen[bytes]:
+    """Start a process that writes `count` pages from `first` on, again and again; it tells a dot for each."""
+    command = [sys.executable, "-m", "tests.support.pages", kind, str(place), str(first), str(count), str(rounds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+
+
+def _main() -> None:
+    kind, place, first, count, rounds = sys.argv[1:]
+    cache = open_cache(kind, Path(place))
+    for version in range(int(rounds)):
+        for number in range(int(first), int(first) + int(count)):
+            cache.put(*page(url_of(number), body_of(number, version)))
+            sys.stdout.write(".")
+            sys.stdout.flush()
+    cache.close()
+
+
+if __name__ == "__main__":
+    _main()
