@@ -21,7 +21,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.message import Headers
-from curtsy.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger, mask_url
+from curtsy.core.secrets import mask_url
+from curtsy.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

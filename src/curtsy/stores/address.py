@@ -71,11 +71,12 @@ class Address:
     @property
     def identity(self) -> str:
         """The same text for the same records, however their address is written."""
-        if self.hosts:
-            places = ",".join(sorted(f"{host.lower()}:{port}" for host, port in self.hosts))
-        else:
-            places = str(self.options.get("path", ""))
-        return f"redis {self.kind} {places} {self.service} {self.options.get('db', 0)}"
+        database = self.options.get("db", 0)
+        if not self.hosts:
+            return f"{self.shown}?db={database}"
+        scheme = f"redis+{self.kind}" if self.kind else "redis"
+        places = ",".join(sorted(f"{host.lower()}:{port}" for host, port in self.hosts))
+        return "/".join(part for part in (f"{scheme}://{places}", self.service, str(database)) if part)
 
     def open(self, timeout: float) -> tuple[Any, list[Any]]:
         """A blocking client, and all that must be closed with `close()`."""

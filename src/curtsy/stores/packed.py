@@ -124,9 +124,10 @@ class PackedCache:
                     yield entry
 
     def verify(self) -> Checked:
-        """Look at every page, and drop those that are damaged."""
+        """Look at every page, and drop those that are damaged: all of them, if it is the file that is."""
         good = damaged = 0
         asides = self._file.asides
+        self._file.do(None, _check)
         for batch in self._batches(_checked):
             bad = [number for number, entry in batch if entry is None]
             good += len(batch) - len(bad)
@@ -134,7 +135,7 @@ class PackedCache:
             if bad:
                 _log.warning("Kept pages are damaged and were dropped; they will be fetched anew.", pages=len(bad))
                 self._file.do(None, _delete, bad)
-        return Checked(good, damaged) if asides == self._file.asides else Checked(0, good + damaged)
+        return Checked(good, damaged) if asides == self._file.asides else Checked(0, max(1, good + damaged))
 
     def gc(self, max_size: int | None = None) -> int:
         """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
@@ -298,6 +299,13 @@ def _known(db: sqlite3.Connection, last: int) -> list[_Row]:
     query = "SELECT id, meta FROM pages WHERE id > ? ORDER BY id LIMIT ?"
     rows = [(number, _decode(meta)) for number, meta in db.execute(query, (last, BATCH))]
     return [(number, None if decoded is None else decoded[1]) for number, decoded in rows]
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Raise DatabaseError if the tables are not in order, which SQLite else notices only when it comes across."""
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != b"ok":
+        raise sqlite3.DatabaseError(found.decode("utf-8", "replace"))
 
 
 def _checked(db: sqlite3.Connection, last: int) -> list[_Row]:

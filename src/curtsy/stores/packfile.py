@@ -37,7 +37,7 @@ PRAGMA synchronous = NORMAL;
 
 # What says that the file is not (any more) what we wrote; SQLITE_ERROR is what a missing table comes to.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
-_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 # One lock for all files, for a fork must find it free: in the child nobody would be left to release it, and a
@@ -144,9 +144,10 @@ class PackFile:
     def _recover(self, error: Exception) -> None:
         """After an error: give up what was begun, and see what it means."""
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        # A damaged page number can look like a full disk. If it still does after a rest, though there is room, it is.
-        is_odd = code in _NO_ROOM and self.outage.has_begun and _room_at(self.path) > ROOM
-        if code in _DAMAGE or is_odd:
+        # A damaged file can look like a full disk or a read-only one. If it still does after a rest, though there is
+        # room and we may write, it is damaged.
+        may_write = os.access(self.path, os.W_OK) and _room_at(self.path) > ROOM
+        if code in _DAMAGE or (code in _NO_ROOM and self.outage.has_begun and may_write):
             self._put_aside(error)
             return
         db = self._connection

@@ -44,10 +44,14 @@ class RedisStore:
 
     def check(self) -> None:
         """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        self._connected()
+
+    def _connected(self) -> Any:
+        client = self._client
+        if client is not None:
+            return client
         if self._is_closed:
             raise self._server.closed()
-        if self._client is not None:
-            return
         try:
             client, closers = self._server.address.open(self._server.timeout)
             try:
@@ -62,8 +66,7 @@ class RedisStore:
             raise self._server.failed(error) from error
         if self._client is None:
             self._client, self._closers = client, closers
-        else:  # another thread was faster
-            client.close()
+        return client  # if another thread was faster, this one is used once and goes
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record by `step`, as one atomic step, and return its answer."""
@@ -114,19 +117,18 @@ class RedisStore:
             each.close()
 
     def _call(self, ask: Callable[[Any], Result]) -> Result:
-        self.check()
+        client = self._connected()
         try:
-            return ask(self._client)
+            return ask(client)
         except FAILURES as error:
             raise self._server.failed(error) from error
 
     def _take(self, bids: list[Bid]) -> None:
         """Ask until the server has agreed to each bid."""
-        self.check()
         deadline = time.monotonic() + PATIENCE * self._server.timeout
         while bids:
-            replies = self._call(partial(exchange, self._server.ask(self._client, bids)))
-            bids = self._server.hear(bids, replies, deadline)
+            words = self._server.ask(self._connected(), bids)
+            bids = self._server.hear(bids, self._call(partial(exchange, words)), deadline)
             if bids and (pause := pause_before(bids)):
                 time.sleep(pause)
 

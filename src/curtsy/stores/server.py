@@ -31,7 +31,7 @@ class Server:
             raise PolicyError(f"prefix = {prefix!r} must not contain {{, which marks where a cluster keeps a key.")
         self.address = parse_address(url)
         self.timeout = timeout
-        self.identity = f"{self.address.identity} {prefix}"
+        self.identity = f"{self.address.identity}#{prefix}"
         self.swap = Swap(prefix, clock, timeout / 2)
         self._is_cluster = self.address.kind == "cluster"
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}

@@ -39,6 +39,7 @@ class Shelter:
     ) -> None:
         self._inner = inner
         self._refuge = Refuge(inner.identity, share, monotonic)
+        self._looking: threading.Thread | None = None
 
     @property
     def identity(self) -> str:
@@ -121,6 +122,8 @@ class Shelter:
 
     def close(self) -> None:
         """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
+        if self._looking is not None:
+            self._looking.join()
         if self._refuge.claim():
             self._come_back()
         self._inner.close()
@@ -143,7 +146,8 @@ class Shelter:
 
     def _look(self) -> None:
         if self._refuge.is_due():
-            threading.Thread(target=self._come_back, name="curtsy-shelter", daemon=True).start()
+            self._looking = threading.Thread(target=self._come_back, name="curtsy-shelter", daemon=True)
+            self._looking.start()
 
     def _come_back(self) -> None:
         work = self._refuge.come_back()

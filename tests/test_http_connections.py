@@ -1,0 +1,203 @@
+"""The built-in sender's connections: kept, bounded, closed, and never shared with another loop or process."""
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import pytest
+
+from curtsy.core.errors import Reason
+from curtsy.http import AiohttpSender
+from tests.support.sending import OPEN, fail, get
+from tests.support.site import Reply, Site, hang
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
+    sender = AiohttpSender(resolver=site.names)
+    yield sender
+    await sender.close()
+
+
+async def test_a_connection_is_kept_for_the_next_request(site: Site, sender: AiohttpSender) -> None:
+    """Q11"""
+    for _ in range(3):
+        await get(sender, site.url("/"))
+
+    assert [visit.connection for visit in site.journal] == [1, 1, 1]
+
+
+async def test_a_connection_that_the_site_closed_is_not_used_again() -> None:
+    """F12"""
+    with Site(requests_per_connection=1) as site:
+        sender = AiohttpSender()
+        for _ in range(3):
+            await get(sender, site.url("/"))
+            await site.left()
+        await sender.close()
+
+        assert site.count() == 3
+
+
+async def test_a_connection_closed_under_us_is_a_failure_and_no_second_request(
+    site: Site, sender: AiohttpSender
+) -> None:
+    """B4: aiohttp would send it again by itself, and nobody would count it."""
+    site.script("/", [Reply(), Reply(raw=b"", end="close")])
+    await get(sender, site.url("/"))
+
+    failure = await fail(sender, site.url("/"))
+
+    assert failure.reason is Reason.CONNECTION_ERROR
+    assert failure.sent_ago is not None
+    assert site.count() == 2
+
+
+async def test_no_more_requests_are_in_flight_than_connections_are_allowed(site: Site) -> None:
+    """Q11"""
+    site.reply("/*", Reply(wait=0.02))
+    sender = AiohttpSender(connections=3, resolver=site.names)
+
+    await asyncio.gather(*(get(sender, site.url("/", host=f"h{n}.test")) for n in range(12)))
+    await sender.close()
+
+    under_way = sorted([(v.at, 1) for v in site.journal] + [(v.answered_at or 0, -1) for v in site.journal])
+    most, now = 0, 0
+    for _, change in under_way:
+        now += change
+        most = max(most, now)
+    assert most <= 3
+
+
+async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent(site: Site) -> None:
+    """B5"""
+    site.reply("/hang", hang())
+    sender = AiohttpSender(connections=1)
+    first = asyncio.create_task(fail(sender, site.url("/hang"), replace(OPEN, timeout=0.5)))
+    await asyncio.sleep(0)
+
+    failure = await fail(sender, site.url("/"), replace(OPEN, timeout=0.1))
+
+    assert (failure.reason, failure.sent_ago) == (Reason.TIMEOUT, None)
+    assert "all 1 connections" in failure.detail
+    assert (await first).sent_ago is not None
+    await sender.close()
+    assert site.paths() == ["/hang"]
+
+
+async def test_only_the_latest_idle_connections_are_kept(site: Site) -> None:
+    """Q11: a broad crawl must not run out of files."""
+    sender = AiohttpSender(idle=2, resolver=site.names)
+
+    for n in range(6):
+        await get(sender, site.url("/", host=f"h{n}.test"))
+    await site.left(most=2)
+    await get(sender, site.url("/", host="h5.test"))
+    await get(sender, site.url("/", host="h0.test"))
+    await sender.close()
+
+    assert site.journal[6].connection == site.journal[5].connection
+    assert site.journal[7].connection == 7
+
+
+async def test_a_closed_sender_says_so(site: Site) -> None:
+    """N9"""
+    sender = AiohttpSender()
+    await get(sender, site.url("/"))
+
+    await sender.close()
+    await sender.close()
+    failure = await fail(sender, site.url("/"))
+
+    assert (failure.reason, failure.sent_ago) == (Reason.CLOSED, None)
+    assert site.count() == 1
+
+
+async def test_closing_ends_what_is_in_flight(site: Site) -> None:
+    """U17"""
+    site.reply("/hang", hang())
+    sender = AiohttpSender()
+    under_way = asyncio.create_task(fail(sender, site.url("/hang")))
+    async with asyncio.timeout(5):
+        while not site.journal:  # noqa: ASYNC110 -- the site is in another thread
+            await asyncio.sleep(0.005)
+
+    await sender.close()
+
+    assert (await under_way).reason is Reason.CLOSED
+
+
+def test_a_sender_works_in_one_loop_after_another(site: Site) -> None:
+    """N9: in a notebook, and with asyncio.run() more than once."""
+    site.reply("/", Reply(version="1.0"))
+    sender = AiohttpSender()
+
+    for _ in range(2):
+        asyncio.run(get(sender, site.url("/")))
+    asyncio.run(sender.close())
+
+    assert site.count() == 2
+
+
+def test_a_sender_works_in_several_threads_at_once(site: Site) -> None:
+    """L9"""
+    sender = AiohttpSender()
+    failures: list[BaseException] = []
+
+    async def use() -> None:
+        for _ in range(20):
+            await get(sender, site.url("/"))
+        pool = sender._pools.pop(asyncio.get_running_loop())
+        await pool.close()
+
+    def run() -> None:
+        try:
+            asyncio.run(use())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert not failures
+    assert site.count() == 80
+
+
+def test_a_sender_survives_a_fork(site: Site) -> None:
+    """U2: parent and child do not speak over the same connection."""
+    script = f"""
+        import asyncio, os
+        from curtsy.http import AiohttpSender
+        from tests.support.sending import get
+
+        sender = AiohttpSender()
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(get(sender, {site.url("/parent")!r}))
+        child = os.fork()
+        if child == 0:
+            asyncio.run(get(sender, {site.url("/child")!r}))
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        loop.run_until_complete(get(sender, {site.url("/parent")!r}))
+        loop.run_until_complete(sender.close())
+        loop.close()
+    """
+
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 0, done.stderr
+    assert site.paths() == ["/parent", "/child", "/parent"]
+    assert [visit.connection for visit in site.journal] == [1, 2, 1]

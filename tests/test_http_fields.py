@@ -1,0 +1,84 @@
+"""What the built-in sender refuses to write: nothing that a caller gives can break the head of a request."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+
+import pytest
+
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Headers, Request, Url, parse_url
+from curtsy.fields import fields_of
+from curtsy.http import AiohttpSender
+from tests.support.sending import OPEN, fail, request
+from tests.support.site import Site
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+async def sender(site: Site) -> AsyncIterator[AiohttpSender]:
+    sender = AiohttpSender(resolver=site.names)
+    yield sender
+    await sender.close()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("X-A", "a\r\nX-Injected: 1"),
+        ("X-A", "a\nb"),
+        ("X-A", "a\x00b"),
+        ("X-A", "\x7f"),
+        ("X-A", "\ud800"),
+        ("X-A: 1\r\nX-Injected", "2"),
+        ("X A", "1"),
+        ("", "1"),
+        ("User-Agent", "x\r\nX-Injected: 1"),
+    ],
+)
+async def test_what_would_break_the_head_is_never_written(
+    site: Site, sender: AiohttpSender, header: tuple[str, str]
+) -> None:
+    """F26"""
+    failure = await fail(sender, site.url("/"), OPEN, header)
+
+    assert (failure.reason, failure.sent_ago) == (Reason.INVALID_URL, None)
+    assert site.connections == 0
+
+
+@pytest.mark.parametrize("target", ["/a b", "/a\r\nX-Injected: 1", "/\x00", "/ü", "a"])
+async def test_a_target_that_was_not_made_canonical_is_never_written(
+    site: Site, sender: AiohttpSender, target: str
+) -> None:
+    """F26"""
+    url = Url(site.url(target), "http", "127.0.0.1", site.port, target, f"127.0.0.1:{site.port}")
+
+    reply = await sender.send(Request(url), OPEN)
+
+    assert isinstance(reply, Failure)
+    assert (reply.reason, reply.sent_ago, site.connections) == (Reason.INVALID_URL, None, 0)
+
+
+@pytest.mark.parametrize("method", ["", "GE T", "GET\r\n", "CONNECT"])
+async def test_a_method_that_is_none_is_never_written(site: Site, sender: AiohttpSender, method: str) -> None:
+    """F26"""
+    reply = await sender.send(replace(request(site.url("/")), method=method), OPEN)
+
+    assert isinstance(reply, Failure)
+    assert (reply.reason, site.connections) == (Reason.INVALID_URL, 0)
+
+
+def test_headers_that_were_checked_once_are_not_changed_by_use() -> None:
+    """F25: the prepared fields are shared by requests that have the same headers."""
+    plain = parse_url("http://example.org/")
+    secret = parse_url("http://user:password@example.org/")
+    assert isinstance(plain, Url)
+    assert isinstance(secret, Url)
+    headers = Headers([("User-Agent", "x")])
+
+    assert "Authorization" in fields_of(Request(secret, headers=headers))
+    assert "Authorization" not in fields_of(Request(plain, headers=headers))

@@ -1,0 +1,142 @@
+"""The built-in sender behind a proxy."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from curtsy.core.errors import Reason
+from curtsy.http import AiohttpSender, Limits
+from tests.support.certificates import Authority
+from tests.support.sending import OPEN, fail, get
+from tests.support.site import Reply, Site, closed_port
+
+AUTHORITY = Authority()
+
+
+@pytest.fixture
+def proxy() -> Iterator[Site]:
+    """A site that is asked for whole URLs answers as a proxy does."""
+    with Site() as proxy:
+        proxy.reply("http://*", Reply(body="by proxy"))
+        yield proxy
+
+
+@asynccontextmanager
+async def tunnel(port: int, status: bytes = b"200 Connection established") -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A proxy that opens tunnels, all of them to one port of this machine."""
+    heads: list[bytes] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 " + status + b"\r\n\r\n")
+        if not status.startswith(b"200"):
+            writer.close()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        tasks.append(asyncio.create_task(pass_on(reader, back)))
+        tasks.append(asyncio.create_task(pass_on(there, writer)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+
+
+async def test_a_proxy_is_asked_for_the_whole_url(proxy: Site) -> None:
+    """U2"""
+    sender = AiohttpSender(proxy=proxy.url("").replace("http://", "http://us:pw@"), resolver={})
+
+    answer = await get(sender, "http://example.test/a?b=1", OPEN)
+    await sender.close()
+
+    assert answer.body == b"by proxy"
+    assert proxy.paths() == ["http://example.test/a?b=1"]
+    assert proxy.journal[0].header("Proxy-Authorization") == "Basic dXM6cHc="
+
+
+async def test_the_guard_judges_the_name_as_it_resolves_here(proxy: Site) -> None:
+    """U2: the proxy's own address may be private; the site's may not."""
+    sender = AiohttpSender(proxy=proxy.url(""), resolver={"in.test": "10.0.0.1", "out.test": "93.184.216.34"})
+
+    refused = [await fail(sender, f"http://{host}/", Limits()) for host in ("in.test", "127.0.0.1", "[::1]")]
+    allowed = await get(sender, "http://out.test/", Limits())
+    unknown = await get(sender, "http://unknown.test/", Limits())
+    await sender.close()
+
+    assert {(failure.reason, failure.sent_ago) for failure in refused} == {(Reason.ADDRESS_REFUSED, None)}
+    assert allowed.body == unknown.body == b"by proxy"
+    assert proxy.count() == 2
+
+
+async def test_tls_goes_through_a_tunnel_and_is_verified() -> None:
+    """F36"""
+    with Site(tls=AUTHORITY.server("good")) as good, Site(tls=AUTHORITY.server("expired")) as bad:
+        good.page("/", "through")
+        async with tunnel(good.port) as (url, heads):
+            sender = AiohttpSender(proxy=url, verify=AUTHORITY.client())
+            answer = await get(sender, "https://shop.test/", OPEN)
+            await sender.close()
+        async with tunnel(bad.port) as (url, _):
+            sender = AiohttpSender(proxy=url, verify=AUTHORITY.client())
+            failure = await fail(sender, "https://shop.test/", OPEN)
+            await sender.close()
+
+    assert answer.body == b"through"
+    assert heads[0].startswith(b"CONNECT shop.test:443 HTTP/1.1\r\n")
+    assert (failure.reason, failure.sent_ago) == (Reason.TLS_ERROR, None)
+
+
+async def test_a_proxy_that_refuses_is_a_connection_error_and_nothing_was_sent() -> None:
+    """B5"""
+    async with tunnel(1, b"403 Forbidden") as (url, _):
+        sender = AiohttpSender(proxy=url)
+        failure = await fail(sender, "https://shop.test/", OPEN)
+        await sender.close()
+
+    assert (failure.reason, failure.sent_ago) == (Reason.CONNECTION_ERROR, None)
+    assert "403" in failure.detail
+
+
+async def test_a_proxy_that_is_not_there_is_a_connection_error() -> None:
+    """B5"""
+    with closed_port() as port:
+        sender = AiohttpSender(proxy=f"http://us:secret@127.0.0.1:{port}")
+        failure = await fail(sender, "http://shop.test/", replace(OPEN, timeout=2))
+        await sender.close()
+
+    assert (failure.reason, failure.sent_ago) == (Reason.CONNECTION_ERROR, None)
+    assert "proxy" in failure.detail
+    assert "secret" not in failure.detail
+
+
+async def test_the_environment_names_a_proxy_only_if_that_is_wanted(
+    proxy: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U2"""
+    monkeypatch.setenv("http_proxy", proxy.url(""))
+    monkeypatch.setenv("no_proxy", "127.0.0.1,.direct.test")
+    with Site() as site:
+        site.page("/", "direct")
+        obeying = AiohttpSender(use_environment=True, resolver=site.names)
+        ignoring = AiohttpSender(resolver=site.names)
+
+        by_proxy = await get(obeying, site.url("/", host="shop.test"), OPEN)
+        bypassed = await get(obeying, site.url("/", host="www.direct.test"), OPEN)
+        direct = await get(ignoring, site.url("/", host="shop.test"), OPEN)
+        await obeying.close()
+        await ignoring.close()
+
+    assert by_proxy.body == b"by proxy"
+    assert bypassed.body == direct.body == b"direct"
