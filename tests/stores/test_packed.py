@@ -170,6 +170,41 @@ def test_what_looks_like_a_full_disk_after_a_rest_though_there_is_room_is_damage
     again.close()
 
 
+def test_what_looks_read_only_after_a_rest_though_it_is_not_is_damage(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    cache.close()
+    data = bytearray(path.read_bytes())
+    data[18] ^= 0x40  # the version of the format for writing: SQLite reads such a file and does not write it
+    path.write_bytes(data)
+    clock = FakeClock()
+    again = PackedCache(path, clock=clock)
+
+    assert not again.put(*page(URL))
+    clock.advance(61)
+    assert not again.put(*page(URL))
+    assert again.put(*page(URL))
+    again.close()
+    assert len(asides(path)) == 1
+
+
+def test_a_file_whose_tree_is_out_of_order_is_found_by_verify(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    fill(cache, range(20))
+    cache.close()
+    data = bytearray(path.read_bytes())
+    rest, last = divmod(int(page(url_of(1))[0].url_sha256[:16], 16), 256)
+    written = bytes(rest >> 7 * place & 0x7F | 0x80 for place in range(7, -1, -1)) + bytes([last])  # SQLite's varint
+    data[data.index(written)] ^= 0x40
+    path.write_bytes(data)
+    again = PackedCache(path)
+
+    assert again.verify().damaged > 0
+    fill(again, range(20))
+    assert again.verify() == Checked(20, 0)
+    again.close()
+
+
 def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: PackedCache, path: Path) -> None:
     """F63: as if the two hashes began alike"""
     cache.put(*page("https://example.org/b", b"of b"))

@@ -725,6 +725,21 @@ async def test_closing_brings_home_what_is_in_memory(
     other.close()
 
 
+@pytest.mark.parametrize("is_out", [False, True])
+async def test_a_closed_shelter_says_so(sheltered: Sheltered, server: RedisServer, is_out: bool) -> None:
+    """Store contract: that is no outage."""
+    await sheltered.store.update("host:a", count)
+    if is_out:
+        server.stop()
+        await sheltered.store.update("host:a", count)
+    await sheltered.store.close()
+
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await sheltered.store.update("host:a", count)
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await sheltered.store.read("host:a")
+
+
 def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_never_there(clock: FakeClock) -> None:
     """Design, section 2: no two machines' clocks are ever compared."""
     inner = Unsteady(clock)  # its calendar is years ahead of this machine's

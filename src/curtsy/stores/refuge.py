@@ -26,6 +26,9 @@ REMEMBERED = 4096
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Seconds between two looks whether the store is back: doubled from the one to the other."""
 
+Sight = tuple[Record | None, Now, float]
+"""A record as it was last seen, the store's time then, and our own."""
+
 Work = Generator[Callable[[Any], Any], Any, None]
 """Yields what to ask the store, is sent its answers and thrown its errors: to be driven blocking or async."""
 
@@ -71,15 +74,16 @@ class Refuge:
         self._name = name
         self._share = share
         self._monotonic = monotonic
-        self._seen: OrderedDict[str, tuple[Record | None, Now, float]] = OrderedDict()
-        self._latest: tuple[Now, float] | None = None
-        self._line: tuple[Now, float] | None = None  # whose continuation the outage runs on; None if there was none
+        self._seen: OrderedDict[str, Sight] = OrderedDict()
+        self._latest: Sight | None = None
+        self._line: Sight | None = None  # whose clock the outage goes on with; None if the store was never there
         self._boot_clock = BootClock()
         self._memory = MemoryStore(self)
         self.bases: dict[str, Record | None] = {}
         """The keys that memory answers for, and what the store had under each when the outage began."""
         self.is_out = False
         self.outages = 0
+        self._is_closed = False
         self._began_at: float | None = None
         self._back_at = -LAST_PROBE
         self._interval = FIRST_PROBE
@@ -95,12 +99,11 @@ class Refuge:
             self._note_late(key, record)
 
     def _remember(self, key: str, record: Record | None, now: Now) -> None:
-        passed = self._monotonic()
-        self._latest = now, passed
-        self._seen.pop(key, None)
-        self._seen[key] = record, now, passed
-        if len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        seen = self._seen
+        seen.pop(key, None)
+        self._latest = seen[key] = record, now, self._monotonic()
+        if len(seen) > REMEMBERED:
+            seen.popitem(last=False)
 
     def note_all(self, steps: Sequence[tuple[str, Watched]]) -> None:
         """Remember what the store has after these."""
@@ -110,6 +113,8 @@ class Refuge:
 
     def failed(self, error: StoreError, since: int) -> None:
         """Begin an outage, unless one has begun since the call that failed: `since` is what `outages` was then."""
+        if self._is_closed:
+            raise error
         if since == self.outages:
             self._begin(error)
 
@@ -184,13 +189,12 @@ class Refuge:
         self._memory.update(key, lambda _, now: (record, None))
 
     def _present(self, key: str) -> Now:
-        seen = self._seen.get(key)
-        return self._continued(seen[1:] if seen else self._line)
+        return self._continued(self._seen.get(key) or self._line)
 
-    def _continued(self, line: tuple[Now, float] | None) -> Now:
+    def _continued(self, line: Sight | None) -> Now:
         if line is None:  # the store never told us the time
             return self._boot_clock.now()
-        now, then = line
+        _, now, then = line
         passed = int((self._monotonic() - then) * SECOND)
         return Now(Instant(now.at + passed), now.epoch + passed, now.boot)
 
@@ -235,6 +239,13 @@ class Refuge:
             self._interval = min(2 * self._interval, LAST_PROBE)
             self._probe_at = self._monotonic() + self._interval
             self._prober = 0
+
+    def close(self) -> None:
+        """Forget everything, and let the store say that it is closed."""
+        with _lock:
+            self._is_closed = True
+            self.is_out = False
+            self.bases.clear()
 
     def _move(self, key: str) -> Generator[Callable[[Any], Any], Any, bool]:
         """Bring one record home; False if it changed again meanwhile."""

@@ -126,6 +126,7 @@ class Shelter:
             self._looking.join()
         if self._refuge.claim():
             self._come_back()
+        self._refuge.close()
         self._inner.close()
 
     def _attempt(self, key: str, step: Step[Any]) -> Any:
@@ -264,6 +265,7 @@ class AsyncShelter:
             await asyncio.wait([self._looking])
         if self._refuge.claim():
             await self._come_back()
+        self._refuge.close()
         await self._inner.close()
 
     async def _ask(self, ask: Callable[[AsyncStore], Awaitable[Result]], otherwise: Callable[[], Result]) -> Result:
