@@ -16,8 +16,9 @@ from typing import ClassVar, Protocol
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
 
-EARLY = 0.0005
-"""Seconds by which a loop's timer is set too early, for epoll rounds up to a millisecond; what is left over is spun."""
+EARLY = 0.0011
+"""Seconds by which a loop's timer is set too early, for epoll rounds up to a millisecond and the kernel adds some. What
+is left over is spun: on average half a millisecond."""
 
 
 class Waiter:

@@ -7,7 +7,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -238,7 +238,7 @@ class AsyncClient:
 
     async def fetch_many(
         self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
-    ) -> AsyncIterator[FetchResult]:
+    ) -> AsyncGenerator[FetchResult, None]:
         """Fetch many URLs, and yield each result as it comes. One that fails does not stop the others."""
         waiting = iter(urls)
         under_way: set[asyncio.Task[FetchResult]] = set()
@@ -347,8 +347,8 @@ class AsyncClient:
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
-        while under_way := self._tasks | self._around.unfinished:
-            await asyncio.wait(under_way)
+        while under_way := self._tasks | self._around.unfinished | self.gate._background:
+            await asyncio.wait(under_way)  # what was cancelled gives back what it held
         await self._sender.close()
         if self._owns_store:
             await self._store.close()
@@ -423,7 +423,9 @@ class Client:
         """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
         return self._call(self._opened().fetch(url, **options))
 
-    def fetch_many(self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any) -> Iterator[FetchResult]:
+    def fetch_many(
+        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
+    ) -> Generator[FetchResult, None, None]:
         """Fetch many URLs, and yield each result as it comes. `urls` is read by the calling thread, as it goes on."""
         client, waiting = self._opened(), iter(urls)
         done: SimpleQueue[Future[FetchResult]] = SimpleQueue()

@@ -13,6 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -246,11 +247,14 @@ def variant_of(vary: Iterable[str], request: Request) -> str:
     values += [(name, secret) for name in ("authorization", "cookie") if (secret := headers.get(name)) is not None]
     if request.url.credentials is not None:
         values.append(("credentials", request.url.credentials))
-    if not values:
-        return ""
+    return _variant(tuple(values)) if values else ""
+
+
+@lru_cache(maxsize=1024)
+def _variant(values: tuple[tuple[str, str | None], ...]) -> str:
     # Blanks around and inside a value do not matter (RFC 9111, 4.1); an absent field is not an empty one.
     plain = sorted((name, None if value is None else " ".join(value.split())) for name, value in values)
-    return hashlib.sha256(repr((request.url.text, plain)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
 
 
 def absorb(found: Freshness, request: Request, reply: Reply, now: float, encoding: str | None = None) -> Absorbed:

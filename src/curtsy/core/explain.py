@@ -119,7 +119,7 @@ _ADVICE = {
     Reason.INVALID_URL: "Correct the request.",
     Reason.NOT_WRITTEN: "Make room, or choose another place.",
     Reason.TLS_ERROR: "Give the CA that signed it by verify=, if the site is yours.",
-    Reason.TOO_LARGE: "Raise max_body, or use download().",
+    Reason.TOO_LARGE: "Raise max_body, or use download(), whose limit is max_size.",
     Reason.TOO_MANY_REDIRECTS: "Raise max_redirects, or leave it out.",
     Reason.TOO_SLOW: "Lower min_speed, or try again later.",
 }

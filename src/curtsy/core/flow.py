@@ -437,7 +437,7 @@ def _robots_txt(
         there = policy if is_own else journey.world.policies.of(url.domain)
         if there.denied:
             return NO_FILE
-        ticket = yield Enter(there.key_for(url.domain), there, False, True, journey.left())
+        ticket = yield from _enter(url, there, journey, robots=True)
         if isinstance(ticket, No | Late):
             if is_own or isinstance(ticket, Late):
                 return _not_admitted(url, there, ticket)
@@ -481,11 +481,10 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
     repeatable = journey.ask.repeatable
     may_repeat = request.method in REPEATABLE if repeatable is None else repeatable
     most = policy.max_retries if world.max_retries is None else world.max_retries
-    key = policy.key_for(url.domain)
     last: Reply | None = None
     tries = 0
     while True:
-        ticket = yield Enter(key, policy, request.method != "HEAD", False, journey.left())
+        ticket = yield from _enter(url, policy, journey, page=request.method != "HEAD")
         if isinstance(ticket, No | Late):
             if last is None:
                 return _not_admitted(url, policy, ticket)
@@ -505,8 +504,10 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
         journey.bytes += reply.wire_bytes
         if isinstance(reply, Response):
             world.take_cookies(url, reply.headers)
-        outcome = UNHEARD if _is_cut_off(reply, journey) else classify(reply, world.epoch())
-        again = may_repeat and tries <= most and is_worth_repeating(reply) and (yield MayRetry())
+        is_cut_off = _is_cut_off(reply, journey)
+        outcome = UNHEARD if is_cut_off else classify(reply, world.epoch())
+        may_pass = not is_cut_off and is_worth_repeating(reply)
+        again = may_repeat and tries <= most and may_pass and (yield MayRetry())
         if again and outcome.retry_after is None:
             outcome = msgspec.structs.replace(
                 outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
@@ -517,6 +518,16 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
             if outcome.retry_after is not None:
                 journey.retry_after = min(outcome.retry_after, policy.max_retry_after)
             return last
+
+
+def _enter(
+    url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False
+) -> Generator[Effect, Any, Admitted | No | Late]:
+    left = journey.left()
+    if left == 0:
+        return Late(0.0)  # there would be no time to hear the answer
+    answer: Admitted | No | Late = yield Enter(policy.key_for(url.domain), policy, page, robots, left)
+    return answer
 
 
 def _kept(

@@ -147,7 +147,7 @@ class Host(Record, frozen=True, tag="host"):
         gone = {place.number for place in was.places} - {place.number for place in ours.places}
         new = (place for place in ours.places if place not in was.places and place not in self.places)
         later, earlier = (ours, self) if ours.sent_at > self.sent_at else (self, ours)
-        both_sent = ours.sent_at != was.sent_at and self.sent_at != was.sent_at
+        both_sent = ours.serial != was.serial and self.serial != was.serial
         open_longer = max(self, ours, key=lambda each: each.tripped_at and each.tripped_at + each.cooldown)
         return msgspec.structs.replace(
             self,

@@ -8,7 +8,7 @@ import inspect
 import random
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from curtsy.core.errors import FetchError, Reason
 from curtsy.core.outcome import PASSING, backoff
@@ -31,6 +31,30 @@ def is_retryable(error: BaseException) -> bool:
     if not isinstance(error, OSError) or isinstance(error, PermissionError | ssl.CertificateError):
         return False
     return error.filename is None and error.errno not in _DISK
+
+
+@overload
+async def with_retry(
+    fn: Callable[[], Awaitable[Result]],
+    max_retries: int = 3,
+    initial_delay: float = 1.0,
+    *,
+    is_retryable: Callable[[BaseException], bool] = is_retryable,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    roll: Callable[[], float] = random.random,
+) -> Result: ...
+
+
+@overload
+async def with_retry(
+    fn: Callable[[], Result],
+    max_retries: int = 3,
+    initial_delay: float = 1.0,
+    *,
+    is_retryable: Callable[[BaseException], bool] = is_retryable,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    roll: Callable[[], float] = random.random,
+) -> Result: ...
 
 
 async def with_retry(

@@ -1,0 +1,152 @@
+"""Commands that teach: examples and the global options in every help, and near misses named."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from curtsy.cli.given import GIVEN_OPTIONS, GivenOption
+
+Examples = Sequence[tuple[str, str]]
+"""Pairs of a command line and what it does."""
+
+
+class Command(click.Command):
+    """A command with examples, which also takes the global options."""
+
+    def __init__(self, *arguments: Any, examples: Examples = (), **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.examples = tuple(examples)
+        self.params = [*self.params, *GIVEN_OPTIONS]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then those that all commands have."""
+        _write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        _write_examples(self.examples, formatter)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments; say which option was perhaps meant."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as error:
+            raise _suggesting(error, self) from None
+
+
+class Group(click.Group):
+    """Commands under one name, imported when they are asked for, so that the first help comes at once.
+
+    `lazy` has `module:attribute` and the short help for each name. Names in `sections` are listed under its headings.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        examples: Examples = (),
+        lazy: dict[str, tuple[str, str]] | None = None,
+        sections: dict[str, tuple[str, ...]] | None = None,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(*arguments, **attributes)
+        self.examples = tuple(examples)
+        self.lazy = lazy or {}
+        self.sections = sections or {}
+        self.params = [*self.params, *GIVEN_OPTIONS]
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of their sections."""
+        return list(self.lazy) if self.lazy else list(self.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now if need be."""
+        if cmd_name in self.lazy and cmd_name not in self.commands:
+            module, _, attribute = self.lazy[cmd_name][0].partition(":")
+            found = getattr(import_module(module), attribute)
+            assert isinstance(found, click.Command)
+            self.commands[cmd_name] = found
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; say which was perhaps meant."""
+        name = args[0]
+        if name not in self.list_commands(ctx) and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+            hint = f"Did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists all of them."
+            raise click.UsageError(f"there is no command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments; say which option was perhaps meant."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as error:
+            raise _suggesting(error, self) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        self.format_commands(ctx, formatter)
+        _write_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names and what each does, without importing any of them."""
+        names = self.list_commands(ctx)
+        widest = max(map(len, names))
+        for title, some in (self.sections or {"Commands": tuple(names)}).items():
+            with formatter.section(title):
+                rows = [(name.ljust(widest), self._short_help(ctx, name)) for name in some]
+                formatter.write_dl(rows)
+
+    def _short_help(self, ctx: click.Context, name: str) -> str:
+        if name in self.lazy:
+            return self.lazy[name][1]
+        found = self.get_command(ctx, name)
+        return "" if found is None else found.get_short_help_str(200)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples."""
+        _write_examples(self.examples, formatter)
+
+
+def _suggesting(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
+    """The error for an option that is none, with the nearest that is one."""
+    known = [name for parameter in command.params for name in parameter.opts] + ["--help"]
+    near = difflib.get_close_matches(error.option_name, known, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return click.UsageError(f"there is no option {error.option_name}.{hint}", error.ctx)
+
+
+def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    own, given = [], []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None:
+            (given if isinstance(parameter, GivenOption) else own).append(record)
+    if own:
+        with formatter.section("Options"):
+            formatter.write_dl(own)
+    if given:
+        with formatter.section("Settings, for every command"):
+            formatter.write_dl(given)
+
+
+def _write_examples(examples: Examples, formatter: click.HelpFormatter) -> None:
+    if not examples:
+        return
+    with formatter.section("Examples"):
+        for place, (line, words) in enumerate(examples):
+            if place:
+                formatter.write("\n")
+            formatter.write_text(words)
+            formatter.write(f"{'':>{formatter.current_indent}}  $ {line}\n")  # never wrapped, for it is to be copied

@@ -1,0 +1,70 @@
+"""Exit codes: what the shell is told, and which of several results is the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from curtsy.core.errors import Reason
+
+
+class Exit(IntEnum):
+    """What a command ended with. The numbers are part of the public interface."""
+
+    FINE = 0
+    ERROR = 1
+    USAGE = 2
+    REFUSED = 3
+    """We chose not to ask, and waiting does not help."""
+
+    BAD_STATUS = 22
+    """The site answered with an error, as curl's `--fail` has it."""
+
+    LATER = 75
+    """Not now; it was said when (EX_TEMPFAIL)."""
+
+    CONFIGURATION = 78
+    """The settings are wrong (EX_CONFIG)."""
+
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Exit.FINE: "all went well",
+    Exit.ERROR: "an error: no answer came, or something of our own failed",
+    Exit.USAGE: "the command was not understood, or a URL is none",
+    Exit.REFUSED: "refused by manners: robots.txt, the denylist, an address; waiting does not help",
+    Exit.BAD_STATUS: "the site answered with an error",
+    Exit.LATER: "try again later; the message says when",
+    Exit.CONFIGURATION: "the settings are wrong; the message names file and line",
+    Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); everything was given back",
+}
+"""Each code in words, for the help and the reference page."""
+
+_BEST_FIRST = (
+    Exit.FINE, Exit.LATER, Exit.REFUSED, Exit.BAD_STATUS, Exit.ERROR, Exit.USAGE, Exit.CONFIGURATION, Exit.INTERRUPTED,
+)  # fmt: skip
+
+
+def worst(codes: Iterable[Exit]) -> Exit:
+    """The worst of several: what heals by itself counts least, what somebody must mend counts most."""
+    return max(codes, key=_BEST_FIRST.index, default=Exit.FINE)
+
+
+def exit_for(reason: Reason | None, retry_after: float | None) -> Exit:
+    """The code for what came of one URL."""
+    from curtsy.core.errors import REFUSALS, Reason
+
+    if reason is None:
+        return Exit.FINE
+    if reason is Reason.INVALID_URL:
+        return Exit.USAGE
+    if retry_after is not None:
+        return Exit.LATER
+    if reason is Reason.HTTP_STATUS:
+        return Exit.BAD_STATUS
+    if reason in REFUSALS and reason not in (Reason.NOT_IN_CACHE, Reason.CLOSED):
+        return Exit.REFUSED
+    return Exit.ERROR

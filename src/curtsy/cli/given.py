@@ -1,0 +1,126 @@
+"""Given: the options that every command takes, and what is opened by them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from curtsy.cli.watching import Listener
+    from curtsy.client import AsyncClient
+    from curtsy.settings import Settings
+    from curtsy.stores import Store
+    from curtsy.stores.pages import PageCache
+
+
+@dataclass
+class Given:
+    """What was given before or after the command's name; the last word counts."""
+
+    config: str | None = None
+    preset: str | None = None
+    store: str | None = None
+    user_agent: str | None = None
+    log_level: str | None = None
+    allow_private: bool = False
+    _settings: Settings | None = field(default=None, repr=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options as `load()` and `AsyncClient` take them; what was not given is left out."""
+        found = {"config": self.config, "preset": self.preset, "store": self.store, "user_agent": self.user_agent}
+        given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+        return given | ({"allow_private": True} if self.allow_private else {})
+
+    def settings(self) -> Settings:
+        """All settings, read once; from then on the library's log lines are shown. Raises PolicyError."""
+        if self._settings is None:
+            from curtsy.settings import load
+
+            self._settings = load(**self.arguments)
+            self._listen(self._settings)
+        return self._settings
+
+    def _listen(self, settings: Settings) -> None:
+        """Show warnings always, and less than that only to somebody who asked for it."""
+        from curtsy.log import install_json_logging
+
+        is_asked = self.log_level is not None or settings.origin(None, "log_level") != "built-in"
+        install_json_logging((self.log_level or settings.log_level) if is_asked else "warn")
+
+    def open_store(self) -> Store:
+        """The store, without shelter: who looks into it wants to know when it cannot be read."""
+        from curtsy.stores import open_store
+
+        return open_store(self.settings().store, shelter=False)
+
+    def open_cache(self) -> PageCache:
+        """The cache, where the client has it."""
+        settings = self.settings()
+        path, size = cache_path(settings), settings.cache_size
+        limit = 2**62 if size is None else size  # more than any disk has
+        if path.suffix == ".sqlite":
+            from curtsy.stores.packed import PackedCache
+
+            return PackedCache(path, max_size=limit)
+        from curtsy.stores.disk import DiskCache
+
+        return DiskCache(path, max_size=limit)
+
+    @asynccontextmanager
+    async def open_client(self, listener: Listener, **options: Any) -> AsyncIterator[AsyncClient]:
+        """A client whose steps a listener is told of."""
+        from curtsy.cli.watching import WatchedSender, WatchedStore
+        from curtsy.client import AsyncClient
+        from curtsy.http import AiohttpSender
+        from curtsy.stores import open_async_store
+
+        store = WatchedStore(open_async_store(self.settings().store), listener)
+        sender = WatchedSender(AiohttpSender(use_environment=True), listener)
+        try:
+            async with AsyncClient(**{**self.arguments, "store": store, "sender": sender, **options}) as client:
+                yield client
+        finally:
+            await store.close()
+
+
+def cache_path(settings: Settings) -> Any:
+    """Where pages are kept: a folder, or one file if its name ends in `.sqlite`."""
+    from platformdirs import user_cache_path
+
+    return settings.cache_dir or user_cache_path("curtsy", appauthor=False)
+
+
+def _take(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None and parameter.name is not None:
+        setattr(context.ensure_object(Given), parameter.name, value)
+
+
+class GivenOption(click.Option):
+    """An option that every command takes: the help lists them under a heading of their own."""
+
+    def __init__(self, *names: str, **attributes: Any) -> None:
+        super().__init__(list(names), expose_value=False, callback=_take, default=None, **attributes)
+
+
+GIVEN_OPTIONS: tuple[click.Option, ...] = (
+    GivenOption("--config", metavar="FILE", help="Read this settings file instead of the project's."),
+    GivenOption(
+        "--preset",
+        type=click.Choice(["gentle", "broad", "own"]),
+        help="Start from gentle (the default), broad (no global limit), or own (a site of yours: no limits).",
+    ),
+    GivenOption("--store", metavar="URL", help="Remember hosts there: sqlite:///FILE, redis://HOST, memory:"),
+    GivenOption("--user-agent", metavar="TEXT", help="Who we say we are; name a page where you can be reached."),
+    GivenOption(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False),
+        help="Show log lines (JSON, on standard error) from this level on.",
+    ),
+    GivenOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
+)
+"""The global options, for the group and for each command."""

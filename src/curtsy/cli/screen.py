@@ -1,0 +1,114 @@
+"""What people see: data on standard output, everything else on standard error; colours and bars on a terminal only.
+
+Colours are the terminal's own sixteen, so that they fit a light and a dark background alike, and none of them says
+anything that a mark or a word does not say too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+State = Literal["yes", "no", "wait", "unknown", "off"]
+"""How a single thing stands, as a mark shows it."""
+
+MARKS: dict[State, tuple[str, str]] = {
+    "yes": ("✓", "green"),
+    "no": ("✗", "bold red"),
+    "wait": ("◔", "yellow"),
+    "unknown": ("?", "magenta"),
+    "off": ("–", "dim"),
+}
+"""The mark of each state, and its style."""
+
+ENDLESS = 1000
+"""Columns where there is no terminal: a table that is piped is cut nowhere."""
+
+# What could move the cursor, or change the terminal, if a site put it into its robots.txt or a header.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """The text with all that is not to be seen made visible: nothing that a site sends may steer a terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else "\ufffd", text)
+
+
+def out() -> Console:
+    """The console for data."""
+    return _console(sys.stdout)
+
+
+def err() -> Console:
+    """The console for everything else."""
+    return _console(sys.stderr)
+
+
+def _console(file: TextIO) -> Console:
+    from rich.console import Console
+
+    width = None
+    if not file.isatty() and not os.environ.get("COLUMNS"):
+        width = ENDLESS
+    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+
+
+def say(message: str) -> None:
+    """Say something on standard error, as one line (or more, if the message has them)."""
+    lines = [plain(line) for line in message.splitlines()]
+    print("\n".join([f"curtsy: {lines[0]}", *(f"  {line}" for line in lines[1:])]), file=sys.stderr, flush=True)
+
+
+def write_json(value: Any, *, line: bool = False) -> None:
+    """Write a value as JSON: indented for one document, or on one line where more follow."""
+    import msgspec
+
+    # By way of msgspec, which knows our values and writes what is not finite as null; then in ASCII, which no
+    # terminal and no pipe can spoil.
+    known = msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    text = json.dumps(known) if line else json.dumps(known, indent=2)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def mark(state: State) -> Text:
+    """The mark of a state, in its colour."""
+    from rich.text import Text
+
+    sign, style = MARKS[state]
+    return Text(sign, style=style)
+
+
+def table(*columns: str, right: tuple[str, ...] = (), folded: tuple[str, ...] = ()) -> Table:
+    """A table without lines. Columns named in `right` are numbers; those in `folded` may take several lines."""
+    from rich.table import Table
+
+    found = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
+    for name in columns:
+        is_folded = name in folded
+        found.add_column(
+            name, justify="right" if name in right else "left", no_wrap=not is_folded,
+            overflow="fold" if is_folded else "ellipsis",
+        )  # fmt: skip
+    return found
+
+
+def size(count: float) -> str:
+    """A number of bytes as people say it: `512 B`, `3.4 KB`, `1.2 GB` (powers of 1024)."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: `1 page`, `2 pages`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

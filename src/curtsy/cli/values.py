@@ -1,0 +1,93 @@
+"""Kinds of value on a command line: durations, sizes, domains, headers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?\s*", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE | re.ASCII)
+
+
+class Duration(click.ParamType):
+    """Seconds, or with units: `90`, `1.5s`, `10m`, `1h30m`, `2d`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        place, seconds, text = 0, 0.0, value.strip().lower()
+        while place < len(text) and (found := _PART.match(text, place)) is not None:
+            seconds += float(found[1]) * _UNITS[found[2] or "s"]
+            place = found.end()
+        if place < len(text) or not 0 < seconds <= 366 * 86_400:
+            self.fail(f"{value!r} must be a time above 0, such as 90, 1.5s, 10m, 1h30m or 2d.", param, ctx)
+        return seconds
+
+
+class Size(click.ParamType):
+    """Bytes, or with a unit of 1024: `500000`, `20M`, `1.5G`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes."""
+        if isinstance(value, int):
+            return value
+        found = _SIZE.fullmatch(value.strip())
+        if found is None or float(found[1]) > 2**40:
+            self.fail(f"{value!r} must be a number of bytes, such as 500000, 20M or 1.5G.", param, ctx)
+        return int(float(found[1]) * _SIZES[found[2].lower()])
+
+
+class Domain(click.ParamType):
+    """A host, with its port if that is not the usual one."""
+
+    name = "domain"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The domain in its one form."""
+        from curtsy.core.errors import InvalidDomain
+        from curtsy.core.message import parse_domain
+
+        try:
+            return parse_domain(value)
+        except InvalidDomain as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The hosts that the store knows."""
+        from curtsy.cli.given import Given
+        from curtsy.core.errors import CurtsyError
+
+        try:
+            store = ctx.ensure_object(Given).open_store()
+            try:
+                found = store.keys(f"host:{incomplete}")
+            finally:
+                store.close()
+        except (CurtsyError, OSError):
+            return []  # who presses Tab wants no error
+        return [CompletionItem(key.removeprefix("host:")) for key in found[:100]]
+
+
+class Header(click.ParamType):
+    """A header field, `Name: value`."""
+
+    name = "header"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Name and value."""
+        if isinstance(value, tuple):
+            return value
+        name, colon, rest = value.partition(":")
+        if not colon or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or re.search(r"[\r\n\0]", rest):
+            self.fail('a header is written "Name: value", on one line.', param, ctx)
+        return name, rest.strip()

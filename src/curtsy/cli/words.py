@@ -1,0 +1,45 @@
+"""Words for what a request waits for, shared by `get -v` and `why`."""
+
+from __future__ import annotations
+
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND
+from curtsy.core.policy import Policy
+
+
+def because(name: str, policy: Policy, host: Host | None = None) -> str:
+    """What is waited for, in words; the names are those of `Wait.because`."""
+    match name:
+        case "rate":
+            return f"the rate of {policy.qps or 0:g} requests a second"
+        case "pause":
+            return f"the random pause of {policy.pause_min:g} to {policy.pause_max:g} s between two requests"
+        case "delay":
+            return f"the delay of {policy.delay:g} s between two requests"
+        case "crawl_delay":
+            asked = "" if host is None else f" of {host.crawl_delay / SECOND:g} s"
+            return f"the Crawl-delay{asked} that its robots.txt asks for"
+        case "adapted":
+            return "its pace, slowed down after a 429"
+        case "slow_site":
+            return "its pace, slowed down because it answers slowly"
+        case "rest":
+            return "the rest that it asked for, or that follows a failure"
+        case "in_flight":
+            return "another request to it, which is under way"
+        case "trial":
+            return "the one request that tries whether it is well again"
+        case _:
+            return name
+
+
+def pace(policy: Policy) -> str:
+    """How often a host is asked at most, in a few words."""
+    parts = []
+    if policy.qps is not None:
+        parts.append(f"{policy.qps:g}/s")
+    if policy.pause_max:
+        parts.append(f"pause {policy.pause_min:g}–{policy.pause_max:g} s")
+    if policy.delay:
+        parts.append(f"delay {policy.delay:g} s")
+    return ", ".join(parts) or "no limit"
