@@ -122,13 +122,13 @@ async def fetches(site: str, count: int, repeats: int) -> float:
         say("curtsy, all manners, no cache", await cost(polite.fetch, pages, repeats), base, 1.5)
     for name, make in (("files", DiskCache), ("packed", lambda path: PackedCache(path / "pages.sqlite"))):
         with tempfile.TemporaryDirectory() as folder:
-            async with client(make(Path(folder))) as polite:  # type: ignore[operator]
+            async with client(make(Path(folder))) as polite:
                 runs = []
                 for run in range(repeats):
                     fresh = [f"{site}/kept/{run}-{number}" for number in range(count)]
                     runs.append(await cost(polite.fetch, fresh, 1))
                 say(f"curtsy, every page stored ({name})", min(runs), base, 1.6)
-            async with client(make(Path(folder)), "revalidate") as polite:  # type: ignore[operator]
+            async with client(make(Path(folder)), "revalidate") as polite:
                 urls = [f"{site}/tagged/{number}" for number in range(count)]
                 await cost(polite.fetch, urls, 1)
                 ours = await cost(polite.fetch, urls, repeats)

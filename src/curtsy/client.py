@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
@@ -45,18 +46,50 @@ T = TypeVar("T")
 MOST_AT_ONCE = 1000
 """Fetches that `fetch_many` has under way; what waits in a host's line is one of them."""
 
+_WORDS = {
+    Reason.ROBOTS_DISALLOWED.value: "Blocked by robots.txt",
+    Reason.DOMAIN_BUDGET_EXCEEDED.value: "Domain daily budget exceeded",
+}
+
 UNBOUNDED = 2**62
 """Bytes: more than any disk has."""
 
 _END: Any = object()
 
 
-@dataclass(slots=True)
 class _Flight:
-    """A fetch or download under way, and how many wait for it."""
+    """Work under way in the task that asked first, and the others that wait for what comes of it."""
 
-    task: asyncio.Task[Any]
-    wanted: int = 0
+    __slots__ = ("_waiting", "is_closing", "task", "was_cancelling")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.was_cancelling = task.cancelling()
+        self.is_closing = False
+        self._waiting: list[asyncio.Future[tuple[bool, Any]]] = []
+
+    def end(self) -> asyncio.Future[tuple[bool, Any]]:
+        """Its end, to be waited for: whether it came to it by itself, and what came of it."""
+        future: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def land(self, is_whole: bool, result: Any = None) -> None:
+        """Tell those who wait."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result((is_whole, result))
+
+    def close(self) -> None:
+        """End it before its time: the client is being closed."""
+        self.is_closing = True
+        self.task.cancel()
+
+    def was_closed(self) -> bool:
+        """Whether that is what its cancellation meant, and not that its task is to end (as in `asyncio.timeout`)."""
+        return self.is_closing and self.task.uncancel() <= self.was_cancelling
 
 
 class AsyncClient:
@@ -134,7 +167,7 @@ class AsyncClient:
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
         )
         self._flights: dict[object, _Flight] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._renewals: dict[str, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
         self._is_closed = False
         if not names_contact(self.policies.user_agent):
@@ -208,33 +241,25 @@ class AsyncClient:
         )  # fmt: skip
 
     async def _joined(self, key: object, work: Callable[[], Coroutine[Any, Any, T]], closed: Callable[[], T]) -> T:
-        """Do work that others may join; it ends early when the last of them is gone, or when the client is closed."""
-        flight = self._flights.get(key) or self._start(key, work())
-        flight.wanted += 1
+        """Do work that others may join. It runs in the task of the first; if that is cancelled, the next takes over."""
+        while (flight := self._flights.get(key)) is not None:
+            is_whole, result = await flight.end()
+            if is_whole:
+                shared: T = result
+                return shared
+        flight = self._flights[key] = _Flight()
+        is_whole, result = False, None
         try:
-            result: T = await asyncio.shield(flight.task)
-            return result
+            result = await work()
+            is_whole = True
         except asyncio.CancelledError:
-            flight.wanted -= 1
-            task = asyncio.current_task()
-            if self._is_closed and flight.task.cancelled() and not (task and task.cancelling()):
-                return closed()
-            if not flight.wanted and not flight.task.done():
-                self._land(key, flight)
-                flight.task.cancel()
-                await asyncio.wait([flight.task])
-            raise
-
-    def _start(self, key: object, work: Coroutine[Any, Any, Any]) -> _Flight:
-        flight = self._flights[key] = _Flight(asyncio.ensure_future(work))
-        self._tasks.add(flight.task)
-        flight.task.add_done_callback(self._tasks.discard)
-        flight.task.add_done_callback(lambda _: self._land(key, flight))
-        return flight
-
-    def _land(self, key: object, flight: _Flight) -> None:
-        if self._flights.get(key) is flight:
+            if not flight.was_closed():
+                raise
+            result, is_whole = closed(), True
+        finally:
             del self._flights[key]
+            flight.land(is_whole, result)
+        return result
 
     async def fetch_many(
         self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
@@ -263,7 +288,7 @@ class AsyncClient:
         """Save a URL as a file, in its turn; it is there only when whole.
 
         What an earlier try has left is gone on with, if the server can. The body may be up to `max_size` bytes, and
-        take as long as it likes while it comes at all.
+        take as long as it likes while it comes at all: `deadline` is for what comes before it.
         """
         self._check_open()
         part = Part(url, Path(path), max_size)
@@ -294,7 +319,7 @@ class AsyncClient:
         """The rules of a URL's origin, fetched in its turn if need be; None if not even that may be asked."""
         policy = self.policies.of(url.domain)
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
-        journey = Journey(Ask(url.text), self._around, self._around.now())
+        journey = Journey(Ask(url.text), self._around, self._around.now(), self.policies)
         self._check_open()
         answer = await self._joined(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
@@ -316,13 +341,9 @@ class AsyncClient:
 
     def _told(self, record: FetchRecord) -> None:
         self.tally.count(record)
-        words = "Fetched"
-        if record.reason is not None:
-            words = {
-                Reason.ROBOTS_DISALLOWED: "Blocked by robots.txt",
-                Reason.DOMAIN_BUDGET_EXCEEDED: "Domain daily budget exceeded",
-            }.get(Reason(record.reason), "Not fetched")
-        _log.info(words, **record.as_dict())
+        if _log.hears(logging.INFO):
+            words = "Fetched" if record.reason is None else _WORDS.get(record.reason, "Not fetched")
+            _log.info(words, **record.as_dict())
         if self._on_record is not None:
             try:
                 self._on_record(record)
@@ -331,9 +352,10 @@ class AsyncClient:
 
     def _later(self, ask: Ask) -> bool:
         """Renew a kept copy when the one who asked has been served with it."""
-        key = ("renew", ask.url)
-        if key not in self._flights:
-            self._start(key, self._renewing.run(fetch(ask, self._renewing.surroundings)))
+        if ask.url not in self._renewals:
+            task = asyncio.ensure_future(self._renewing.run(fetch(ask, self._renewing.surroundings)))
+            self._renewals[ask.url] = task
+            task.add_done_callback(lambda _: self._renewals.pop(ask.url, None))
         return True
 
     def _check_open(self) -> None:
@@ -345,10 +367,15 @@ class AsyncClient:
         if self._is_closed:
             return
         self._is_closed = True
-        for task in self._tasks:
+        for task in self._renewals.values():
             task.cancel()
-        while under_way := self._tasks | self._around.unfinished | self.gate._background:
-            await asyncio.wait(under_way)  # what was cancelled gives back what it held
+        while flights := list(self._flights.values()):  # what is cancelled gives back what it held
+            ends = [flight.end() for flight in flights]
+            for flight in flights:
+                flight.close()
+            await asyncio.gather(*ends)
+        while under_way := {*self._renewals.values(), *self._around.unfinished, *self.gate._background}:
+            await asyncio.wait(under_way)
         await self._sender.close()
         if self._owns_store:
             await self._store.close()

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from curtsy.core.admission import Renew
-from curtsy.core.cache import Store as StorePage
 from curtsy.core.errors import Reason
 from curtsy.core.flow import (
     UNHEARD,
@@ -40,13 +39,19 @@ from curtsy.download import Part, TooLong, Unwanted
 from curtsy.gate import AsyncGate, Gate, Ticket
 from curtsy.http import Limits, Sender
 from curtsy.stores import AsyncStore, Store
-from curtsy.surroundings import Passage, Surroundings, claim_step, learn_step, limits_of, release_step, rules_key
+from curtsy.surroundings import (
+    NOT_YET,
+    Passage,
+    Surroundings,
+    claim_step,
+    learn_step,
+    limits_of,
+    release_step,
+    rules_key,
+)
 
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
-
-SMALL = 256 * 1024
-"""Bytes of body that are written to the cache at once; larger ones from another thread."""
 
 
 class AsyncDriver:
@@ -77,7 +82,9 @@ class AsyncDriver:
                 except StopIteration as end:
                     result: Result = end.value
                     return result
-                answer = await self._do(effect, passage)
+                answer = self.surroundings.at_once(effect)
+                if answer is NOT_YET:
+                    answer = await self._do(effect, passage)
         finally:
             flow.close()
             if passage.ticket is not None or passage.lines:
@@ -85,6 +92,8 @@ class AsyncDriver:
 
     async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
         """See something through, though nobody waits for it any more: `Surroundings.unfinished` knows of it."""
+        if self.gate.is_immediate:
+            return await work  # it does not wait for anything, so nothing can come between
         task = asyncio.ensure_future(work)
         self.surroundings.unfinished.add(task)
         task.add_done_callback(self.surroundings.unfinished.discard)
@@ -103,12 +112,8 @@ class AsyncDriver:
                 passage.ticket = None
                 assert isinstance(ticket, Ticket)
                 return await self._finish(self.gate.leave(ticket, outcome))
-            case Recall(url):
-                return around.recall(url)
             case Keep(url, what):
-                if isinstance(what, StorePage) and len(what.body) > SMALL:
-                    return await asyncio.to_thread(around.keep, url, what)
-                return around.keep(url, what)
+                return await asyncio.to_thread(around.keep, url, what)
             case Claim():
                 waiter = self.gate.alarm.async_waiter()
                 return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
@@ -127,16 +132,13 @@ class AsyncDriver:
                     await self._finish(self._store.update(rules_key(origin), release_step(around.who)))
                 return passage.leave_line(origin, self.gate)
             case Remember(origin):
-                found = around.known_rules(origin)
-                return found.rules if found is not None else await self._store.read(rules_key(origin))
+                return await self._store.read(rules_key(origin))
             case Amend(key, policy, change):
                 return await self.gate.amend(key, policy, change)
-            case MayRetry(unused):
-                return around.retries.put_back() if unused else around.retries.take()
             case Later(ask):
                 return self._later(ask)
-            case Tell(record):
-                return around.told(record)
+            case Recall() | MayRetry() | Tell():
+                raise AssertionError("these are answered at once")
 
     async def _send(self, effect: Send, passage: Passage) -> Reply | None:
         ticket = effect.ticket
@@ -216,7 +218,9 @@ class Driver:
                 except StopIteration as end:
                     result: Result = end.value
                     return result
-                answer = self._do(effect, passage)
+                answer = self.surroundings.at_once(effect)
+                if answer is NOT_YET:
+                    answer = self._do(effect, passage)
         finally:
             flow.close()
             self._give_back(passage)
@@ -243,8 +247,6 @@ class Driver:
                 passage.ticket = None
                 assert isinstance(ticket, Ticket)
                 return self.gate.leave(ticket, outcome)
-            case Recall(url):
-                return around.recall(url)
             case Keep(url, what):
                 return around.keep(url, what)
             case Claim():
@@ -265,16 +267,13 @@ class Driver:
                     self._store.update(rules_key(origin), release_step(around.who))
                 return passage.leave_line(origin, self.gate)
             case Remember(origin):
-                found = around.known_rules(origin)
-                return found.rules if found is not None else self._store.read(rules_key(origin))
+                return self._store.read(rules_key(origin))
             case Amend(key, policy, change):
                 return self.gate.amend(key, policy, change)
-            case MayRetry(unused):
-                return around.retries.put_back() if unused else around.retries.take()
             case Later():
                 return False  # a thread that may block asks at once instead
-            case Tell(record):
-                return around.told(record)
+            case Recall() | MayRetry() | Tell():
+                raise AssertionError("these are answered at once")
 
     def _give_back(self, passage: Passage) -> None:
         if passage.ticket is not None:

@@ -312,7 +312,8 @@ class AsyncGate(_Way):
     ) -> None:
         super().__init__(store, alarm, roll)
         self._store = store
-        self._is_immediate: bool = getattr(store, "is_immediate", False)
+        self.is_immediate: bool = getattr(store, "is_immediate", False)
+        """Whether the store answers without waiting, as memory does."""
         self._background: set[asyncio.Future[None]] = set()
 
     async def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
@@ -328,7 +329,7 @@ class AsyncGate(_Way):
                 if not isinstance(effect, Update):
                     await self.alarm.async_sleep(waiter, effect.seconds)
                     effect = next(way)
-                elif effect.undo is None or self._is_immediate:
+                elif effect.undo is None or self.is_immediate:
                     effect = way.send(await self._store.update(effect.key, effect.step))
                 else:
                     effect = way.send(await self._update(effect, effect.undo))

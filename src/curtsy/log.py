@@ -227,6 +227,10 @@ class LibraryLogger:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
 
+    def hears(self, level: int) -> bool:
+        """Whether anybody listens at this level: ask before making fields that cost something."""
+        return self._logger.isEnabledFor(level)
+
     def debug(self, msg: str, /, **fields: Any) -> None:
         """Tell what only somebody who looks for a fault wants to know."""
         self._log(logging.DEBUG, msg, fields)

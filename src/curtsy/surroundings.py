@@ -14,7 +14,7 @@ from curtsy.alarm import Waiter
 from curtsy.core.admission import Late
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
-from curtsy.core.flow import Claim, Enter, Learn, Send
+from curtsy.core.flow import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Remember, Send, Tell
 from curtsy.core.message import SECOND, Headers, Now, Url
 from curtsy.core.policy import Policies
 from curtsy.core.record import FetchRecord
@@ -25,6 +25,12 @@ from curtsy.gate import Request as GateRequest
 from curtsy.http import Limits
 from curtsy.stores import Step
 from curtsy.stores.pages import Page, PageCache
+
+NOT_YET = object()
+"""The answer to an effect that cannot be answered at once."""
+
+SMALL = 256 * 1024
+"""Bytes of body that are written to the cache at once; larger ones from another thread."""
 
 KNOWN = 4096
 """Origins whose rules are kept in this process's memory besides the store."""
@@ -154,6 +160,27 @@ class Surroundings:
         return GateRequest(
             effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline
         )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        self._at_once: dict[type[Effect], Callable[[Any], Any]] = {
+            Recall: lambda effect: self.recall(effect.url),
+            Keep: self._keep_small,
+            Claim: lambda effect: self.known_rules(effect.origin) or NOT_YET,
+            Remember: lambda effect: getattr(self.known_rules(effect.origin), "rules", NOT_YET),
+            MayRetry: lambda effect: self.retries.put_back() if effect.unused else self.retries.take(),
+            Tell: lambda effect: self.told(effect.record),
+        }
+
+    def at_once(self, effect: Effect) -> Any:
+        """The answer to an effect that takes no time; `NOT_YET` if it does, and must be carried out."""
+        answer = self._at_once.get(type(effect))
+        return NOT_YET if answer is None else answer(effect)
+
+    def _keep_small(self, effect: Keep) -> object:
+        if isinstance(effect.what, StorePage) and len(effect.what.body) > SMALL:
+            return NOT_YET
+        self.keep(effect.url, effect.what)
+        return None
 
     def known_rules(self, origin: str) -> Known | None:
         """Rules that hold, from memory."""

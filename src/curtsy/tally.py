@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+
+import msgspec
 
 from curtsy.core.record import FetchRecord, StatsFields
 
 
-@dataclass(frozen=True, slots=True)
-class TallySnapshot(StatsFields):
+class TallySnapshot(StatsFields, frozen=True):
     """All counts as of one moment."""
 
     fetches: int = 0
@@ -27,10 +27,10 @@ class TallySnapshot(StatsFields):
     waited: float = 0.0
     """Seconds, over all fetches."""
 
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, int] = msgspec.field(default_factory=dict)
     """How often each reason stood in the way."""
 
-    domains: dict[str, int] = field(default_factory=dict)
+    domains: dict[str, int] = msgspec.field(default_factory=dict)
     """Requests by domain."""
 
 

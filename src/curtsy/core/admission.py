@@ -123,11 +123,11 @@ def admit(
         if at < closes_at:
             return given, No(Reason.CIRCUIT_OPEN, (closes_at - at) / SECOND)
         trial = True
-    if host.crawl_delay > policy.max_crawl_delay * SECOND and not robots:
+    if host.crawl_delay and host.crawl_delay > policy.max_crawl_delay * SECOND and not robots:
         return given, No(Reason.CRAWL_DELAY_TOO_LONG, None)
     places = host.places
-    if places and any(place.until <= at for place in places):
-        places = tuple(place for place in places if place.until > at)
+    if places:
+        places = tuple([place for place in places if place.until > at])
     day = None
     wait_until, because = 0, ""
     if policy.max_requests_per_day or policy.max_pages_per_day:
@@ -141,7 +141,7 @@ def admit(
                 return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "pages", day.starts)
             wait_until, because = min(place.until for place in places), "in_flight"
 
-    if policy.concurrency is not None and len(places) >= policy.concurrency:
+    if places and policy.concurrency is not None and len(places) >= policy.concurrency:
         free_at = sorted(place.until for place in places)[len(places) - policy.concurrency]
         if free_at > wait_until:
             wait_until, because = free_at, "in_flight"
@@ -164,9 +164,9 @@ def admit(
     sent_at = ready_at if is_on_time else at
     if policy.concurrency is not None or trial:
         places = (*places, Place(serial, at, at + policy.lease_us))
-    recent = host.recent
+    recent: tuple[int, ...] = ()
     if policy.strategy == "sliding_window" and policy.interval_ns:
-        recent = (*recent, *[at] * count)[-int(policy.burst) :]
+        recent = (*host.recent, *[at] * count)[-int(policy.burst) :]
     left = msgspec.structs.replace(
         host,
         boot=now.boot,
@@ -209,9 +209,10 @@ def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
     if policy.adapt:
         if sent_at + host.delay > latest:
             latest, why = sent_at + host.delay, "adapted"
-        slow = sent_at + latency_delay(host.latency, policy)
-        if slow > latest:
-            latest, why = slow, "slow_site"
+        if host.latency > policy.target_us:
+            slow = sent_at + latency_delay(host.latency, policy)
+            if slow > latest:
+                latest, why = slow, "slow_site"
     return latest, why
 
 
@@ -247,11 +248,10 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
     Without a lease it is a report by hand (`record_success`, `record_failure`): nothing was charged, so nothing is
     corrected.
     """
-    host = fresh(now) if host is None else _as_of(now, host)
+    host = fresh(now) if host is None else in_time(host, now)
     if host.overrides:
         policy = _overridden(policy, host.overrides)
-    if lease is not None:
-        host = _given_back(host, now, policy, lease, outcome)
+    host = _as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
     if outcome.kind is Kind.ABANDONED:
         return host
     host = _adapted(host, now, policy, lease, outcome)
@@ -269,20 +269,23 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
     for place in places:
         if place.number == lease.number:
             until = place.until
-            places = tuple(each for each in places if each is not place)
+            places = tuple([each for each in places if each is not place])
     # A lease that ran out is a dead holder's: its charge stays, whoever comes back with it.
-    if at < until and lease.day[1]:
-        is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
-        days = refunded(days, *lease.day, int(is_free), int(lease.page and not outcome.page))
+    is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
+    is_no_page = lease.page and not outcome.page
+    if (is_free or is_no_page) and at < until and lease.day[1]:
+        days = refunded(days, *lease.day, int(is_free), int(is_no_page))
     if outcome.sent and outcome.sent_ago is not None:
         really = at - round(outcome.sent_ago * SECOND)
-        if lease.left_at < really <= at and lease.left_at in recent:
+        if recent and lease.left_at < really <= at and lease.left_at in recent:
             found = recent.index(lease.left_at)
             recent = tuple(sorted((*recent[:found], *recent[found + 1 :], really)))
         if sent_at < really <= at:
             sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
     return msgspec.structs.replace(
         host,
+        offset=now.epoch - at,
+        written_at=at,
         days=days,
         sent_at=sent_at,
         spent=spent,
@@ -481,8 +484,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
 
 
 def _as_of(now: Now, host: Host) -> Host:
-    """The record as it is about to be written: on the present run of the clock, and with the time."""
-    host = in_time(host, now)
+    """The record, in time already, as it is about to be written."""
     return msgspec.structs.replace(host, offset=now.epoch - now.at, written_at=now.at)
 
 

@@ -42,6 +42,9 @@ HEURISTIC_SHARE = 0.1
 HEURISTIC_MOST = 86_400.0
 """Seconds: a guess is never longer than a day."""
 
+REWRITTEN = 86_400.0
+"""Seconds after which a 304 that says nothing new is written down all the same."""
+
 SKEW = 60.0
 """Seconds that a copy may come from the future: clocks are corrected by less. Beyond that its age is unknown."""
 
@@ -294,7 +297,7 @@ def entry_of(request: Request, reply: Response, now: float, encoding: str | None
     return entry
 
 
-def _renew(found: Freshness, request: Request, reply: Response, now: float) -> Refresh | Drop | Unusable:
+def _renew(found: Freshness, request: Request, reply: Response, now: float) -> Refresh | Drop | Leave | Unusable:
     """Freshen the kept copy by a 304 (RFC 9111, 4.3.4)."""
     if not isinstance(found, Stale) or not found.validators:
         return Unusable("the site answered 304 (not modified), but was not asked whether the page had changed")
@@ -306,7 +309,17 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     names = {name.lower() for name, _ in renewed} | {"age"}
     headers = Headers((*((name, value) for name, value in old.headers if name.lower() not in names), *renewed))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
-    return Drop() if entry is None else Refresh(entry)
+    if entry is None:
+        return Drop()
+    # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
+    is_news = entry.lifetime > 0 or not 0 <= now - old.fetched_at < REWRITTEN or _undated(entry) != _undated(old)
+    return Refresh(entry) if is_news else Leave()
+
+
+def _undated(entry: Entry) -> tuple[Entry, Fields]:
+    """What an entry says, but for when."""
+    headers = tuple(each for each in entry.headers if each[0].lower() != "date")
+    return msgspec.structs.replace(entry, fetched_at=0.0, age=0.0, headers=()), tuple(sorted(headers))
 
 
 def _entry(

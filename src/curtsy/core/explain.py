@@ -7,6 +7,7 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, InvalidUrl, Url
 from curtsy.core.policy import Policy
 from curtsy.core.robots import Verdict, product_token
+from curtsy.core.secrets import mask_url
 
 
 def span(seconds: float) -> str:
@@ -26,9 +27,15 @@ def span(seconds: float) -> str:
     return f"{days} day{'s' if days > 1 else ''}" + (f" {hours} h" if hours else "")
 
 
+def given(url: InvalidUrl) -> str:
+    """What was given instead of a URL, without what may be a password before an @ (F62)."""
+    text = mask_url(url.given)
+    return text if "://" in text or "@" not in text else "…" + text[text.rindex("@") :]
+
+
 def invalid(url: InvalidUrl) -> str:
     """For a URL that cannot be asked for."""
-    return f"not fetching {url.given!r}: {url.why}. Give an http or https URL."
+    return f"not fetching {given(url)!r}: {url.why}. Give an http or https URL."
 
 
 def refused(url: Url, policy: Policy, no: No) -> str:

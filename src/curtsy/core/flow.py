@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -39,7 +39,7 @@ from curtsy.core.cache import (
 )
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
+from curtsy.core.message import NO_HEADERS, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_worth_repeating
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
@@ -65,13 +65,12 @@ UNHEARD = Outcome(Kind.ABANDONED)
 """A request whose answer nobody waited for: it says nothing of the host."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What the caller wants."""
 
     url: str
     method: str = "GET"
-    headers: Headers = field(default_factory=Headers)
+    headers: Headers = NO_HEADERS
     body: bytes | None = None
     deadline: float | None = None
     """Seconds for all of it, waits and retries included; None for as long as it takes."""
@@ -269,6 +268,9 @@ class Journey:
     ask: Ask
     world: World
     began: float
+    policies: Policies
+    """Those in force when it began."""
+
     url: Url | None = None
     attempts: int = 0
     retries: int = 0
@@ -288,7 +290,7 @@ class Journey:
 
 def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
     """Fetch one URL politely, following redirects; every hop with every check of its own host."""
-    journey = Journey(ask, world, world.now())
+    journey = Journey(ask, world, world.now(), world.policies)
     first = parse_url(ask.url)
     if isinstance(first, InvalidUrl):
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, explain.invalid(first))
@@ -301,13 +303,13 @@ def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
 
 def closed(ask: Ask, world: World) -> FetchResult:
     """What is left to say to somebody whose client was closed under him."""
-    return _result(Journey(ask, world, world.now()), Refusal(Reason.CLOSED, explain.closed(ask.url)))
+    return _result(Journey(ask, world, world.now(), world.policies), Refusal(Reason.CLOSED, explain.closed(ask.url)))
 
 
 def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
     ask = journey.ask
-    request = Request(first, ask.method.upper(), _own_headers(ask.headers, first, journey.world.policies), ask.body)
-    most, status = journey.world.policies.of(first.domain).max_redirects, 0
+    request = Request(first, ask.method.upper(), _own_headers(ask.headers, first, journey.policies), ask.body)
+    most, status = journey.policies.of(first.domain).max_redirects, 0
     for _ in range(most + 1):
         journey.url, journey.cache = request.url, None
         end = yield from hop(_with_cookies(request, journey.world), journey)
@@ -327,7 +329,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
 def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
     """One URL, one host: denied, kept, forbidden, or asked."""
     world, url = journey.world, request.url
-    policy = world.policies.of(url.domain)
+    policy = journey.policies.of(url.domain)
     if policy.denied:
         return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
     if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
@@ -368,7 +370,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
 
 def _judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
     """The verdict of the rules, as a refusal that names the line, or None."""
-    agent = request.headers.get("user-agent") or journey.world.policies.user_agent
+    agent = request.headers.get("user-agent") or journey.policies.user_agent
     verdict = judge(rules, policy, agent, request.url.text)
     journey.robots_line = verdict.line
     if verdict.allowed:
@@ -395,7 +397,7 @@ def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[E
                 continue
             return found.rules if isinstance(found, Known) else found
         if found.body is not None:
-            agent = request.headers.get("user-agent") or journey.world.policies.user_agent
+            agent = request.headers.get("user-agent") or journey.policies.user_agent
             delay, before = crawl_delay_in(found.body, agent), claim.rules and crawl_delay(claim.rules, agent)
             # First of all, for whoever waits for the rules goes on when they are learned (R8). An origin that never
             # asked for a delay takes none back: it may share the host's record with one that does.
@@ -427,14 +429,14 @@ def _robots_txt(
     `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it.
     """
     first = url = parse_url(request.url.origin + "/robots.txt")
-    headers = _own_headers(Headers(_agent_only(request.headers)), request.url, journey.world.policies)
+    headers = _own_headers(Headers(_agent_only(request.headers)), request.url, journey.policies)
     claimed_at = journey.world.now()
     redirects = 0
     while redirects <= ROBOTS_REDIRECTS:
         if isinstance(url, InvalidUrl):
             return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
         is_own = url.origin == request.url.origin
-        there = policy if is_own else journey.world.policies.of(url.domain)
+        there = policy if is_own else journey.policies.of(url.domain)
         if there.denied:
             return NO_FILE
         ticket = yield from _enter(url, there, journey, robots=True)
@@ -565,8 +567,9 @@ def _not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
 
 
 def _is_cut_off(reply: Reply, journey: Journey) -> bool:
-    """Whether it was the caller's patience that ended, and not the host's time."""
-    return isinstance(reply, Failure) and reply.reason is Reason.TIMEOUT and journey.left() == 0
+    """Whether it was the caller's patience that ended, and not the host's time. Timers go off a little early."""
+    left = journey.left()
+    return isinstance(reply, Failure) and reply.reason is Reason.TIMEOUT and left is not None and left < 0.05
 
 
 def _shorter(timeout: float, left: float | None) -> float:
@@ -637,7 +640,7 @@ def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
             if not 200 <= status < 300:
                 reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.retries + 1)
     asked = parse_url(ask.url)
-    shown = asked.text if isinstance(asked, Url) else mask_url(asked.given)
+    shown = asked.text if isinstance(asked, Url) else explain.given(asked)
     final = shown if url is None else url.text
     record = FetchRecord(
         url=shown,

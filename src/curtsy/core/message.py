@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import NewType
 from urllib.parse import urljoin
@@ -34,8 +34,7 @@ class Now(msgspec.Struct, frozen=True, gc=False):
     """Which run of the clock behind `at` this is; instants of another run are moved over by way of `epoch`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
+class Url(msgspec.Struct, frozen=True):
     """A canonical http or https URL and the parts that decisions need."""
 
     text: str
@@ -55,14 +54,16 @@ class Url:
     credentials: str | None = field(default=None, repr=False)
     """`user:password` as it stood in the URL; never shown and never part of `text`."""
 
+    def __repr__(self) -> str:
+        return f"Url({self.text!r})"  # without the credentials
+
     @property
     def origin(self) -> str:
         """Scheme, host and port: what a robots.txt is valid for (RFC 9309, 2.3)."""
         return f"{self.scheme}://{self.domain}"
 
 
-@dataclass(frozen=True, slots=True)
-class InvalidUrl:
+class InvalidUrl(msgspec.Struct, frozen=True):
     """A URL that cannot be asked for, and why."""
 
     given: str
@@ -185,6 +186,7 @@ def _resolve_dots(path: str) -> str:
     return "/" + "/".join(kept)
 
 
+@lru_cache(maxsize=4096)
 def canonical_host(host: str) -> str | None:
     """The one way to write a host, or None if it is none: lower case, punycode, addresses in full."""
     if host.startswith("["):
@@ -323,8 +325,7 @@ class Headers:
 NO_HEADERS = Headers()
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One request as it goes on the wire: one hop, one attempt."""
 
     url: Url
@@ -333,8 +334,7 @@ class Request:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A whole answer, whatever its status."""
 
     status: int
@@ -352,8 +352,7 @@ class Response:
     """Bytes of body that came over the network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """No usable answer came."""
 
     reason: Reason

@@ -23,7 +23,10 @@ def spent_after(spent: int, elapsed: int, policy: Policy) -> int:
 
     spent(t) = max(0, spent - t / interval); a request may go while spent + 1 <= burst.
     """
-    return max(0, spent - elapsed * 1000 * TOKEN // policy.interval_ns) if policy.interval_ns else 0
+    if not policy.interval_ns:
+        return 0
+    left = spent - elapsed * 1000 * TOKEN // policy.interval_ns
+    return left if left > 0 else 0
 
 
 def rate_ready(sent_at: int, spent: int, recent: tuple[int, ...], policy: Policy, count: int = 1) -> int:
@@ -40,7 +43,8 @@ def rate_ready(sent_at: int, spent: int, recent: tuple[int, ...], policy: Policy
         burst = int(policy.burst)
         place = len(recent) + count - burst - 1
         return 0 if place < 0 else recent[min(place, len(recent) - 1)] - (-burst * policy.interval_ns // 1000)
-    missing = spent + min(0, count * TOKEN - policy.burst_tokens)
+    saved = policy.burst_tokens - count * TOKEN
+    missing = spent - saved if saved > 0 else spent
     return sent_at if missing <= 0 else sent_at - (-missing * policy.interval_ns // (1000 * TOKEN))
 
 
@@ -51,7 +55,7 @@ def pause(roll: int, policy: Policy) -> int:
 
 def latency_delay(latency: int, policy: Policy) -> int:
     """The delay that a slow site earns: factor x (response time - target), up to `max_delay`."""
-    late = latency - policy.target_latency * SECOND
+    late = latency - policy.target_us
     return int(min(policy.max_delay_us, late * policy.latency_factor)) if late > 0 and policy.adapt else 0
 
 

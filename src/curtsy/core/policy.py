@@ -207,6 +207,7 @@ class Policy:
     lease_us: int = field(init=False, repr=False)
     floor_us: int = field(init=False, repr=False)
     calendar: Calendar = field(init=False, repr=False)
+    target_us: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check()
@@ -225,6 +226,7 @@ class Policy:
         derive(self, "lease_us", round((self.timeout + 5) * SECOND))
         derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, math.ceil(self.delay * SECOND)))
         derive(self, "calendar", calendar(self.zone))
+        derive(self, "target_us", round(self.target_latency * SECOND))
 
     def _check(self) -> None:
         if self.qps is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
 
@@ -39,28 +38,27 @@ WEEK = 7 * 86_400 * SECOND
 """How long what was learned of a host is worth keeping when nothing new comes."""
 
 
-class StatsFields:
+class StatsFields(msgspec.Struct, frozen=True):
     """Lets a value be read like a mapping too: `stats["total_requests"]`, `dict(stats)`."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self.keys():
+        if name not in self.__struct_fields__:
             raise KeyError(name)
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
+        return iter(self.__struct_fields__)
 
-    def keys(self) -> list[str]:
+    def keys(self) -> tuple[str, ...]:
         """The names of the fields."""
-        return [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return self.__struct_fields__
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, as they stand in JSON."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRecord(StatsFields):
+class FetchRecord(StatsFields, frozen=True):
     """One fetch, flat: what log, metrics and statistics are told. Durations are seconds."""
 
     url: str
@@ -103,8 +101,7 @@ class FetchRecord(StatsFields):
     """Epoch second at which it ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatsSnapshot(StatsFields):
+class StatsSnapshot(StatsFields, frozen=True):
     """What a limiter did for one domain, as of one moment (L5)."""
 
     domain: str
@@ -178,8 +175,7 @@ class LimitStats:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TotalStats(StatsFields):
+class TotalStats(StatsFields, frozen=True):
     """What a limiter did over all domains (Q6)."""
 
     total_requests: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from curtsy.core.errors import (
     REFUSALS,
@@ -20,8 +21,7 @@ from curtsy.core.record import FetchRecord
 from curtsy.core.text import decode
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
+class FetchResult(msgspec.Struct, frozen=True):
     """What came of a fetch. It never raises for what the web does; `raise_for_reason()` does, if asked."""
 
     ok: bool

@@ -140,6 +140,9 @@ class MemoryStore:
 class AsyncMemoryStore:
     """The same for tasks; with `store`, over the records of that one."""
 
+    is_immediate = True
+    """Nothing here ever waits, so no task can be cancelled in the middle of it."""
+
     def __init__(self, store: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
         self._store = store or MemoryStore(clock)
 
