@@ -1,0 +1,54 @@
+"""A client for the tests: loopback permitted, nothing kept, waits that take no time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from curtsy.client import AsyncClient
+from curtsy.clock import FakeClock
+from curtsy.core.host import Host
+from curtsy.core.message import Url, parse_url
+
+AGENT = "testbot/1.0 (+https://example.org/bot)"
+
+UNPACED: dict[str, Any] = {"global_qps": None, "qps": None, "pause_min": 0.0, "pause_max": 0.0}
+"""No pace at all, for tests in real time that are about something else."""
+
+DAWN = 1_800_000_000.0
+"""Epoch second at which the fake clocks of the tests start: 2027-01-15, 08:00 UTC."""
+
+
+TICK = 1e-5
+"""Seconds that sums of floats may be off."""
+
+
+def client(**settings: Any) -> AsyncClient:
+    """A client with every default, on a fake clock of its own unless one is given, or None for real time."""
+    given = {"allow_private": True, "cache": False, "user_agent": AGENT, "timezone": "UTC", **settings}
+    given.setdefault("clock", FakeClock(DAWN))
+    if given["clock"] is None:
+        given.setdefault("store", "memory:")
+    return AsyncClient(**given)
+
+
+def domain_of(url: str) -> str:
+    """What pace, budget and breaker of a URL are kept for."""
+    parsed = parse_url(url)
+    assert isinstance(parsed, Url)
+    return parsed.domain
+
+
+async def host_of(client: AsyncClient, url: str) -> Host:
+    """What is remembered of a URL's host."""
+    found = await client._store.read("host:" + domain_of(url))
+    assert isinstance(found, Host)
+    return found
+
+
+async def until(condition: Callable[[], object], within: float = 10.0) -> None:
+    """Wait for something that another thread brings about, and that cannot be waited for otherwise."""
+    async with asyncio.timeout(within):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

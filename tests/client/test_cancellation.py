@@ -1,0 +1,186 @@
+"""Cancellation at any await gives everything back: the place at the host, the budget, the line, the claim on rules."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from curtsy.client import AsyncClient
+from curtsy.clock import FakeClock
+from curtsy.core.host import Host
+from curtsy.core.rules import Rules
+from curtsy.stores import open_async_store
+from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of, until
+from tests.support.site import Reply, Site, hang
+
+IN_MEMORY = range(60)
+"""After how many turns of the event loop a fetch is cancelled: at each await of it."""
+
+IN_A_FILE = [*range(0, 30, 3), *range(30, 1500, 40)]
+"""The same where another thread has to answer, which takes a thousand turns or so."""
+
+
+async def cancelled_after(turns: int, web: AsyncClient, url: str) -> bool:
+    """Begin a fetch and cancel it after so many turns of the loop; whether it was still under way."""
+    task = asyncio.ensure_future(web.fetch(url))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    is_early = task.cancel()
+    await asyncio.wait([task])
+    return is_early and task.cancelled()
+
+
+def is_given_back(host: Host | None, rules: Rules | None, seen: int) -> None:
+    """Nothing is held, and no more is charged than was sent, or may have been."""
+    if host is not None:
+        assert host.places == ()
+        charged = sum(day.requests for day in host.days)
+        assert seen <= charged <= seen + 1
+        assert sum(day.pages for day in host.days) <= 1
+    if rules is not None:
+        assert (rules.claimed_by, rules.claimed_until) == (0, 0.0)
+
+
+async def test_wherever_it_is_cancelled_a_fetch_gives_everything_back(site: Site) -> None:
+    """Issue 4, B5: with the store in memory"""
+    site.reply("/*", Reply(body="x"))
+    early = 0
+
+    for turns in IN_MEMORY:
+        site.clear()
+        async with client(**UNPACED) as web:
+            early += await cancelled_after(turns, web, site.url("/a"))
+
+            assert (web.gate.lines.out, web.gate.lines.waiting) == (0, 0)
+            host = await web._store.read("host:" + domain_of(site.url("/")))
+            rules = await web._store.read("rules:http://" + domain_of(site.url("/")))
+            is_given_back(host, rules, site.count())
+            assert (await web.fetch(site.url("/b"))).ok
+
+    assert 15 < early < len(IN_MEMORY)
+
+
+async def test_what_was_cancelled_is_given_back_before_a_file_is_closed(site: Site, tmp_path: Path) -> None:
+    """Issue 4, B5: with the store in a file, and a client that is closed at once"""
+    site.reply("/*", Reply(body="x"))
+    early = 0
+
+    for turns in IN_A_FILE:
+        site.clear()
+        place = f"sqlite:///{tmp_path}/{turns}.sqlite"
+        web = client(store=place, clock=FakeClock(DAWN), **UNPACED)
+        task = asyncio.ensure_future(web.fetch(site.url("/a")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        early += task.cancel()
+        await web.close()
+        await asyncio.wait([task])
+
+        store = open_async_store(place, clock=FakeClock(DAWN + 100))
+        host = await store.read("host:" + domain_of(site.url("/")))
+        rules = await store.read("rules:http://" + domain_of(site.url("/")))
+        await store.close()
+        is_given_back(host, rules, site.count())
+
+    assert early > 10
+
+
+async def test_one_who_waits_in_line_leaves_it_and_the_others_go_on(site: Site) -> None:
+    """L2, issue 4: queue place"""
+    site.page("/*", "x")
+
+    async with client() as web:
+        tasks = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(9)]
+        await asyncio.sleep(0)
+        for task in tasks[1::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert [isinstance(each, asyncio.CancelledError) for each in results] == [False, True] * 4 + [False]
+        assert web.gate.lines.waiting == 0
+        host = await host_of(web, site.url("/"))
+
+    assert site.paths() == ["/robots.txt", "/0", "/2", "/4", "/6", "/8"]
+    assert [(day.requests, day.pages) for day in host.days] == [(6, 5)]
+
+
+async def test_a_request_cancelled_on_the_wire_is_charged_and_its_page_is_not(site: Site) -> None:
+    """B5"""
+    site.reply("/a", hang())
+    site.page("/b", "x")
+
+    async with client(respect_robots=False, max_pages_per_day=1) as web:
+        task = asyncio.ensure_future(web.fetch(site.url("/a")))
+        await until(lambda: site.count("/a"))
+        task.cancel()
+        await asyncio.wait([task])
+        host = await host_of(web, site.url("/"))
+
+        assert [(day.requests, day.pages) for day in host.days] == [(1, 0)]
+        assert host.failures == 0
+        assert (await web.fetch(site.url("/b"))).ok
+    await site.left()
+
+
+async def test_a_cancelled_trial_leaves_the_trial_to_the_next(site: Site) -> None:
+    """Q4: half-open's one trial is the lease itself"""
+    site.script("/", [Reply(403), hang(), Reply(body="well again")])
+    clock = FakeClock()
+
+    async with client(clock=clock, respect_robots=False) as web:
+        await web.fetch(site.url("/"))
+        clock.advance(301)
+        trial = asyncio.ensure_future(web.fetch(site.url("/")))
+        await until(lambda: site.count("/") == 2)
+        trial.cancel()
+        await asyncio.wait([trial])
+        result = await web.fetch(site.url("/"))
+
+    assert result.text == "well again"
+
+
+async def test_cancelled_twice_it_still_gives_back(site: Site) -> None:
+    """Issue 4"""
+    site.reply("/a", hang())
+
+    async with client(**UNPACED, respect_robots=False) as web:
+        task = asyncio.ensure_future(web.fetch(site.url("/a")))
+        await until(lambda: site.count("/a"))
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: web.gate.lines.out == 0)
+
+        assert (await host_of(web, site.url("/"))).places == ()
+
+
+async def test_a_timeout_of_the_callers_own_is_a_cancellation_like_any_other(site: Site) -> None:
+    """Issue 4"""
+    site.reply("/a", hang())
+    site.page("/b", "x")
+
+    async with client(**UNPACED, respect_robots=False) as web:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await web.fetch(site.url("/a"))
+
+        assert web.gate.lines.out == 0
+        assert (await web.fetch(site.url("/b"))).ok
+
+
+async def test_a_batch_that_is_left_early_gives_back_what_it_had_begun(site: Site) -> None:
+    """B5"""
+    site.reply("/slow", hang())
+    site.page("/*", "x")
+
+    async with client(**UNPACED, respect_robots=False, concurrency=2) as web:
+        async for result in web.fetch_many([site.url("/slow"), site.url("/a"), site.url("/b")]):
+            assert result.ok
+            break
+        await until(lambda: web.gate.lines.out == 0)
+
+        assert (await host_of(web, site.url("/"))).places == ()

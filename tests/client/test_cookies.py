@@ -1,0 +1,229 @@
+"""Cookies: kept only if asked for, sent only to the very host that set them, and bounded."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.cookies import Cookies
+from curtsy.core.message import Headers, Url, parse_url
+from curtsy.http import AiohttpSender
+from tests.client.fetching import DAWN, client
+from tests.support.certificates import Authority
+from tests.support.site import Reply, Site, redirect
+
+
+def at(url: str) -> Url:
+    parsed = parse_url(url)
+    assert isinstance(parsed, Url)
+    return parsed
+
+
+def jar(*lines: str, url: str = "https://shop.example/cart/list", now: float = 1000.0) -> Cookies:
+    cookies = Cookies(lambda: now)
+    cookies.take(at(url), Headers([("Set-Cookie", line) for line in lines]))
+    return cookies
+
+
+async def test_cookies_are_not_kept_unless_they_are_asked_for(site: Site) -> None:
+    """Issue 4, 6"""
+    site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}))
+
+    async with client() as web:
+        for _ in range(2):
+            await web.fetch(site.url("/a"))
+
+    assert [visit.header("Cookie") for visit in site.journal] == [None] * 3
+
+
+async def test_a_cookie_goes_back_to_the_host_that_set_it_and_to_no_other(site: Site) -> None:
+    """F64"""
+    site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}), host="127.0.0.1")
+    site.page("/*", "x", host="127.0.0.2")
+
+    async with client(cookies=True) as web:
+        for host in ("127.0.0.1", "127.0.0.1", "127.0.0.2"):
+            await web.fetch(site.url("/a", host=host))
+
+    assert [visit.header("Cookie") for visit in site.visits(host="127.0.0.1")] == [None, None, "sid=1"]
+    assert all(visit.header("Cookie") is None for visit in site.visits(host="127.0.0.2"))
+
+
+async def test_another_port_is_another_host(site: Site) -> None:
+    """F64"""
+    site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}))
+    with Site() as other:
+        async with client(cookies=True) as web:
+            await web.fetch(site.url("/"))
+            await web.fetch(other.url("/"))
+
+        assert all(visit.header("Cookie") is None for visit in other.journal)
+
+
+async def test_a_cookie_of_a_redirect_is_sent_on_the_next_hop_of_the_same_host_only(site: Site) -> None:
+    """F64, F25: a login"""
+    site.reply("/login", Reply(302, headers=[("Location", "/home"), ("Set-Cookie", "sid=1")]), host="127.0.0.1")
+    site.reply("/home", redirect(site.url("/away", host="127.0.0.2")), host="127.0.0.1")
+    site.page("/away", "x", host="127.0.0.2")
+
+    async with client(cookies=True) as web:
+        assert (await web.fetch(site.url("/login"))).ok
+
+    assert site.visits("/home")[0].header("Cookie") == "sid=1"
+    assert site.visits("/away")[0].header("Cookie") is None
+
+
+async def test_a_cookie_for_another_host_or_for_a_public_suffix_is_refused(site: Site) -> None:
+    """F64"""
+    lines = ["a=1; Domain=elsewhere.test", "b=1; Domain=test", "c=1; Domain=.shop.test", "d=1; Domain=b.a.shop.test"]
+    site.reply("/*", Reply(body="x", headers=[("Set-Cookie", line) for line in lines]))
+
+    async with client(cookies=True, sender=AiohttpSender(resolver=site.names)) as web:
+        for host in ("a.shop.test", "a.shop.test", "shop.test", "elsewhere.test"):
+            await web.fetch(site.url("/", host=host))
+
+    sent = {visit.host: visit.header("Cookie") for visit in site.visits("/")}
+    assert sent == {"a.shop.test": "c=1", "shop.test": None, "elsewhere.test": None}
+
+
+async def test_three_thousand_cookies_of_four_kibibytes_are_bounded(site: Site) -> None:
+    """F64"""
+    lines = [("Set-Cookie", f"c{number}={'x' * 1000}") for number in range(40)]
+    site.on(
+        "/*", lambda visit: Reply(body="x", headers=[(n, v.replace("c", f"c{visit.path[1:]}_", 1)) for n, v in lines])
+    )
+
+    async with client(cookies=True, max_requests_per_day=0, max_pages_per_day=0) as web:
+        for number in range(8):
+            await web.fetch(site.url(f"/{number}"))
+        cookies = web._around.cookies
+
+    assert isinstance(cookies, Cookies)
+    assert len(cookies) == Cookies.PER_HOST
+
+
+def test_the_jar_is_bounded_in_all() -> None:
+    """F64"""
+    cookies = Cookies(lambda: 0.0)
+    for number in range(3000):
+        cookies.take(at(f"http://h{number}.example/"), Headers([("Set-Cookie", "a=1")]))
+
+    assert len(cookies) == Cookies.HOSTS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "novalue",
+        "=x",
+        "bad name=1",
+        "a=" + "x" * 5000,
+        "a=b\x01c",
+        "a\r\nX=1",
+        "a=1\r\nX-Injected: 1",
+        "ü=1",
+        "a=ü",
+    ],
+)
+def test_what_is_no_cookie_is_not_kept(line: str) -> None:
+    """F64, F26"""
+    assert len(jar(line)) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "path", "sent"),
+    [
+        ("a=1", "/cart/other", True), ("a=1", "/cart", True), ("a=1", "/", False), ("a=1", "/carton", False),
+        ("a=1; Path=/", "/any", True), ("a=1; Path=/cart/", "/cart/x", True), ("a=1; Path=nonsense", "/cart/x", True),
+        ("a=1; Max-Age=0", "/cart/x", False), ("a=1; Max-Age=-5", "/cart/x", False),
+        ("a=1; Max-Age=60", "/cart/x", True), ("a=1; Max-Age=soon", "/cart/x", True),
+        (f"a=1; Expires={formatdate(500, usegmt=True)}", "/cart/x", False),
+        (f"a=1; Expires={formatdate(5000, usegmt=True)}", "/cart/x", True), ("a=1; Expires=never", "/cart/x", True),
+        (f"a=1; Max-Age=60; Expires={formatdate(500, usegmt=True)}", "/cart/x", True),
+    ],
+)  # fmt: skip
+def test_path_and_end_of_a_cookie_are_kept_to(line: str, path: str, sent: bool) -> None:
+    """F64: RFC 6265, 5.1.4 and 5.3"""
+    assert (jar(line).header_for(at(f"https://shop.example{path}")) == "a=1") == sent
+
+
+def test_longer_paths_go_first() -> None:
+    """RFC 6265, 5.4"""
+    cookies = jar("a=1; Path=/", "b=2; Path=/cart")
+
+    assert cookies.header_for(at("https://shop.example/cart/x")) == "b=2; a=1"
+
+
+def test_a_later_cookie_replaces_or_removes_an_earlier_one() -> None:
+    cookies = jar("a=1", "a=2", "b=1", "b=1; Max-Age=0")
+
+    assert cookies.header_for(at("https://shop.example/cart/x")) == "a=2"
+
+
+def test_a_cookie_ends_in_its_time() -> None:
+    clock = FakeClock(DAWN)
+    cookies = Cookies(lambda: clock.now().epoch / 1e6)
+    cookies.take(at("http://a.example/"), Headers([("Set-Cookie", "a=1; Max-Age=60")]))
+
+    clock.advance(59)
+    before = cookies.header_for(at("http://a.example/"))
+    clock.advance(2)
+
+    assert (before, cookies.header_for(at("http://a.example/"))) == ("a=1", None)
+
+
+def test_a_secure_cookie_is_neither_set_nor_sent_nor_overwritten_by_plain_http() -> None:
+    """F25"""
+    url = "https://shop.example/"
+    cookies = jar("a=safe; Secure", url=url)
+    plain = at("http://shop.example/")
+
+    cookies.take(plain, Headers([("Set-Cookie", "a=forged"), ("Set-Cookie", "b=1; Secure"), ("Set-Cookie", "c=1")]))
+
+    assert cookies.header_for(plain) == "c=1"
+    assert cookies.header_for(at(url)) == "a=safe; c=1"
+
+
+@pytest.mark.parametrize("name", ["__Secure-a", "__Host-a", "__secure-a"])
+def test_names_that_promise_safety_must_keep_it(name: str) -> None:
+    assert len(jar(f"{name}=1")) == 0
+    assert len(jar(f"{name}=1; Secure")) == 1
+
+
+async def test_cookies_over_tls(site: Site) -> None:
+    """F25: from https to http of the same name"""
+    authority = Authority()
+    with Site(tls=authority.server()) as safe:
+        safe.reply("/", Reply(body="x", headers={"Set-Cookie": "a=1; Secure"}))
+        async with client(cookies=True, verify=authority.client()) as web:
+            for _ in range(2):
+                await web.fetch(safe.url("/"))
+
+        assert safe.visits("/")[1].header("Cookie") == "a=1"
+
+
+async def test_a_cookie_that_the_caller_gives_goes_before_the_jars(site: Site) -> None:
+    site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}))
+
+    async with client(cookies=True) as web:
+        await web.fetch(site.url("/a"))
+        await web.fetch(site.url("/b"), headers={"Cookie": "own=1"})
+
+    assert site.visits("/b")[0].header("Cookie") == "own=1"
+
+
+async def test_cookies_are_written_nowhere(site: Site, tmp_path: Path) -> None:
+    """F62"""
+    site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=s3cr3t-cookie", "Cache-Control": "max-age=900"}))
+
+    async with client(cookies=True, cache=tmp_path / "pages") as web:
+        for _ in range(2):
+            await web.fetch(site.url("/a"))
+
+    written = b"".join(path.read_bytes() for path in (tmp_path / "pages").rglob("*") if path.is_file())
+    assert written
+    assert b"s3cr3t-cookie" not in written

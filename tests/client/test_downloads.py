@@ -1,0 +1,527 @@
+"""Downloads: streamed to disk, gone on with after a cut, there only when whole."""
+
+# ruff: noqa: ASYNC240 -- a test may look at its files
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.guards import PDFDownloader
+from tests.client.fetching import AGENT, UNPACED, client, host_of, until
+from tests.support.bounds import MIB, bounded_memory
+from tests.support.site import Reply, Site, Visit, dripping, encoded, endless, hang, later, redirect
+
+CONTENT = os.urandom(300_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file shall be, in a folder that does not exist yet."""
+    return tmp_path / "new" / "report.pdf"
+
+
+def files(path: Path) -> list[str]:
+    return sorted(each.name for each in path.parent.iterdir()) if path.parent.exists() else []
+
+
+def cut(content: bytes, after: int, **headers: str) -> Reply:
+    """The file, broken off."""
+    return Reply(body=content, headers={"ETag": '"1"', **headers}, stop_after=after, end="close")
+
+
+def served(content: bytes, first: Reply, etag: str | None = '"1"', **headers: str) -> Callable[[Visit], Reply]:
+    """A file whose first answer is another, and that can be had in part later."""
+    turns = [first]
+
+    def answer(visit: Visit) -> Reply:
+        if turns:
+            return turns.pop()
+        fields = {**({"ETag": etag} if etag else {}), **headers}
+        wanted, condition = visit.header("Range"), visit.header("If-Range")
+        if wanted is None or (condition is not None and condition not in fields.values()):
+            return Reply(body=content, headers=fields)
+        start = int(wanted.removeprefix("bytes=").partition("-")[0])
+        fields["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        return Reply(206, content[start:], fields)
+
+    return answer
+
+
+async def test_a_file_is_saved_whole_with_its_hash(site: Site, path: Path) -> None:
+    """Q8, U15: through the same gate"""
+    site.reply("/report.pdf", Reply(body=CONTENT, headers={"Content-Type": "application/pdf"}))
+
+    async with client() as web:
+        result = await web.download(site.url("/report.pdf"), path)
+        host = await host_of(web, site.url("/"))
+
+    assert result
+    assert (result.ok, result.size, result.sha256, result.resumed_at) == (True, 300_000, SHA256, 0)
+    assert (result.status, result.reason, result.path) == (200, None, path)
+    assert path.read_bytes() == CONTENT
+    assert files(path) == ["report.pdf"]
+    assert site.paths() == ["/robots.txt", "/report.pdf"]
+    assert [(day.requests, day.pages) for day in host.days] == [(2, 1)]
+    assert result.record.bytes == 300_000
+
+
+async def test_an_empty_file_is_a_file(site: Site, path: Path) -> None:
+    """U15"""
+    site.reply("/empty", Reply())
+
+    async with client() as web:
+        result = await web.download(site.url("/empty"), path)
+
+    assert (result.ok, result.size, result.sha256) == (True, 0, hashlib.sha256().hexdigest())
+    assert path.read_bytes() == b""
+
+
+async def test_a_file_in_memory_is_never_whole(site: Site, path: Path) -> None:
+    """U15: streamed"""
+    site.reply("/large", Reply(body=lambda: (b"x" * 65_536 for _ in range(1600)), length=1600 * 65_536))
+
+    with bounded_memory(32 * MIB):
+        async with client(max_body=1000) as web:
+            result = await web.download(site.url("/large"), path)
+
+    assert (result.ok, result.size) == (True, 1600 * 65_536)
+
+
+async def test_a_file_that_was_cut_off_is_gone_on_with(site: Site, path: Path) -> None:
+    """U15: by a range request, within the same call"""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert 0 < result.resumed_at <= 100_000
+    second = site.visits("/file")[1]
+    assert second.header("Range") == f"bytes={result.resumed_at}-"
+    assert second.header("If-Range") == '"1"'
+    assert files(path) == ["report.pdf"]
+
+
+async def test_a_later_call_goes_on_where_an_earlier_one_ended(site: Site, path: Path) -> None:
+    """U15: even by another client"""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+
+    async with client(max_retries=0) as web:
+        first = await web.download(site.url("/file"), path)
+    left = files(path)
+    async with client(max_retries=0) as web:
+        second = await web.download(site.url("/file"), path)
+
+    assert (first.ok, first.reason, first.size, first.sha256) == (False, Reason.INCOMPLETE, 0, None)
+    assert left == ["report.pdf.part", "report.pdf.part.json"]
+    assert not first
+    assert (second.ok, second.sha256) == (True, SHA256)
+    assert second.resumed_at > 0
+    assert files(path) == ["report.pdf"]
+
+
+async def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, path: Path) -> None:
+    """U15: If-Range"""
+    other = os.urandom(200_000)
+    site.on("/file", served(other, cut(CONTENT, 100_000), etag='"2"'))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.resumed_at) == (True, 0)
+    assert path.read_bytes() == other
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"ETag": 'W/"1"'}, {"ETag": ""}, {"Last-Modified": formatdate(time.time() + 60, usegmt=True)}],
+    ids=["weak", "none", "too new"],
+)
+async def test_without_a_strong_validator_a_part_is_not_gone_on_with(
+    site: Site, path: Path, headers: dict[str, str]
+) -> None:
+    """U15: RFC 9110, 13.1.5 and 8.8.2.2"""
+    site.script(
+        "/file",
+        [Reply(body=CONTENT, headers=headers, stop_after=100_000, end="close"), Reply(body=CONTENT, headers=headers)],
+    )
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.resumed_at) == (True, 0)
+    assert site.visits("/file")[1].header("Range") is None
+    assert path.read_bytes() == CONTENT
+
+
+async def test_an_old_date_of_change_is_strong_enough(site: Site, path: Path) -> None:
+    """U15"""
+    old = "Sun, 06 Nov 1994 08:49:37 GMT"
+    first = Reply(body=CONTENT, headers={"Last-Modified": old}, stop_after=100_000, end="close")
+    site.on("/file", served(CONTENT, first, etag=None, **{"Last-Modified": old}))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert site.visits("/file")[1].header("If-Range") == old
+
+
+@pytest.mark.parametrize("kind", ["416", "another place", "no place", "coded"])
+async def test_a_part_that_does_not_fit_is_thrown_away_and_all_is_fetched(site: Site, path: Path, kind: str) -> None:
+    """U15: no file is put together of two"""
+    wrong = {
+        "416": Reply(416, headers={"Content-Range": "bytes */5"}),
+        "another place": Reply(206, CONTENT[7:], {"ETag": '"1"', "Content-Range": "bytes 7-299999/300000"}),
+        "no place": Reply(206, CONTENT[7:], {"ETag": '"1"'}),
+        "coded": encoded(CONTENT, "gzip"),
+    }[kind]
+    if kind == "coded":
+        fields = {"ETag": '"1"', "Content-Encoding": "gzip", "Content-Range": "bytes 100000-299999/300000"}
+        wrong = Reply(206, wrong.body, fields)
+
+    def answer(visit: Visit) -> Reply:
+        return wrong if visit.header("Range") else Reply(body=CONTENT, headers={"ETag": '"1"'})
+
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        site.on("/file", answer)
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256, result.resumed_at) == (True, SHA256, 0)
+    assert files(path) == ["report.pdf"]
+
+
+@pytest.mark.parametrize("status", [204, 206, 201])
+async def test_an_answer_without_the_file_is_not_taken_for_it(site: Site, path: Path, status: int) -> None:
+    """U15: though it is a success, and an old part lies about"""
+    site.reply("/file", Reply(status, b"x" * 10, {"Content-Range": "bytes 0-9/100"}))
+    path.parent.mkdir()
+    path.with_name("report.pdf.part").write_bytes(b"left over")
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.reason) == (False, Reason.BAD_RESPONSE)
+    assert f"status {status} and no file" in result.message
+    assert not path.exists()
+
+
+async def test_a_shorter_part_than_was_asked_for_is_not_the_whole(site: Site, path: Path) -> None:
+    """U15"""
+
+    def stingy(visit: Visit) -> Reply:
+        start = int((visit.header("Range") or "bytes=0-").removeprefix("bytes=")[:-1])
+        fields = {"ETag": '"1"', "Content-Range": f"bytes {start}-{start + 99}/300000"}
+        return Reply(206, CONTENT[start : start + 100], fields)
+
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        site.on("/file", stingy)
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.reason) == (False, Reason.INCOMPLETE)
+    assert not path.exists()
+    assert path.with_name("report.pdf.part").exists()
+
+
+async def test_a_coded_body_that_broke_off_is_fetched_anew(site: Site, path: Path) -> None:
+    """U15: what was decoded has no place in what the server has"""
+    packed = encoded(CONTENT, "gzip").body
+    assert isinstance(packed, bytes)
+    fields = {"ETag": '"1"', "Content-Encoding": "gzip"}
+    first = Reply(body=packed, headers=fields, stop_after=len(packed) // 2, end="close")
+    site.on("/file", served(packed, first, **{"Content-Encoding": "gzip"}))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert site.visits("/file")[1].header("Range") is None
+
+
+async def test_a_part_of_another_url_is_not_gone_on_with(site: Site, path: Path) -> None:
+    """U15"""
+    site.on("/a", served(CONTENT, cut(CONTENT, 100_000)))
+    site.reply("/b", Reply(body=b"other", headers={"ETag": '"1"'}))
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/a"), path)
+        result = await web.download(site.url("/b"), path)
+
+    assert result.ok
+    assert path.read_bytes() == b"other"
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b'{"url_sha256": 7}', b"\xff\xfe"])
+async def test_a_damaged_note_means_that_all_is_fetched(site: Site, path: Path, note: bytes) -> None:
+    """U16"""
+    site.reply("/file", Reply(body=CONTENT))
+    path.parent.mkdir()
+    path.with_name("report.pdf.part").write_bytes(b"left over")
+    path.with_name("report.pdf.part.json").write_bytes(note)
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+
+
+@pytest.mark.parametrize("kind", ["announced", "endless"])
+async def test_a_file_over_the_limit_is_given_up_and_leaves_nothing(site: Site, path: Path, kind: str) -> None:
+    """U15, F03"""
+    site.reply("/file", Reply(length=1 << 40, end="hang") if kind == "announced" else endless())
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path, max_size=100_000)
+
+    assert (result.ok, result.reason) == (False, Reason.TOO_LARGE)
+    assert "max_size" in result.message
+    assert files(path) == []
+    assert site.count("/file") == 1
+
+
+async def test_the_limit_is_for_the_file_and_not_for_each_part_of_it(site: Site, path: Path) -> None:
+    """U15: else it would grow without end, one part after another"""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path, max_size=250_000)
+
+    assert (result.ok, result.reason) == (False, Reason.TOO_LARGE)
+    assert files(path) == []
+
+
+async def test_an_error_page_without_end_is_neither_read_nor_kept(site: Site, path: Path) -> None:
+    """F03: not even in memory"""
+    site.reply("/file", Reply(404, endless().body, chunked=True, length=None))
+
+    with bounded_memory(16 * MIB):
+        async with client() as web:
+            result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.status, result.reason) == (False, 404, Reason.HTTP_STATUS)
+    assert site.visits("/file")[0].taken < 1 * MIB
+    assert files(path) == []
+
+
+async def test_an_error_keeps_what_had_come(site: Site, path: Path) -> None:
+    """U15"""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        site.script("/file", [later(7)])
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.status, result.reason, result.retry_after) == (429, Reason.HTTP_STATUS, 7)
+    assert path.with_name("report.pdf.part").stat().st_size > 0
+
+
+async def test_a_file_that_is_there_is_replaced_only_when_the_new_one_is_whole(site: Site, path: Path) -> None:
+    """U15: atomic"""
+    path.parent.mkdir()
+    path.write_bytes(b"old")
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        between = path.read_bytes()
+        await web.download(site.url("/file"), path)
+
+    assert between == b"old"
+    assert path.read_bytes() == CONTENT
+
+
+async def test_a_folder_is_no_place_for_a_file(site: Site, tmp_path: Path) -> None:
+    async with client() as web:
+        with pytest.raises(PolicyError, match="must be a file, not a directory"):
+            await web.download(site.url("/file"), tmp_path)
+
+    assert site.journal == []
+
+
+async def test_a_place_that_cannot_be_written_is_a_clear_result(site: Site, tmp_path: Path) -> None:
+    """U15: and no fault of the site's"""
+    (tmp_path / "file").write_text("not a folder")
+    site.reply("/file", Reply(body=CONTENT))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), tmp_path / "file" / "inside")
+        host = await host_of(web, site.url("/"))
+
+    assert (result.ok, result.reason) == (False, Reason.NOT_WRITTEN)
+    assert result.message.endswith("Make room, or choose another place.")
+    assert host.failures == 0
+    assert site.count("/file") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)], capture_output=True, check=False
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("no small disk can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+async def test_a_disk_that_is_full_is_a_clear_result_and_the_file_is_gone_on_with_later(
+    site: Site, small_disk: Path
+) -> None:
+    """F40, U15"""
+    site.page("/file", CONTENT, etag='"1"', ranges=True)
+    path = small_disk / "file"
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+        subprocess.run(["mount", "-o", "remount,size=1m", str(small_disk)], check=True)  # noqa: ASYNC221
+        again = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.reason) == (False, Reason.NOT_WRITTEN)
+    assert "no space left" in result.message.lower()
+    assert (again.ok, again.sha256) == (True, SHA256)
+    assert again.resumed_at > 0
+
+
+async def test_a_redirect_leads_to_the_file(site: Site, path: Path) -> None:
+    """U3, U15"""
+    site.reply("/here", redirect(site.url("/there", host="127.0.0.2")), host="127.0.0.1")
+    site.reply("/there", Reply(body=CONTENT), host="127.0.0.2")
+
+    async with client() as web:
+        result = await web.download(site.url("/here"), path)
+
+    assert (result.ok, result.sha256, result.url) == (True, SHA256, site.url("/there", host="127.0.0.2"))
+
+
+async def test_robots_txt_and_budget_hold_for_files_too(site: Site, path: Path) -> None:
+    """R1, B1"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    site.reply("/*", Reply(body=b"x"))
+
+    async with client(max_pages_per_day=1) as web:
+        reasons = [(await web.download(site.url(each), path)).reason for each in ("/private", "/a", "/b")]
+
+    assert reasons == [Reason.ROBOTS_DISALLOWED, None, Reason.DOMAIN_BUDGET_EXCEEDED]
+    assert site.paths() == ["/robots.txt", "/a"]
+
+
+async def test_a_cancelled_download_gives_everything_back_and_can_be_gone_on_with(site: Site, path: Path) -> None:
+    """U15, B5"""
+    site.on("/file", served(CONTENT, Reply(body=CONTENT, headers={"ETag": '"1"'}, stop_after=100_000, end="hang")))
+
+    async with client() as web:
+        task = asyncio.ensure_future(web.download(site.url("/file"), path))
+        await until(lambda: path.with_name("report.pdf.part").exists() and web.gate.lines.out == 1)
+        await until(lambda: path.with_name("report.pdf.part").stat().st_size >= 65_536)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        host = await host_of(web, site.url("/"))
+
+        assert host.places == ()
+        assert web.gate.lines.out == 0
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert result.resumed_at > 0
+
+
+async def test_two_downloads_never_write_the_same_file_at_once(site: Site, path: Path) -> None:
+    """U15"""
+    site.reply("/a", hang())
+
+    async with client() as web:
+        task = asyncio.ensure_future(web.download(site.url("/a"), path))
+        await until(lambda: site.count("/a"))
+        with pytest.raises(PolicyError, match="written by another download"):
+            await web.download(site.url("/b"), path)
+        task.cancel()
+
+
+async def test_a_long_download_keeps_its_place(site: Site, path: Path) -> None:
+    """Design, rule 5: the lease is renewed while the body comes"""
+    clock = FakeClock()
+    site.reply("/long", dripping(b"x" * 3000, 0.005))
+    site.page("/next", "x")
+    settings: dict[str, Any] = {**UNPACED, "timeout": 0.4, "respect_robots": False, "min_speed": 0}
+
+    async with client(clock=clock, **settings) as web:
+        task = asyncio.ensure_future(web.download(site.url("/long"), path))
+        await until(lambda: site.count("/long"))
+        before = (await host_of(web, site.url("/"))).places[0].until
+        clock.advance(4)  # of the 5.4 s that the place was given for
+        async with asyncio.timeout(10):
+            while (await host_of(web, site.url("/"))).places[0].until == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        clock.advance(4)
+        other = asyncio.ensure_future(web.fetch(site.url("/next")))
+        await asyncio.sleep(0.1)
+        waiting = site.count("/next")
+        task.cancel()
+        await other
+
+    assert waiting == 0
+    assert other.result().ok
+
+
+async def test_a_download_that_is_slow_but_comes_has_no_deadline(site: Site, path: Path) -> None:
+    """Design, section 5"""
+    site.reply("/slow", dripping(b"x" * 40, 0.02))
+
+    async with client(timeout=0.3) as web:
+        result = await web.download(site.url("/slow"), path)
+
+    assert (result.ok, result.size) == (True, 40)
+
+
+# The document's own
+
+
+async def test_the_downloader_says_whether_it_worked(site: Site, path: Path) -> None:
+    """Q8"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    site.reply("/a.pdf", Reply(body=CONTENT))
+
+    async with PDFDownloader(clock=FakeClock(), allow_private=True, user_agent=AGENT) as downloader:
+        worked = await downloader.download(site.url("/a.pdf"), path)
+        forbidden = await downloader.download(site.url("/private/b.pdf"), path.with_name("b.pdf"))
+        missing = await downloader.download(site.url("/c.pdf"), str(path.with_name("c.pdf")))
+
+    assert (worked, forbidden, missing) == (True, False, False)
+    assert files(path) == ["report.pdf"]
+
+
+async def test_the_downloader_without_a_rate_limit_has_no_pace_but_obeys_robots_txt(site: Site, tmp_path: Path) -> None:
+    """Q8, C13"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    site.reply("/*", Reply(body=b"x"))
+    settings: dict[str, Any] = {"allow_private": True, "user_agent": AGENT, "store": "memory:"}
+
+    async with PDFDownloader(enable_rate_limit=False, **settings) as downloader:
+        began = time.monotonic()
+        worked = [await downloader.download(site.url(f"/{number}"), tmp_path / f"{number}") for number in range(5)]
+        took = time.monotonic() - began
+        forbidden = await downloader.download(site.url("/private"), tmp_path / "private")
+
+    assert worked == [True] * 5
+    assert took < 1.4
+    assert not forbidden

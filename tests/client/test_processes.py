@@ -1,0 +1,139 @@
+"""Several processes with the default store: one pace, one budget, one robots.txt between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.fetching import AGENT, UNPACED
+from tests.support.site import Reply, Site
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    """What all of them are given."""
+    place = f"sqlite:///{tmp_path}/hosts.sqlite"
+    return {"store": place, "cache": False, "allow_private": True, "user_agent": AGENT, **UNPACED}
+
+
+def start(settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000) -> subprocess.Popen[str]:
+    task = json.dumps({"settings": settings, "urls": urls, "at_once": at_once})
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.client.worker", task],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def run(settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000) -> list[list[dict[str, Any]]]:
+    """Let a process fetch each list of URLs, all at once; what came of them."""
+    process = start(settings, urls, at_once)
+    out, err = process.communicate(timeout=50)
+    assert process.returncode == 0, err
+    assert err == ""
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def reasons(results: list[list[dict[str, Any]]]) -> Counter[str | None]:
+    return Counter(each["reason"] for process in results for each in process)
+
+
+def test_eight_processes_on_a_fresh_origin_make_one_request_for_robots_txt(
+    site: Site, settings: dict[str, Any]
+) -> None:
+    """F35, R5: and no page that it forbids is asked for by any of them"""
+    site.reply("/robots.txt", Reply(body="User-agent: *\nDisallow: /private\n", wait=0.3))
+    site.page("/open/*", "x")
+    urls = [
+        [site.url(f"/{'private' if number % 2 else 'open'}/{process}/{number}") for number in range(6)]
+        for process in range(8)
+    ]
+
+    results = run(settings, urls)
+
+    assert site.count("/robots.txt") == 1
+    assert site.paths()[0] == "/robots.txt"
+    assert len(site.paths()) == 1 + 8 * 3
+    assert [path for path in site.paths() if path.startswith("/private")] == []
+    assert reasons(results) == {None: 24, "robots_disallowed": 24}
+
+
+@pytest.mark.alone
+def test_two_processes_keep_one_pace(site: Site, settings: dict[str, Any]) -> None:
+    """B7, F42: by the site's own clock; one at a time"""
+    site.reply("/*", Reply(body="x", wait=0.02))
+    settings |= {"pause_min": 0.1, "pause_max": 0.12}
+    urls = [[site.url(f"/{process}/{number}") for number in range(6)] for process in range(2)]
+
+    run(settings, urls)
+
+    assert site.count() == 1 + 12
+    assert min(site.gaps()) >= 0.0995
+    assert site.max_concurrency() == 1
+
+
+def test_three_processes_share_one_budget_to_the_last_request(site: Site, settings: dict[str, Any]) -> None:
+    """B4, B7"""
+    site.reply("/*", Reply(body="x"))
+    settings |= {"max_requests_per_day": 20, "max_pages_per_day": 0}
+    urls = [[site.url(f"/{process}/{number}") for number in range(12)] for process in range(3)]
+
+    results = run(settings, urls)
+
+    assert site.count() == 20
+    assert site.count("/robots.txt") == 1
+    assert reasons(results) == {None: 19, "domain_budget_exceeded": 17}
+
+
+def test_a_later_process_knows_what_an_earlier_one_has_learned(site: Site, settings: dict[str, Any]) -> None:
+    """B7, R5, issue 4, 3: rules, budget and breaker outlive the process"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    site.reply("/open", Reply(body="x"))
+    site.reply("/block", Reply(403))
+
+    first = run(settings, [[site.url("/open"), site.url("/block")]], at_once=1)
+    second = run(settings, [[site.url("/private"), site.url("/open")]], at_once=1)
+
+    assert [each["status"] for each in first[0]] == [200, 403]
+    assert [each["reason"] for each in second[0]] == ["robots_disallowed", "circuit_open"]
+    assert site.paths() == ["/robots.txt", "/open", "/block"]
+
+
+def test_killed_processes_never_overrun_the_budget(site: Site, settings: dict[str, Any]) -> None:
+    """F38: charged before it is sent, and not given back by the dead"""
+    site.reply("/*", Reply(body="x"))
+    settings |= {"max_requests_per_day": 60, "max_pages_per_day": 0, "concurrency": 200, "respect_robots": False}
+    dice = random.Random(7)
+
+    for number in range(3):
+        seen = site.count()
+        victim = start(settings, [[site.url(f"/{number}/{page}") for page in range(400)]], at_once=5)
+        while site.count() == seen and victim.poll() is None:
+            time.sleep(0.002)
+        time.sleep(dice.random() * 0.03)
+        kill(victim)
+    site.idle()
+    seen = site.count()
+    [last] = run(settings, [[site.url(f"/last/{page}") for page in range(70)]])
+
+    assert seen > 3
+    assert site.count() <= 60
+    assert any(each["reason"] == "domain_budget_exceeded" for each in last)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill it with all its children, at once."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

@@ -1,0 +1,322 @@
+"""Redirects: followed five times, every hop with every check of its own host, and nothing secret taken along."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import Reason
+from curtsy.core.record import FetchRecord
+from curtsy.http import AiohttpSender
+from tests.client.fetching import TICK, client, host_of
+from tests.support.certificates import Authority
+from tests.support.site import Reply, Site, redirect
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_on_the_same_host_is_followed(site: Site, status: int) -> None:
+    """U3: paced and counted like any request"""
+    site.reply("/old", redirect("/new?x=1", status))
+    site.page("/new", "here")
+    told: list[FetchRecord] = []
+
+    async with client(on_record=told.append) as web:
+        result = await web.fetch(site.url("/old"))
+        host = await host_of(web, site.url("/"))
+
+    assert (result.text, result.url, result.final_url) == ("here", site.url("/old"), site.url("/new?x=1"))
+    assert (result.record.attempts, result.record.retries) == (2, 0)
+    assert result.record.waited >= 2 * 1.5 - TICK
+    assert [(day.requests, day.pages) for day in host.days] == [(3, 1)]
+    assert len(told) == 1
+
+
+async def test_a_redirect_to_another_host_asks_its_own_robots_txt_first(site: Site) -> None:
+    """U3, R1"""
+    site.reply("/", redirect(site.url("/there", host="127.0.0.2")), host="127.0.0.1")
+    site.page("/there", "yes", host="127.0.0.2")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.text == "yes"
+    assert result.record.domain.startswith("127.0.0.2")
+    assert site.paths("127.0.0.2") == ["/robots.txt", "/there"]
+
+
+async def test_a_loop_ends_after_five_hops(site: Site) -> None:
+    """U3, F17: six requests, each paced, each charged"""
+    site.reply("/loop", redirect("/loop"))
+    clock = FakeClock()
+
+    async with client(clock=clock) as web:
+        result = await web.fetch(site.url("/loop"))
+        host = await host_of(web, site.url("/"))
+
+    assert (result.ok, result.reason, result.status) == (False, Reason.TOO_MANY_REDIRECTS, 302)
+    assert site.count("/loop") == 6
+    assert result.record.waited >= 6 * 1.5 - TICK
+    assert [(day.requests, day.pages) for day in host.days] == [(7, 0)]
+    assert result.message == (
+        f"{site.url('/loop')} could not be fetched: it was redirected more than 5 times. "
+        "Raise max_redirects, or leave it out."
+    )
+
+
+async def test_new_urls_without_end_are_ended_too(site: Site) -> None:
+    """F17"""
+    site.on("/n/*", lambda visit: redirect(visit.path + "x"))
+
+    async with client(max_redirects=2) as web:
+        result = await web.fetch(site.url("/n/"))
+
+    assert result.reason is Reason.TOO_MANY_REDIRECTS
+    assert len(site.paths()) == 1 + 3
+
+
+async def test_a_redirect_to_a_disallowed_path_is_not_followed(site: Site) -> None:
+    """F23"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    site.reply("/open", redirect("/private/a"))
+
+    async with client() as web:
+        result = await web.fetch(site.url("/open"))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert result.final_url == site.url("/private/a")
+    assert site.paths() == ["/robots.txt", "/open"]
+
+
+@pytest.mark.parametrize(
+    "target", ["http://127.0.0.66:9/", "http://169.254.169.254/latest", "http://[::1]:9/", "http://0/"]
+)
+async def test_a_redirect_to_a_private_address_is_refused_before_a_connection(site: Site, target: str) -> None:
+    """F19, U2: that the first domain may be private says nothing of the next"""
+    site.reply("/", redirect(target))
+    entries = [{"domain": "127.0.0.1", "allow_private": True}]
+
+    async with client(allow_private=False, allowlist=entries) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert (result.ok, result.reason) == (False, Reason.ADDRESS_REFUSED)
+    assert site.paths() == ["/robots.txt", "/"]
+
+
+async def test_a_name_that_turns_private_is_refused_where_it_is_connected_to(site: Site) -> None:
+    """F19: no rebinding"""
+    site.reply("/", redirect(site.url("/inside", host="inside.test")), host="127.0.0.1")
+    site.page("/inside", "secret")
+    entries = [{"domain": "127.0.0.1", "allow_private": True}]
+    sender = AiohttpSender(resolver=site.names)
+
+    async with client(allow_private=False, allowlist=entries, sender=sender) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.reason is Reason.ADDRESS_REFUSED
+    assert site.paths("inside.test") == []
+
+
+LOCATIONS = {
+    "a file": "file:///etc/passwd",
+    "gopher": "gopher://127.0.0.1/",
+    "ftp": "ftp://127.0.0.1/",
+    "data": "data:text/html,hi",
+    "a script": "javascript:alert(1)",
+    "no host": "http://a b/",
+    "a port that is none": "http://127.0.0.1:99999/",
+    "a mebibyte": "/" + "x" * 60_000,
+    "blank": "  ",
+}
+
+
+@pytest.mark.parametrize("kind", LOCATIONS)
+async def test_a_location_that_nobody_can_follow_is_one_clear_error(site: Site, kind: str) -> None:
+    """F22: and no second request"""
+    site.reply("/", redirect(LOCATIONS[kind]))
+
+    async with client(max_head=65_536) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert (result.ok, result.reason, result.status, result.body) == (False, Reason.BAD_REDIRECT, 302, b"")
+    assert len(result.message) < 500
+    assert site.paths() == ["/robots.txt", "/"]
+
+
+async def test_a_redirect_without_a_location_is_an_error(site: Site) -> None:
+    """F22"""
+    site.reply("/", Reply(302, "nowhere"))
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.reason is Reason.BAD_REDIRECT
+    assert "names no place to go to" in result.message
+
+
+async def test_a_location_of_a_mebibyte_is_refused_with_the_head(site: Site) -> None:
+    """F22, F11"""
+    site.reply("/", redirect("/" + "x" * 1_048_576))
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.reason is Reason.TOO_LARGE
+    assert site.count("/") == 1
+
+
+async def test_line_ends_in_a_location_inject_nothing(site: Site) -> None:
+    """F26"""
+    site.reply(
+        "/", Reply(raw=b"HTTP/1.1 302 Found\r\nLocation: /a%0d%0aX-Injected:%201\tb\r\nContent-Length: 0\r\n\r\n")
+    )
+    site.page("/*", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.ok
+    assert all(visit.header("X-Injected") is None for visit in site.journal)
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "followed"),
+    [(301, "POST", "GET"), (302, "POST", "GET"), (303, "POST", "GET"), (307, "POST", "POST"), (308, "POST", "POST"),
+     (303, "PUT", "GET"), (302, "PUT", "PUT"), (303, "HEAD", "HEAD"), (302, "HEAD", "HEAD")],
+)  # fmt: skip
+async def test_the_method_after_a_redirect_is_what_the_status_says(
+    site: Site, status: int, method: str, followed: str
+) -> None:
+    """U3: RFC 9110, 15.4"""
+    site.reply("/", redirect("/next", status))
+    site.page("/next", "x")
+    body = None if method == "HEAD" else b"data"
+
+    async with client() as web:
+        await web.fetch(site.url("/"), method=method, body=body, headers={"Content-Type": "text/x"})
+
+    last = site.journal[-1]
+    assert (last.method, last.target) == (followed, "/next")
+    assert last.body == (b"data" if followed in ("POST", "PUT") else b"")
+    assert (last.header("Content-Type") == "text/x") == (followed != "GET")
+
+
+SECRETS = {
+    "Authorization": "Bearer s3cret",
+    "Cookie": "sid=s3cret",
+    "X-Api-Key": "s3cret",
+    "Proxy-Authorization": "s3cret",
+}
+
+
+async def test_secrets_stay_with_the_origin_that_they_were_meant_for(site: Site) -> None:
+    """F25: another host"""
+    site.reply("/", redirect(site.url("/there", host="127.0.0.2")), host="127.0.0.1")
+    site.reply("/there", redirect(site.url("/back")), host="127.0.0.2")
+    site.page("/back", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"), headers={**SECRETS, "Accept-Language": "de"})
+
+    assert result.ok
+    first = site.visits("/")[0]
+    assert first.header("Authorization") == "Bearer s3cret"
+    for visit in (*site.visits(host="127.0.0.2"), *site.visits("/back")):
+        assert "s3cret" not in repr(visit.headers)
+    assert site.visits("/there")[0].header("Accept-Language") == "de"
+
+
+async def test_another_port_is_another_origin(site: Site) -> None:
+    """F25"""
+    with Site() as other:
+        site.reply("/", redirect(other.url("/there")))
+        other.page("/there", "x")
+
+        async with client() as web:
+            assert (await web.fetch(site.url("/"), headers=SECRETS)).ok
+
+        assert all("s3cret" not in repr(visit.headers) for visit in other.journal)
+
+
+async def test_from_https_to_http_nothing_secret_goes_along(site: Site) -> None:
+    """F25"""
+    authority = Authority()
+    with Site(tls=authority.server()) as safe:
+        safe.reply("/", redirect(site.url("/there")))
+        site.page("/there", "x")
+
+        async with client(verify=authority.client()) as web:
+            assert (await web.fetch(safe.url("/"), headers=SECRETS)).ok
+
+    assert all("s3cret" not in repr(visit.headers) for visit in site.journal)
+
+
+async def test_secrets_go_along_within_their_origin(site: Site) -> None:
+    """F25"""
+    site.reply("/", redirect("/next"))
+    site.page("/next", "x")
+
+    async with client() as web:
+        await web.fetch(site.url("/").replace("://", "://user:p%40ss@"), headers={"X-Api-Key": "k"})
+
+    last = site.visits("/next")[0]
+    assert last.header("X-Api-Key") == "k"
+    assert last.header("Authorization") == "Basic dXNlcjpwQHNz"  # user:p@ss
+
+
+async def test_a_redirect_to_a_denied_domain_ends_there(site: Site) -> None:
+    """U9, U3"""
+    site.reply("/", redirect(site.url("/", host="127.0.0.2")), host="127.0.0.1")
+
+    async with client(denylist=["127.0.0.2"]) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.reason is Reason.DOMAIN_DENIED
+    assert site.paths("127.0.0.2") == []
+
+
+async def test_each_hop_is_charged_to_its_own_host(site: Site) -> None:
+    """F17, B1"""
+    site.reply("/*", redirect(site.url("/page", host="127.0.0.2")), host="127.0.0.1")
+    site.page("/page", "x", host="127.0.0.2")
+    entries = [{"domain": "127.0.0.2", "max_pages_per_day": 1}]
+
+    async with client(allowlist=entries) as web:
+        results = [await web.fetch(site.url(f"/{number}")) for number in range(2)]
+        here = await host_of(web, site.url("/"))
+
+    assert [result.reason for result in results] == [None, Reason.DOMAIN_BUDGET_EXCEEDED]
+    assert [(day.requests, day.pages) for day in here.days] == [(3, 0)]
+
+
+async def test_an_answer_after_a_kept_redirect_is_the_sites_own(site: Site, tmp_path: Path) -> None:
+    """N1: the record says where the answer came from"""
+    site.reply("/old", Reply(301, headers={"Location": "/new", "Cache-Control": "max-age=900"}))
+    site.reply("/new", Reply(body="x", headers={"Cache-Control": "no-store"}))
+    clock = FakeClock(time.time())
+
+    async with client(clock=clock, cache=tmp_path / "pages") as web:
+        await web.fetch(site.url("/old"))
+        again = await web.fetch(site.url("/old"))
+
+    assert site.paths() == ["/robots.txt", "/old", "/new", "/new"]
+    assert (again.from_cache, again.record.cache, again.record.attempts) == (False, None, 1)
+
+
+async def test_tasks_that_meet_at_the_same_target_keep_its_pace(site: Site) -> None:
+    """P1, U3"""
+    for number in range(5):
+        site.reply(f"/{number}", redirect(site.url(f"/to/{number}", host="127.0.0.9")), host=f"127.0.0.{number + 2}")
+    site.reply("/to/*", Reply(body="x", wait=0.01), host="127.0.0.9")
+    told: list[FetchRecord] = []
+
+    async with client(on_record=told.append) as web:
+        await asyncio.gather(*(web.fetch(site.url(f"/{n}", host=f"127.0.0.{n + 2}")) for n in range(5)))
+
+    assert site.count("/robots.txt", host="127.0.0.9") == 1
+    assert site.max_concurrency("127.0.0.9") == 1
+    assert min(b.at - a.at for a, b in itertools.pairwise(told)) >= 1.5 - TICK

@@ -1,0 +1,457 @@
+"""Asking again: what, how often, when; and what a site may say about it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import BadStatus, FetchError, Reason, Unreachable
+from curtsy.guards import with_retry
+from tests.client.fetching import DAWN, TICK, UNPACED, client, host_of
+from tests.support.site import Reply, Site, closed_port, cut_short, hang, later, reset
+
+ALONE: dict[str, Any] = {**UNPACED, "respect_robots": False, "breaker": False, "adapt": False}
+"""Nothing makes a request wait but the retries themselves."""
+
+
+def date(seconds: float) -> str:
+    return formatdate(seconds, usegmt=True)
+
+
+async def test_four_attempts_wait_one_two_and_four_seconds_give_or_take_a_quarter(site: Site) -> None:
+    """N2"""
+    clock = FakeClock()
+    came: list[float] = []
+    site.on("/", lambda visit: came.append(clock.now().at / 1e6) or Reply(500))  # type: ignore[func-returns-value]
+
+    async with client(clock=clock, **ALONE) as web:
+        result = await web.fetch(site.url("/"))
+
+    gaps = [b - a for a, b in itertools.pairwise(came)]
+    assert (result.record.attempts, result.record.retries) == (4, 3)
+    assert len(gaps) == 3
+    for gap, wait in zip(gaps, (1, 2, 4), strict=True):
+        assert 0.75 * wait - TICK <= gap <= 1.25 * wait + 0.001
+    assert result.message == f"{site.url('/')} answered with status 500 after 4 tries. Try again later."
+
+
+async def test_no_two_fetches_wait_the_same(site: Site) -> None:
+    """N2: jitter"""
+    site.reply("/", Reply(500))
+    waits = set()
+
+    for _ in range(5):
+        async with client(**ALONE, max_retries=1) as web:
+            waits.add((await web.fetch(site.url("/"))).record.waited)
+
+    assert len(waits) == 5
+
+
+PASSING: dict[str, Reply] = {
+    "429": later(1),
+    "500": Reply(500),
+    "502": Reply(502),
+    "503": Reply(503),
+    "599": Reply(599),
+    "a reset": reset(),
+    "silence": hang(),
+    "a body cut short": cut_short(b"x" * 50, 5),
+}
+
+
+@pytest.mark.parametrize("kind", PASSING)
+async def test_what_may_pass_is_asked_for_again(site: Site, kind: str) -> None:
+    """N3"""
+    site.script("/", [PASSING[kind], Reply(body="fine")])
+
+    async with client(**ALONE, timeout=0.3) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert (result.text, result.status, result.record.attempts, result.record.retries) == ("fine", 200, 2, 1)
+    assert result.retry_after is None
+
+
+@pytest.mark.parametrize("status", [300, 304, 400, 401, 403, 404, 408, 409, 410, 425, 600])
+async def test_what_will_not_pass_is_asked_for_once(site: Site, status: int) -> None:
+    """N3"""
+    site.reply("/", Reply(status))
+
+    async with client(**ALONE) as web:
+        await web.fetch(site.url("/"))
+
+    assert site.count("/") == 1
+
+
+async def test_every_retry_is_admitted_paced_and_counted(site: Site) -> None:
+    """U4, F06"""
+    site.reply("/", Reply(500))
+
+    async with client(breaker=False, max_requests_per_day=3) as web:
+        result = await web.fetch(site.url("/"))
+        host = await host_of(web, site.url("/"))
+
+    assert site.paths() == ["/robots.txt", "/", "/"]
+    assert (result.status, result.reason) == (500, Reason.HTTP_STATUS)
+    assert result.retry_after == pytest.approx(16 * 3600, abs=60)
+    assert [(day.requests, day.pages) for day in host.days] == [(3, 0)]
+
+
+async def test_a_failing_host_is_left_alone_after_three(site: Site) -> None:
+    """Q5, F52: retries count, and the result says when to come back"""
+    site.robots()
+    site.reply("/*", Reply(500))
+
+    async with client() as web:
+        first = await web.fetch(site.url("/1"))
+        others = await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(2, 20)))
+
+    assert (first.status, first.record.attempts) == (500, 3)
+    assert first.retry_after == pytest.approx(300, abs=1)
+    assert {result.reason for result in others} == {Reason.CIRCUIT_OPEN}
+    assert site.paths() == ["/robots.txt", "/1", "/1", "/1"]
+
+
+async def test_nothing_is_held_while_a_retry_waits(site: Site) -> None:
+    """Issue 4, 4: its place in line is the next one's, who waits for the host's rest all the same"""
+    site.script("/flaky", [later(30, 503), Reply(body="x")])
+    site.page("/other", "x")
+
+    async with client() as web:
+        flaky, other = await asyncio.gather(web.fetch(site.url("/flaky")), web.fetch(site.url("/other")))
+
+    assert site.paths() == ["/robots.txt", "/flaky", "/other", "/flaky"]
+    assert other.record.waited >= 30 - TICK
+    assert flaky.record.at > other.record.at
+    assert site.max_concurrency() == 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [("7", 7), (" 7 ", 7), (date(DAWN + 30), 30), ("0", 0), (date(DAWN - 1000), 0), ("-3", None), ("soon", None),
+     ("1.5", None), ("", None)],
+)  # fmt: skip
+async def test_retry_after_is_obeyed_to_the_second(site: Site, status: int, said: str, seconds: float | None) -> None:
+    """N4, F50, U7: a date is read against the response's own; garbage counts as absent (C2)"""
+    clock = FakeClock(DAWN + 5_000)  # our clock and the site's differ: that must not matter
+    came: list[float] = []
+    reply = Reply(status, headers={"Retry-After": said, "Date": date(DAWN)})
+    turns = iter([reply, Reply(body="fine")])
+    site.on("/", lambda visit: came.append(clock.now().at / 1e6) or next(turns))  # type: ignore[func-returns-value]
+
+    async with client(clock=clock, **UNPACED, respect_robots=False, adapt=False) as web:
+        result = await web.fetch(site.url("/"))
+
+    if seconds is None and status == 429:
+        assert (result.status, len(came)) == (429, 1)
+        assert result.retry_after == pytest.approx(300, abs=2)
+    else:
+        assert result.ok
+        gap = came[1] - came[0]
+        assert gap >= (0.75 if seconds is None else seconds) - TICK
+        assert gap <= (1.3 if seconds is None else seconds + 0.05)
+
+
+@pytest.mark.alone
+async def test_no_request_arrives_before_retry_after_by_the_sites_own_clock(site: Site) -> None:
+    """F50"""
+    site.script("/a", [later(1), Reply(body="x")])
+    site.page("/b", "x")
+
+    async with client(clock=None, **UNPACED, respect_robots=False, adapt=False) as web:
+        await asyncio.gather(web.fetch(site.url("/a")), web.fetch(site.url("/b")))
+
+    assert site.paths()[0] == "/a"
+    assert site.gaps()[0] >= 0.9995
+
+
+@pytest.mark.parametrize("said", ["61", "100000", "1000000000000", "9" * 40])
+async def test_a_retry_after_that_is_too_long_to_wait_for_opens_the_breaker_for_as_long(site: Site, said: str) -> None:
+    """C2, F50: a day at most, and the result says so"""
+    site.reply("/", later(said))
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+        second = await web.fetch(site.url("/"))
+
+    expected = min(max(float(said), 300), 86_400)
+    assert (result.status, site.count("/")) == (429, 1)
+    assert result.retry_after == pytest.approx(expected, abs=2)
+    assert second.reason is Reason.CIRCUIT_OPEN
+    assert second.retry_after == pytest.approx(expected, abs=10)
+
+
+@pytest.mark.parametrize("mode", ["obey", "trip", "retry"])
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("after", [None, 5])
+async def test_what_a_429_means_is_a_setting(site: Site, mode: str, status: int, after: int | None) -> None:
+    """C2, Q5, N3, N8"""
+    site.script("/", [later(after, status), Reply(body="fine")])
+
+    async with client(on_429=mode, respect_robots=False) as web:
+        result = await web.fetch(site.url("/"))
+        host = await host_of(web, site.url("/"))
+
+    trips = status == 429 and (mode == "trip" or (mode == "obey" and after is None))
+    assert host.trips == (1 if trips else 0)
+    assert result.status == (429 if trips else 200)
+    assert result.record.attempts == (1 if trips else 2)
+    if trips:
+        assert result.retry_after == pytest.approx(300, abs=2)
+    elif status == 429 or after:
+        assert host.delay > 1_000_000  # the pace slows
+
+
+async def test_a_post_is_not_sent_twice_unless_the_caller_says_so(site: Site) -> None:
+    """Issue 4, 4"""
+    site.reply("/", Reply(500))
+
+    async with client(**ALONE) as web:
+        once = await web.fetch(site.url("/"), method="POST", body=b"x")
+        often = await web.fetch(site.url("/"), method="POST", body=b"x", repeatable=True)
+        never = await web.fetch(site.url("/"), repeatable=False)
+
+    assert (once.record.attempts, often.record.attempts, never.record.attempts) == (1, 4, 1)
+    assert [visit.body for visit in site.journal] == [b"x"] * 5 + [b""]
+
+
+async def test_an_outage_is_not_answered_with_a_storm(site: Site) -> None:
+    """Issue 4, 4: a bucket of ten retries, and a tenth for every request"""
+    site.reply("/*", Reply(500))
+
+    async with client(**ALONE) as web:
+        results = [await web.fetch(site.url(f"/{number}")) for number in range(100)]
+
+    requests = len(site.journal)
+    assert sum(result.record.retries for result in results) == requests - 100
+    assert 100 + 10 < requests <= 100 + 10 + 0.1 * requests + 1
+
+
+async def test_a_retry_that_was_never_sent_is_not_counted_against_the_others(site: Site) -> None:
+    """Issue 4, 4"""
+    for number in range(2, 30):
+        site.reply("/", later(), host=f"127.0.0.{number}")  # blocks: nothing is sent twice
+    site.script("/", [Reply(500), Reply(500), Reply(body="fine")], host="127.0.0.1")
+
+    async with client(**UNPACED, respect_robots=False) as web:
+        await asyncio.gather(*(web.fetch(site.url("/", host=f"127.0.0.{number}")) for number in range(2, 30)))
+        result = await web.fetch(site.url("/"))
+
+    assert (result.text, result.record.retries) == ("fine", 2)
+
+
+SPENT = {
+    "the draft's": {"RateLimit": '"default";r=0;t=40'},
+    "several limits": {"RateLimit": '"burst";r=0;t=40, "day";r=500;t=9000'},
+    "the older draft's": {"RateLimit": "limit=100, remaining=0, reset=40"},
+    "separate fields": {"RateLimit-Limit": "9", "RateLimit-Remaining": "0", "RateLimit-Reset": "40"},
+    "the common ones": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "40"},
+    "an epoch second": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(DAWN) + 40), "Date": date(DAWN)},
+    "an epoch millisecond": {
+        "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": f"{int(DAWN) + 40}000", "Date": date(DAWN),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SPENT)
+async def test_a_host_whose_quota_is_spent_rests_until_the_reset(site: Site, kind: str) -> None:
+    """Issue 4, 4"""
+    site.reply("/", Reply(body="x", headers=SPENT[kind]))
+    site.page("/next", "x")
+
+    async with client() as web:
+        assert (await web.fetch(site.url("/"))).ok
+        result = await web.fetch(site.url("/next"))
+
+    assert 40 - TICK <= result.record.waited <= 45
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"RateLimit": '"default";r=3;t=900'}, {"RateLimit": "nonsense"}, {"X-RateLimit-Remaining": "0"},
+     {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "nan"},
+     {"X-RateLimit-Remaining": "7", "X-RateLimit-Reset": "900"},
+     {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "-5"}],
+)  # fmt: skip
+async def test_a_quota_that_is_not_spent_or_cannot_be_read_changes_nothing(site: Site, headers: dict[str, str]) -> None:
+    site.reply("/", Reply(body="x", headers=headers))
+    site.page("/next", "x")
+
+    async with client() as web:
+        await web.fetch(site.url("/"))
+        result = await web.fetch(site.url("/next"))
+
+    assert result.record.waited <= 5.5
+
+
+async def test_retry_after_zero_never_makes_us_faster_than_the_pace(site: Site) -> None:
+    """U7"""
+    site.script("/", [later(0), later(0, 503), Reply(body="x")])
+
+    async with client(respect_robots=False) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.record.attempts == 3
+    assert result.record.waited >= 2 * 1.5 - TICK
+
+
+# with_retry by itself
+
+
+class Flaky:
+    """Raises some errors in turn, then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+        self.waits: list[float] = []
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "fine"
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def refused(status: int | None = 503, after: float | None = None, reason: Reason | None = None) -> FetchError:
+    return FetchError("no", "http://example.org/", status, after, reason)
+
+
+async def test_with_retry_makes_four_attempts_and_raises_the_last_error() -> None:
+    """N2"""
+    errors = [refused() for _ in range(5)]
+    flaky = Flaky(*errors)
+
+    with pytest.raises(FetchError) as caught:
+        await with_retry(flaky, sleep=flaky.sleep)
+
+    assert caught.value is errors[3]
+    assert flaky.calls == 4
+    for wait, ideal in zip(flaky.waits, (1, 2, 4), strict=True):
+        assert 0.75 * ideal <= wait <= 1.25 * ideal
+
+
+async def test_with_retry_uses_the_dice_it_is_given() -> None:
+    """N2: ±25 %"""
+    low, high = Flaky(refused(), refused()), Flaky(refused(), refused())
+
+    await with_retry(low, initial_delay=0.2, sleep=low.sleep, roll=lambda: 0.0)
+    await with_retry(high, initial_delay=0.2, sleep=high.sleep, roll=lambda: 1.0)
+
+    assert low.waits == pytest.approx([0.15, 0.3])
+    assert high.waits == pytest.approx([0.25, 0.5])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [refused(429), refused(500), refused(599), refused(None), TimeoutError(), ConnectionResetError(),
+     OSError(113, "no route"), refused(200, reason=Reason.INCOMPLETE), Unreachable("dns", reason=Reason.DNS_ERROR)],
+)  # fmt: skip
+async def test_with_retry_tries_again_what_may_pass(error: Exception) -> None:
+    """N3"""
+    flaky = Flaky(error)
+
+    assert await with_retry(flaky, sleep=flaky.sleep) == "fine"
+    assert flaky.calls == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [refused(404), refused(403), ValueError("x"), KeyError("x"), FileNotFoundError(2, "no such file", "/x"),
+     PermissionError(13, "no"), OSError(28, "disk full"), Unreachable("tls", reason=Reason.TLS_ERROR),
+     Unreachable("big", status=200, reason=Reason.TOO_LARGE)],
+)  # fmt: skip
+async def test_with_retry_raises_at_once_what_will_not_pass(error: Exception) -> None:
+    """N2, N3"""
+    flaky = Flaky(error)
+
+    with pytest.raises(type(error)):
+        await with_retry(flaky, sleep=flaky.sleep)
+
+    assert (flaky.calls, flaky.waits) == (1, [])
+
+
+@pytest.mark.parametrize(("after", "waited"), [(7.0, 7.0), (0.0, 0.0), (-5.0, 0.0), (1e12, 86_400.0)])
+async def test_with_retry_waits_as_long_as_the_site_said(after: float, waited: float) -> None:
+    """N4"""
+    flaky = Flaky(refused(429, after))
+
+    await with_retry(flaky, sleep=flaky.sleep)
+
+    assert flaky.waits == [waited]
+
+
+async def test_with_retry_asks_the_callers_own_judge_and_takes_plain_functions() -> None:
+    """N2"""
+    calls = []
+
+    def fails() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise KeyError("x")
+        return "fine"
+
+    async def at_once(seconds: float) -> None:
+        pass
+
+    assert await with_retry(fails, is_retryable=lambda error: isinstance(error, KeyError), sleep=at_once) == "fine"
+    assert len(calls) == 3
+
+
+async def test_with_retry_really_waits(site: Site) -> None:
+    """N2, N5: with a client's result, which raises what it is"""
+    site.script("/", [Reply(500), Reply(body="fine")])
+
+    async with client(**ALONE, max_retries=0) as web:
+
+        async def fetch() -> str:
+            return (await web.fetch(site.url("/"))).raise_for_reason().text
+
+        began = time.monotonic()
+        assert await with_retry(fetch, initial_delay=0.1) == "fine"
+
+    assert time.monotonic() - began >= 0.075
+
+
+async def test_with_retry_is_cancelled_at_once() -> None:
+    flaky = Flaky(refused(429, 1000.0))
+    task = asyncio.ensure_future(with_retry(flaky))
+    await asyncio.sleep(0.01)
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert flaky.calls == 1
+
+
+async def test_a_bad_status_says_when_to_come_back(site: Site) -> None:
+    """N5"""
+    site.reply("/", later(120, 503))
+
+    async with client(max_retries=0) as web:
+        result = await web.fetch(site.url("/"))
+
+    with pytest.raises(BadStatus) as caught:
+        result.raise_for_reason()
+    assert (caught.value.status, caught.value.retry_after) == (503, 120)
+    assert (caught.value.url, caught.value.reason) == (site.url("/"), Reason.HTTP_STATUS)
+
+
+async def test_connections_that_are_refused_are_tried_again() -> None:
+    """N3"""
+    with closed_port() as port:
+        async with client(**ALONE) as web:
+            result = await web.fetch(f"http://127.0.0.1:{port}/")
+
+    assert (result.reason, result.record.attempts) == (Reason.CONNECTION_ERROR, 4)
+    assert "after 4 tries: connection refused" in result.message.lower()

@@ -1,0 +1,616 @@
+"""robots.txt on the way of a request: fetched once, obeyed by everybody, survived whatever it does."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import Reason
+from curtsy.core.rules import Rules
+from curtsy.guards import RobotsTxtChecker
+from curtsy.http import AiohttpSender
+from curtsy.stores.memory import MemoryStore
+from tests.client.fetching import AGENT, TICK, UNPACED, client, domain_of, host_of, until
+from tests.support.bounds import MIB, bounded_memory, ends_within
+from tests.support.site import Reply, Site, bomb, encoded, endless, hang, later, redirect, reset
+
+PRIVATE = "User-agent: *\nDisallow: /private\n"
+
+
+def allowing(site: Site) -> None:
+    site.page("/page", "x")
+    site.page("/private", "x")
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
+async def test_a_robots_txt_that_is_not_there_allows_everything(site: Site, status: int) -> None:
+    """R6: and none of these is a block, though a page that answered 403 would be"""
+    site.robots("User-agent: *\nDisallow: /\n", status=status)
+    allowing(site)
+
+    async with client() as web:
+        result = await web.fetch(site.url("/private"))
+
+    assert result.ok
+    assert site.paths() == ["/robots.txt", "/private"]
+
+
+UNREACHABLE: dict[str, Reply] = {
+    "500": Reply(500, PRIVATE),
+    "503": later(status=503),
+    "a reset": reset(),
+    "silence": hang(),
+    "a body that breaks off": Reply(body=PRIVATE, stop_after=10, end="close"),
+    "nonsense": Reply(raw=b"nonsense\r\n\r\n", end="close"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREACHABLE)
+async def test_a_robots_txt_that_cannot_be_had_allows_everything(site: Site, kind: str) -> None:
+    """R6, C5, F27: the document's reading; one attempt, and not one more for the next page"""
+    site.reply("/robots.txt", UNREACHABLE[kind])
+    allowing(site)
+
+    async with client(robots_timeout=0.3) as web:
+        results = [await web.fetch(site.url(path)) for path in ("/private", "/page")]
+        host = await host_of(web, site.url("/"))
+
+    assert [result.ok for result in results] == [True, True]
+    assert site.paths() == ["/robots.txt", "/private", "/page"]
+    assert host.failures == 0  # the pages that came set it back
+
+
+@pytest.mark.parametrize("kind", UNREACHABLE)
+async def test_by_the_strict_reading_it_forbids_everything(site: Site, kind: str) -> None:
+    """R6, F27: no page is asked for, robots.txt at most three times in the cooldown"""
+    site.reply("/robots.txt", UNREACHABLE[kind])
+    allowing(site)
+
+    async with client(robots_timeout=0.3, robots_unreachable="disallow") as web:
+        results = [await web.fetch(site.url(path)) for path in ("/private", "/page", "/page")]
+
+    assert {result.reason for result in results} == {Reason.ROBOTS_UNREACHABLE}
+    assert "cannot be had" in results[0].message
+    assert site.paths() == ["/robots.txt"]
+
+
+async def test_a_429_on_robots_txt_is_obeyed(site: Site) -> None:
+    """R6, C2: the host rests as long as it says"""
+    site.script("/robots.txt", [later(20)])
+    site.page("/page", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/page"))
+
+    assert result.ok
+    assert result.record.waited >= 20 - TICK
+    assert site.paths() == ["/robots.txt", "/page"]
+
+
+async def test_a_429_on_robots_txt_that_says_nothing_opens_the_breaker(site: Site) -> None:
+    """C2"""
+    site.reply("/robots.txt", later())
+
+    async with client() as web:
+        result = await web.fetch(site.url("/page"))
+
+    assert result.reason is Reason.CIRCUIT_OPEN
+    assert site.paths() == ["/robots.txt"]
+
+
+@pytest.mark.parametrize("hops", [1, 5])
+async def test_up_to_five_redirects_lead_to_a_robots_txt(site: Site, hops: int) -> None:
+    """R7, F30: each hop paced"""
+    site.reply("/robots.txt", redirect("/r/1"))
+    for hop in range(1, hops):
+        site.reply(f"/r/{hop}", redirect(f"/r/{hop + 1}"))
+    site.reply(f"/r/{hops}", Reply(body=PRIVATE))
+    allowing(site)
+    clock = FakeClock()
+    began = clock.now().at
+
+    async with client(clock=clock) as web:
+        result = await web.fetch(site.url("/private"))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert result.record.robots_line == 2
+    assert len(site.paths()) == hops + 1
+    assert clock.now().at - began >= hops * 1_500_000
+
+
+@pytest.mark.parametrize("to", ["chain", "loop"])
+async def test_a_sixth_redirect_ends_it_and_everything_is_allowed(site: Site, to: str) -> None:
+    """R7, F30: RFC 9309, 2.3.1.2"""
+    site.reply("/robots.txt", redirect("/robots.txt" if to == "loop" else "/r/1"))
+    for hop in range(1, 9):
+        site.reply(f"/r/{hop}", redirect(f"/r/{hop + 1}"))
+    allowing(site)
+
+    async with client() as web:
+        result = await web.fetch(site.url("/private"))
+
+    assert result.ok
+    assert len(site.paths()) == 6 + 1
+
+
+async def test_a_robots_txt_of_another_host_holds_for_the_host_that_sent_us_there(site: Site) -> None:
+    """R7, F30"""
+    site.reply("/robots.txt", redirect(site.url("/robots.txt", host="127.0.0.2")), host="127.0.0.1")
+    site.robots(PRIVATE, host="127.0.0.2")
+    allowing(site)
+
+    async with client() as web:
+        forbidden = await web.fetch(site.url("/private"))
+        page = await web.fetch(site.url("/page"))
+
+    assert forbidden.reason is Reason.ROBOTS_DISALLOWED
+    assert page.ok
+    assert site.paths("127.0.0.1") == ["/robots.txt", "/page"]
+    assert site.paths("127.0.0.2") == ["/robots.txt"]
+
+
+@pytest.mark.parametrize("location", ["", "ftp://example.org/robots.txt", "http://127.0.0.66:1/robots.txt"])
+async def test_a_redirect_to_where_nobody_may_go_means_that_there_is_none(site: Site, location: str) -> None:
+    """F19, F22: for robots.txt as for pages"""
+    site.reply("/robots.txt", redirect(location) if location else Reply(302))
+    allowing(site)
+    entries = [{"domain": "127.0.0.1", "allow_private": True}]
+
+    async with client(allow_private=False, allowlist=entries) as web:
+        result = await web.fetch(site.url("/private"))
+
+    assert result.ok
+    assert site.paths() == ["/robots.txt", "/private"]
+
+
+@pytest.mark.parametrize("kind", ["endless", "100 MiB", "a bomb"])
+async def test_no_more_than_a_mebibyte_of_a_robots_txt_is_taken(site: Site, kind: str) -> None:
+    """F28, R4: early rules are obeyed all the same"""
+    early = PRIVATE.encode() + b"#" * 70_000 + b"\n"
+    filler = b"# and so on\n" * 6000
+    replies = {
+        "endless": endless(early + filler),
+        "100 MiB": Reply(body=lambda: [early, *[filler] * 1450], length=len(early) + 1450 * len(filler)),
+        "a bomb": bomb("gzip", 256 * MIB),
+    }
+    site.reply("/robots.txt", replies[kind])
+    allowing(site)
+
+    with bounded_memory(), ends_within(5):
+        async with client() as web:
+            result = await web.fetch(site.url("/private"))
+
+    assert result.reason is (None if kind == "a bomb" else Reason.ROBOTS_DISALLOWED)
+    assert site.visits("/robots.txt")[0].taken <= 1 * MIB
+
+
+LEGIBLE: dict[str, Reply] = {
+    "gzip": encoded(PRIVATE.encode(), "gzip"),
+    "brotli": encoded(PRIVATE.encode(), "br"),
+    "a wrong charset": Reply(
+        body=("# zażółć\n" + PRIVATE).encode("iso-8859-2"), headers={"Content-Type": "text/plain; charset=utf-16"}
+    ),
+    "a byte order mark": Reply(body=b"\xef\xbb\xbf" + PRIVATE.encode()),
+    "UTF-16": Reply(body=PRIVATE.encode("utf-16")),
+    "line ends of old": Reply(body=PRIVATE.replace("\n", "\r")),
+    "noise before it": Reply(body=bytes(range(128, 256)) + b"\0\n" + PRIVATE.encode()),
+    "a type of its own": Reply(body=PRIVATE, headers={"Content-Type": "application/octet-stream"}),
+}
+
+
+@pytest.mark.parametrize("kind", LEGIBLE)
+async def test_what_can_be_read_of_a_robots_txt_is_obeyed(site: Site, kind: str) -> None:
+    """F32, R4"""
+    site.reply("/robots.txt", LEGIBLE[kind])
+    allowing(site)
+
+    async with client() as web:
+        forbidden = await web.fetch(site.url("/private"))
+        page = await web.fetch(site.url("/page"))
+
+    assert forbidden.reason is Reason.ROBOTS_DISALLOWED
+    assert page.ok
+    assert site.count("/private") == 0
+
+
+async def test_a_page_instead_of_a_robots_txt_forbids_nothing(site: Site) -> None:
+    """F32"""
+    site.reply("/robots.txt", Reply(body="<!doctype html><html><body><h1>Welcome</h1></body></html>"))
+    allowing(site)
+
+    async with client() as web:
+        assert (await web.fetch(site.url("/private"))).ok
+
+
+async def test_fifty_tasks_on_a_fresh_origin_make_one_request_for_robots_txt(site: Site) -> None:
+    """R5, F35: and none of them goes past its answer"""
+    site.reply("/robots.txt", Reply(body=PRIVATE, wait=0.05))
+    site.page("/open/*", "x")
+
+    async with client() as web:
+        results = await asyncio.gather(
+            *(web.fetch(site.url(f"/{'private' if number % 2 else 'open'}/{number}")) for number in range(50))
+        )
+
+    assert site.count("/robots.txt") == 1
+    assert site.paths()[0] == "/robots.txt"
+    assert [path for path in site.paths() if path.startswith("/private")] == []
+    assert [result.reason for result in results] == [None, Reason.ROBOTS_DISALLOWED] * 25
+
+
+async def test_when_the_first_of_many_gives_up_the_next_one_asks(site: Site) -> None:
+    """R5, F35: the task of fetching it is handed on"""
+    site.script("/robots.txt", [hang(), Reply(body=PRIVATE)])
+    allowing(site)
+
+    async with client() as web:
+        first = asyncio.ensure_future(web.fetch(site.url("/page?1")))
+        await until(lambda: site.count("/robots.txt"))
+        others = [asyncio.ensure_future(web.fetch(site.url(f"/private?{number}"))) for number in range(5)]
+        await asyncio.sleep(0)
+        first.cancel()
+        results = await asyncio.gather(*others)
+
+    assert {result.reason for result in results} == {Reason.ROBOTS_DISALLOWED}
+    assert site.paths() == ["/robots.txt", "/robots.txt"]
+
+
+async def test_it_is_asked_for_again_after_an_hour_and_not_before(site: Site) -> None:
+    """R5"""
+    site.robots(PRIVATE)
+    allowing(site)
+    clock = FakeClock()
+
+    async with client(clock=clock) as web:
+        await web.fetch(site.url("/page"))
+        clock.advance(3500)
+        await web.fetch(site.url("/page"))
+        before = site.count("/robots.txt")
+        clock.advance(100)
+        await web.fetch(site.url("/page"))
+
+    assert (before, site.count("/robots.txt")) == (1, 2)
+
+
+async def test_a_failure_is_remembered_for_five_minutes_then_ten_then_twenty(site: Site) -> None:
+    """R5, F27: asked again after a back-off, not for every page"""
+    site.reply("/robots.txt", Reply(500))
+    site.page("/page", "x")
+    clock = FakeClock()
+    asked = []
+
+    async with client(clock=clock, max_requests_per_day=0, max_pages_per_day=0) as web:
+        for minute in range(45):
+            before = site.count("/robots.txt")
+            await web.fetch(site.url("/page"))
+            if site.count("/robots.txt") > before:
+                asked.append(minute)
+            clock.advance(60)
+
+    gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert gaps[0] == pytest.approx(5, abs=1)
+    assert gaps[1] == pytest.approx(10, abs=2)
+    assert gaps[2] == pytest.approx(20, abs=3)
+
+
+@pytest.mark.parametrize("unreachable", ["allow", "disallow"])
+async def test_an_earlier_good_copy_goes_on_being_used_while_the_site_is_unreachable(
+    site: Site, unreachable: str
+) -> None:
+    """R6, C5, F27"""
+    site.script("/robots.txt", [Reply(body=PRIVATE), Reply(500)])
+    allowing(site)
+    clock = FakeClock()
+
+    async with client(clock=clock, robots_unreachable=unreachable) as web:
+        await web.fetch(site.url("/page"))
+        clock.advance(4000)
+        forbidden = await web.fetch(site.url("/private"))
+        page = await web.fetch(site.url("/page"))
+
+    assert forbidden.reason is Reason.ROBOTS_DISALLOWED
+    assert page.ok
+    assert site.count("/robots.txt") == 2
+
+
+async def test_a_restart_does_not_ask_again(site: Site) -> None:
+    """R5, issue 4, 3: it is kept in the store"""
+    site.robots(PRIVATE)
+    allowing(site)
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    for _ in range(3):
+        async with client(clock=clock, store=store) as web:
+            assert (await web.fetch(site.url("/page"))).ok
+            assert (await web.fetch(site.url("/private"))).reason is Reason.ROBOTS_DISALLOWED
+
+    assert site.count("/robots.txt") == 1
+
+
+async def test_every_origin_has_its_own(site: Site) -> None:
+    """C14, R5"""
+    site.robots(PRIVATE, host="127.0.0.1")
+    allowing(site)
+
+    async with client() as web:
+        results = [await web.fetch(site.url("/private", host=host)) for host in ("127.0.0.1", "127.0.0.2")]
+
+    assert [result.reason for result in results] == [Reason.ROBOTS_DISALLOWED, None]
+    assert site.paths("127.0.0.2") == ["/robots.txt", "/private"]
+
+
+async def test_it_counts_as_a_request_and_never_as_a_page(site: Site) -> None:
+    """B1, design section 2"""
+    site.robots(PRIVATE)
+    allowing(site)
+
+    async with client(max_requests_per_day=3, max_pages_per_day=2) as web:
+        results = [await web.fetch(site.url("/page")) for _ in range(3)]
+        host = await host_of(web, site.url("/"))
+
+    assert [result.reason for result in results] == [None, None, Reason.DOMAIN_BUDGET_EXCEEDED]
+    assert [(day.requests, day.pages) for day in host.days] == [(3, 2)]
+
+
+async def test_a_crawl_delay_holds_from_the_very_first_page(site: Site) -> None:
+    """R8: the larger of the site's and ours"""
+    site.robots("User-agent: *\nCrawl-delay: 12.5\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        results = await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(4)))
+
+    waits = sorted(result.record.at for result in results)
+    gaps = [b - a for a, b in itertools.pairwise(waits)]
+    assert min(gaps) >= 12.5 - TICK
+    assert min(result.record.waited for result in results) >= 12.5 - TICK
+
+
+@pytest.mark.alone
+async def test_a_crawl_delay_holds_by_the_sites_own_clock(site: Site) -> None:
+    """R8"""
+    site.robots("User-agent: *\nCrawl-delay: 0.2\n")
+    site.page("/*", "x")
+
+    async with client(clock=None, **UNPACED) as web:
+        await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(3)))
+
+    assert len(site.paths()) == 4
+    assert min(site.gaps()) >= 0.1995
+
+
+async def test_a_crawl_delay_shorter_than_ours_changes_nothing(site: Site) -> None:
+    """R8"""
+    site.robots("User-agent: *\nCrawl-delay: 0.1\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        results = [await web.fetch(site.url(f"/{number}")) for number in range(3)]
+
+    assert min(result.record.waited for result in results) >= 1.5 - TICK
+
+
+@pytest.mark.parametrize("delay", ["999999999", "301", "1e5"])
+async def test_a_crawl_delay_that_is_too_long_makes_the_host_refused(site: Site, delay: str) -> None:
+    """R8, F33: at once, and the reason names it"""
+    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
+    site.page("/*", "x")
+
+    with ends_within(5):
+        async with client() as web:
+            results = [await web.fetch(site.url(f"/{number}")) for number in range(2)]
+
+    assert {result.reason for result in results} == {Reason.CRAWL_DELAY_TOO_LONG}
+    assert "Crawl-delay above max_crawl_delay (300 s)" in results[0].message
+    assert site.paths() == ["/robots.txt"]
+
+
+@pytest.mark.parametrize("delay", ["nan", "inf", "-5", "soon", ""])
+async def test_a_crawl_delay_that_is_no_number_is_ignored(site: Site, delay: str) -> None:
+    """R8, F33"""
+    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/1"))
+
+    assert result.ok
+    assert result.record.waited <= 5.5
+
+
+async def test_a_crawl_delay_that_is_lifted_is_forgotten(site: Site) -> None:
+    """R8: after too long a one, too"""
+    site.script("/robots.txt", [Reply(body="User-agent: *\nCrawl-delay: 9999\n"), Reply(body="User-agent: *\n")])
+    site.page("/page", "x")
+    clock = FakeClock()
+
+    async with client(clock=clock) as web:
+        refused = await web.fetch(site.url("/page"))
+        clock.advance(3700)
+        page = await web.fetch(site.url("/page"))
+
+    assert refused.reason is Reason.CRAWL_DELAY_TOO_LONG
+    assert page.ok
+
+
+async def test_an_origin_without_a_crawl_delay_takes_none_from_another_with_the_same_record(site: Site) -> None:
+    """R8, C6"""
+    site.robots("User-agent: *\nCrawl-delay: 20\n", host="a.shop.test")
+    site.page("/*", "x")
+    entries = [{"domain": "shop.test", "shared": True}]
+
+    async with client(allowlist=entries, sender=AiohttpSender(resolver=site.names)) as web:
+        await web.fetch(site.url("/1", host="a.shop.test"))
+        await web.fetch(site.url("/1", host="b.shop.test"))
+        result = await web.fetch(site.url("/2", host="a.shop.test"))
+
+    assert result.record.waited >= 20 - TICK
+
+
+async def test_a_caller_who_cannot_wait_for_robots_txt_does_not_open_the_site_for_others(site: Site) -> None:
+    """U5, R6: his deadline is no failure of the site"""
+    site.script("/robots.txt", [hang(), Reply(body=PRIVATE)])
+    allowing(site)
+
+    async with client(clock=None, **UNPACED) as web:
+        hasty = await web.fetch(site.url("/private"), deadline=0.2)
+        patient = await web.fetch(site.url("/private"))
+        host = await host_of(web, site.url("/"))
+
+    assert hasty.reason is Reason.DEADLINE
+    assert patient.reason is Reason.ROBOTS_DISALLOWED
+    assert host.failures == 0
+    assert site.count("/private") == 0
+
+
+async def test_the_agent_of_a_single_request_is_the_one_that_robots_txt_is_asked_for(site: Site) -> None:
+    """U10"""
+    site.robots("User-agent: otherbot\nDisallow: /\n\nUser-agent: *\nAllow: /\n")
+    allowing(site)
+
+    async with client() as web:
+        own = await web.fetch(site.url("/page"))
+        other = await web.fetch(site.url("/page"), headers={"User-Agent": "otherbot/2.0"})
+
+    assert own.ok
+    assert other.reason is Reason.ROBOTS_DISALLOWED
+
+
+async def test_robots_txt_may_itself_be_fetched(site: Site) -> None:
+    """U11"""
+    site.robots("User-agent: *\nDisallow: /\n")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/robots.txt"))
+
+    assert result.text.startswith("User-agent")
+
+
+async def test_not_respected_it_is_not_asked_for(site: Site) -> None:
+    """R10, C12"""
+    site.robots("User-agent: *\nDisallow: /\n")
+    allowing(site)
+
+    async with client(respect_robots=False) as web:
+        assert (await web.fetch(site.url("/private"))).ok
+
+    assert site.paths() == ["/private"]
+
+
+async def test_secrets_of_the_page_are_not_sent_for_robots_txt(site: Site) -> None:
+    """F25"""
+    site.page("/page", "x")
+
+    async with client(cookies=True) as web:
+        await web.fetch(site.url("/page"), headers={"Authorization": "Bearer abc", "X-Key": "k"})
+
+    robots = site.visits("/robots.txt")[0]
+    assert robots.header("Authorization") is None
+    assert robots.header("X-Key") is None
+
+
+async def test_a_record_of_rules_never_grows_beyond_what_is_read(site: Site) -> None:
+    """R4, F28"""
+    site.reply("/robots.txt", Reply(body=PRIVATE.encode() + b"#" * 2_000_000))
+    allowing(site)
+
+    async with client() as web:
+        await web.fetch(site.url("/page"))
+        rules = await web._store.read(f"rules:http://{domain_of(site.url('/'))}")
+
+    assert isinstance(rules, Rules)
+    assert rules.body is not None
+    assert len(rules.body) == 512_000
+
+
+# The checker by itself
+
+
+def checker(**settings: Any) -> RobotsTxtChecker:
+    return RobotsTxtChecker(**{"clock": FakeClock(), "allow_private": True, **settings})
+
+
+async def test_the_checker_answers_by_the_rules_for_its_agent(site: Site) -> None:
+    """R9, R10"""
+    site.robots("User-agent: AIAssistantBot\nDisallow: /private\nCrawl-delay: 2.5\n\nUser-agent: *\nDisallow: /\n")
+
+    async with checker() as robots:
+        before = robots.get_crawl_delay(site.url("/"))
+        allowed = [await robots.is_allowed(site.url(path)) for path in ("/", "/private/a", "/private")]
+        verdict = await robots.verdict(site.url("/private"))
+
+        assert before is None
+        assert allowed == [True, False, False]
+        assert robots.get_crawl_delay(site.url("/anything")) == 2.5
+        assert (verdict.line, verdict.rule) == (2, "Disallow: /private")
+
+    assert [visit.header("User-Agent") for visit in site.journal] == ["AIAssistantBot/1.0"]
+
+
+async def test_the_checker_asks_again_after_its_ttl_or_when_it_is_told_to_forget(site: Site) -> None:
+    """R9, R5"""
+    site.robots(PRIVATE)
+    clock = FakeClock()
+
+    async with checker(clock=clock, cache_ttl=60) as robots:
+        await robots.is_allowed(site.url("/"))
+        await robots.is_allowed(site.url("/"))
+        once = site.count("/robots.txt")
+        clock.advance(61)
+        await robots.is_allowed(site.url("/"))
+        twice = site.count("/robots.txt")
+        robots.clear_cache()
+        assert robots.get_crawl_delay(site.url("/")) is None
+        await robots.is_allowed(site.url("/"))
+
+    assert (once, twice, site.count("/robots.txt")) == (1, 2, 3)
+
+
+async def test_the_checker_allows_what_it_cannot_ask_and_gives_up_in_time(site: Site) -> None:
+    """R6, R9"""
+    site.reply("/robots.txt", hang())
+
+    with ends_within(2):
+        async with checker(timeout=0.3) as robots:
+            assert await robots.is_allowed(site.url("/a"))
+        async with checker(timeout=0.3, robots_unreachable="disallow") as robots:
+            assert not await robots.is_allowed(site.url("/a"))
+
+
+async def test_the_checker_says_no_to_what_is_no_url() -> None:
+    """U1"""
+    async with checker() as robots:
+        assert not await robots.is_allowed("nonsense")
+        assert robots.get_crawl_delay("nonsense") is None
+
+
+async def test_fifty_tasks_share_the_checkers_one_fetch(site: Site) -> None:
+    """R5"""
+    site.reply("/robots.txt", Reply(body=PRIVATE, wait=0.05))
+
+    async with checker() as robots:
+        allowed = await asyncio.gather(
+            *(robots.is_allowed(site.url(f"/{'private' if number % 2 else 'open'}/{number}")) for number in range(50))
+        )
+
+    assert allowed == [True, False] * 25
+    assert site.count("/robots.txt") == 1
+
+
+async def test_the_checker_of_a_client_asks_with_its_store(site: Site) -> None:
+    """R9"""
+    site.robots(PRIVATE)
+    allowing(site)
+
+    async with client() as web:
+        await web.fetch(site.url("/page"))
+        async with RobotsTxtChecker(AGENT, client=web) as robots:
+            assert not await robots.is_allowed(site.url("/private"))
+        assert (await web.fetch(site.url("/page"))).ok
+
+    assert site.count("/robots.txt") == 1

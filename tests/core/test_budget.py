@@ -1,0 +1,466 @@
+"""Requests and pages a day: no history of the calendar gets more out of a day than its limit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curtsy.core.admission import Go, No, Spend
+from curtsy.core.budget import Day, charged, joined, refunded, today
+from curtsy.core.errors import Reason
+from curtsy.core.message import SECOND
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import Calendar
+from tests.strategies import (
+    ANY,
+    DAY,
+    FREE,
+    HOUR,
+    ZONES,
+    Answer,
+    Ask,
+    Change,
+    Event,
+    Flight,
+    Pass,
+    Play,
+    SetClock,
+    Settings,
+    asks,
+    clocks,
+    good,
+    histories,
+    long_lists,
+    outcomes,
+    passes,
+    reboots,
+    settings_changes,
+)
+
+BUDGET = FREE.but(max_requests_per_day=5, max_pages_per_day=3, concurrency=2)
+PAGE = Outcome(Kind.ANSWERED, 200, page=True)
+NO_PAGE = Outcome(Kind.ANSWERED, 404)
+NOT_MODIFIED = Outcome(Kind.NOT_MODIFIED, 304)
+UNSENT = Outcome(Kind.ABANDONED, sent=False)
+CUT_OFF = Outcome(Kind.ABANDONED)
+
+days_apart = st.builds(
+    SetClock, st.sampled_from((-400 * DAY, -3 * DAY, -DAY, -25 * HOUR, -HOUR, HOUR, DAY, 2 * DAY, 400 * DAY))
+)
+long_passes = st.builds(Pass, st.integers(0, 3 * DAY))
+spending: st.SearchStrategy[list[Event]] = long_lists(
+    st.one_of(
+        st.builds(Ask, page=st.booleans(), patient=st.just(False)),
+        st.builds(Ask, page=st.just(True), patient=st.just(False)),
+        st.builds(Answer, which=st.integers(0, 3), outcome=good | outcomes),
+        passes,
+        long_passes,
+        days_apart,
+        reboots,
+    ),
+    60,
+)
+
+
+def dates(flights: list[Flight], zone: ZoneInfo) -> Counter[date]:
+    """How many left on each local date, by the calendar as it stood when they left."""
+    return Counter(datetime.fromtimestamp(flight.second, zone).date() for flight in flights)
+
+
+def is_counted(flight: Flight) -> bool:
+    """Whether a request costs anything: it was sent, or nobody can tell; an answer 304 costs nothing (B5)."""
+    outcome = flight.outcome
+    return outcome is None or (outcome.sent and outcome.kind is not Kind.NOT_MODIFIED)
+
+
+# Any history of the calendar
+
+
+@ANY
+@given(spending, st.sampled_from(ZONES), st.sampled_from((1, 2, 5)))
+def test_no_history_of_the_calendar_sends_more_in_a_local_day_than_its_limit(
+    history: list[Event], zone: ZoneInfo, limit: int
+) -> None:
+    """B4, B6: clocks set back and forth by days, reboots, crashed holders, late answers."""
+    play = Play([BUDGET.but(zone=zone, max_requests_per_day=limit)])
+
+    for event in history:
+        play.happen(event)
+        counts = dates([flight for flight in play.flights if is_counted(flight)], zone)
+        assert max(counts.values(), default=0) <= limit
+
+
+@ANY
+@given(spending, st.sampled_from(ZONES), st.sampled_from((1, 2, 5)))
+def test_no_history_of_the_calendar_gets_more_pages_in_a_local_day_than_its_limit(
+    history: list[Event], zone: ZoneInfo, limit: int
+) -> None:
+    """B4, B5: a page is set aside for each request that may bring one."""
+    play = Play([BUDGET.but(zone=zone, max_requests_per_day=0, max_pages_per_day=limit)])
+
+    play.run(history)
+
+    pages = [flight for flight in play.flights if flight.asked.page and flight.outcome and flight.outcome.page]
+    assert max(dates(pages, zone).values(), default=0) <= limit
+
+
+@ANY
+@given(
+    histories(days_apart, long_passes, reboots, settings_changes, size=60),
+    st.lists(st.sampled_from(ZONES), min_size=2, max_size=4, unique=True),
+)
+def test_days_never_overlap_whatever_zones_come_and_go(history: list[Event], zones: list[ZoneInfo]) -> None:
+    """B6: the ends of a day are absolute; no change of zone moves them, and no stretch is spent twice."""
+    play = Play([BUDGET.but(zone=zone) for zone in zones])
+
+    for event in history:
+        play.happen(event)
+        days = play.host.days if play.host else ()
+        assert all(one.starts < one.ends <= other.starts for one, other in pairwise(days))
+        assert all(day.starts < day.ends for day in days)
+        assert len(days) <= 3
+        assert all(0 <= day.requests <= 5 and 0 <= day.pages <= 3 for day in days)
+
+
+@ANY
+@given(long_lists(st.tuples(st.integers(-900, 900), st.integers(0, 23))), st.sampled_from(ZONES))
+def test_every_moment_that_was_spent_on_stays_spent(moments: list[tuple[int, int]], zone: ZoneInfo) -> None:
+    """B6: whatever is merged, a day that was used up is used up for ever."""
+    calendar = Calendar(zone)
+    days: tuple[Day, ...] = ()
+    spent: Counter[date] = Counter()
+    for number, hour in moments:
+        second = 1_800_000_000 + number * 86_400 + hour * 3600
+
+        present = today(days, second, calendar)
+        days = charged(days, present, 1, 0)
+
+        spent[datetime.fromtimestamp(second, zone).date()] += 1
+        assert present.starts <= second < present.ends
+    for day, count in spent.items():
+        noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=zone).timestamp())
+        assert today(days, noon, calendar).requests >= count
+
+
+@ANY
+@given(asks, st.lists(clocks, max_size=5))
+def test_a_day_that_was_spent_stays_so_when_the_clock_comes_back(ask: Ask, jumps: list[SetClock]) -> None:
+    """B6, C10: a clock set back never opens a second budget for a day already used."""
+    play = Play([BUDGET.but(max_requests_per_day=1)])
+    play.ask(ask)
+    there = play.epoch
+
+    for jump in jumps:
+        play.happen(jump)
+        play.ask(ask)
+    play.epoch = there
+
+    decision = play.ask(ask)
+    assert isinstance(decision, No)
+    assert decision.reason is Reason.DOMAIN_BUDGET_EXCEEDED
+
+
+# What counts
+
+
+@pytest.mark.parametrize(
+    ("outcome", "requests", "pages"),
+    [
+        (PAGE, 1, 1),
+        (NO_PAGE, 1, 0),
+        (NOT_MODIFIED, 0, 0),
+        (UNSENT, 0, 0),
+        (CUT_OFF, 1, 0),
+        (Outcome(Kind.FAILED, 500), 1, 0),
+        (Outcome(Kind.FAILED, sent=False), 0, 0),
+        (Outcome(Kind.SLOWED, 429), 1, 0),
+        (Outcome(Kind.BLOCKED, 403), 1, 0),
+        (None, 1, 1),
+    ],
+)
+def test_what_a_request_costs_depends_on_what_became_of_it(outcome: Outcome | None, requests: int, pages: int) -> None:
+    """B5, C4, B12: request recorded, page recorded (both counters); 304 and unsent are given back."""
+    play = Play([BUDGET])
+    flight = play.depart()
+
+    if outcome is not None:
+        play.answer(flight, outcome)
+
+    assert play.host is not None
+    day = play.host.days[-1]
+    assert (day.requests, day.pages) == (requests, pages)
+
+
+def test_robots_txt_counts_as_a_request_and_never_as_a_page() -> None:
+    """Design, section 2"""
+    play = Play([BUDGET])
+
+    play.answer(play.depart(Ask(page=False)), NO_PAGE)
+
+    assert play.host is not None
+    assert (play.host.days[-1].requests, play.host.days[-1].pages) == (1, 0)
+
+
+def test_a_refund_that_comes_after_midnight_goes_to_the_day_that_was_charged() -> None:
+    """B5, B6"""
+    play = Play([BUDGET.but(timeout=86_400.0)])
+    flight = play.depart()
+    play.wait(DAY)
+    play.depart()
+
+    play.answer(flight, UNSENT)
+
+    assert play.host is not None
+    assert [day.requests for day in play.host.days] == [0, 1]
+
+
+# The cases of every test suite of it
+
+
+def test_the_first_request_of_a_host_is_allowed_and_says_what_is_left() -> None:
+    """B12: first request; B2"""
+    decision = Play([BUDGET]).ask()
+
+    assert isinstance(decision, Go)
+    assert decision.requests_left == 4
+    assert decision.pages_left == 2
+
+
+def test_requests_up_to_the_limit_are_allowed_and_the_next_is_not() -> None:
+    """B12: within budget; request limit reached; B2: says which limit, and when it resets."""
+    play = Play([BUDGET])
+    for _ in range(5):
+        play.answer(play.depart(), NO_PAGE)
+
+    decision = play.ask()
+
+    starts, ends = BUDGET.calendar.day_of(play.epoch // SECOND)
+    expected = (ends * SECOND - play.epoch) / SECOND
+    assert decision == No(Reason.DOMAIN_BUDGET_EXCEEDED, expected, "requests", starts)
+
+
+def test_pages_up_to_the_limit_are_allowed_and_the_next_is_not() -> None:
+    """B12: page limit reached; what is no page may still go."""
+    play = Play([BUDGET])
+    for _ in range(3):
+        play.answer(play.depart(), PAGE)
+
+    decision = play.ask()
+
+    assert isinstance(decision, No)
+    assert decision.limit == "pages"
+    assert isinstance(play.ask(Ask(page=False)), Go)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(1, 1), (2, 2), (0, 500)])
+def test_a_limit_of_one_is_one_and_of_nothing_is_none(limit: int, count: int) -> None:
+    """B12: limit 0; limit 1; B1: 0 means unlimited."""
+    play = Play([FREE.but(max_requests_per_day=limit)])
+
+    allowed = sum(isinstance(play.ask(), Go) for _ in range(500))
+
+    assert allowed == count
+
+
+def test_either_limit_may_be_unlimited_alone() -> None:
+    """B1, B3: either limit can be overridden alone."""
+    play = Play([FREE.but(max_requests_per_day=0, max_pages_per_day=1)])
+    play.answer(play.depart(), PAGE)
+
+    decision = play.ask(Ask(page=False))
+
+    assert isinstance(decision, Go)
+    assert decision.requests_left is None
+    assert decision.pages_left == 0
+
+
+@pytest.mark.parametrize("zone", ZONES, ids=str)
+def test_a_new_day_starts_with_a_full_budget(zone: ZoneInfo) -> None:
+    """B6, B12: day change, at midnight of the configured zone, to the second."""
+    play = Play([FREE.but(max_requests_per_day=1, zone=zone)])
+    play.depart()
+    refused = play.ask()
+    assert isinstance(refused, No)
+    assert refused.retry_after is not None
+
+    play.wait(round(refused.retry_after * SECOND) - 1)
+    still = play.ask()
+    play.wait(1)
+    then = play.ask()
+
+    assert isinstance(still, No)
+    assert isinstance(then, Go)
+    assert then.requests_left == 0
+    local = datetime.fromtimestamp(play.epoch / SECOND, zone)
+    assert (local.hour, local.minute, local.second) == (0, 0, 0)
+
+
+def test_a_budget_survives_a_reboot() -> None:
+    """B7"""
+    play = Play([FREE.but(max_requests_per_day=1)])
+    play.depart()
+
+    play.at, play.boot = SECOND, 2
+
+    assert isinstance(play.ask(), No)
+
+
+def test_what_was_counted_by_hand_counts() -> None:
+    """B10, B12: request recorded, page recorded (both counters)."""
+    play = Play([BUDGET])
+    for page in (False, True, True):
+        play.happen(Change(Spend(page)))
+
+    assert play.host is not None
+    assert (play.host.days[-1].requests, play.host.days[-1].pages) == (3, 2)
+    assert (play.host.requests, play.host.pages) == (3, 2)
+
+
+def test_a_limit_that_was_lowered_holds_at_once() -> None:
+    """Design, rule 3"""
+    play = Play([BUDGET, BUDGET.but(max_requests_per_day=2)])
+    for _ in range(3):
+        play.answer(play.depart(), NO_PAGE)
+
+    play.happen(Settings(1))
+
+    assert isinstance(play.ask(), No)
+
+
+# The calendar
+
+
+@pytest.mark.parametrize(
+    ("zone", "day", "hours"),
+    [
+        ("Europe/Berlin", date(2026, 3, 29), 23),
+        ("Europe/Berlin", date(2026, 10, 25), 25),
+        ("Europe/Berlin", date(2026, 7, 1), 24),
+        ("America/Havana", date(2026, 3, 8), 23),  # 0:00 does not exist: the day begins at 1:00
+        ("America/Havana", date(2026, 11, 1), 25),  # 0:00 comes twice: it begins at the first
+        ("Asia/Beirut", date(2026, 3, 29), 23),  # 0:00 does not exist
+        ("Asia/Beirut", date(2026, 10, 24), 25),  # 24:00 is 23:00 again
+        ("Africa/Cairo", date(2026, 10, 29), 25),
+        ("Pacific/Apia", date(2011, 12, 29), 24),  # the 30th was left out
+        ("America/St_Johns", date(2010, 11, 6), 24),  # clocks went back at 0:01, so 23:01 to 0:01 came again …
+        ("America/St_Johns", date(2010, 11, 7), 25),  # … and belongs to the day that had begun
+    ],
+)
+def test_days_are_as_long_as_they_are(zone: str, day: date, hours: int) -> None:
+    """B6, design, section 4: a daylight-saving change neither skips nor doubles a day."""
+    tz = ZoneInfo(zone)
+    noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=tz).timestamp())
+
+    starts, ends = Calendar(tz).day_of(noon)
+
+    assert (ends - starts) / 3600 == hours
+    assert Calendar(tz).date_of(starts) == day.isoformat()
+    assert Calendar(tz).date_of(starts - 1) != day.isoformat() or zone == "America/St_Johns"
+
+
+@pytest.mark.parametrize("zone", [*map(str, ZONES), "Africa/Cairo", "America/St_Johns", "Pacific/Apia"])
+@pytest.mark.parametrize("year", [2010, 2011, 2026])
+def test_days_follow_each_other_without_gap_or_overlap(zone: str, year: int) -> None:
+    """B6: a moment belongs to one day; asked in any order, the answer is the same."""
+    tz = ZoneInfo(zone)
+    forth, back = Calendar(tz), Calendar(tz)
+    first = int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
+    seconds = range(first, first + 366 * 86_400, 1801)
+
+    found = [forth.day_of(second) for second in seconds]
+    again = [back.day_of(second) for second in reversed(seconds)]
+
+    assert found == again[::-1]
+    assert all(starts <= second < ends for second, (starts, ends) in zip(seconds, found, strict=True))
+    assert all(one[1] == other[0] for one, other in pairwise(dict.fromkeys(found)))
+    assert len(set(found)) >= 365
+
+
+def test_a_budget_is_not_doubled_in_the_hour_that_comes_again() -> None:
+    """B6: a zone that sets its clocks back over midnight has an hour of the old date after the new day began."""
+    tz = ZoneInfo("America/St_Johns")
+    last_evening = datetime(2010, 11, 6, 22, 0, tzinfo=tz)
+    play = Play([FREE.but(max_requests_per_day=3, zone=tz)])
+    play.epoch = int(last_evening.timestamp()) * SECOND
+
+    for _ in range(4 * 360):
+        play.ask()
+        play.wait(10 * SECOND)
+
+    assert len(play.flights) == 6
+    assert datetime.fromtimestamp(play.epoch / SECOND, tz) == last_evening + timedelta(hours=3)
+
+
+def test_a_local_zone_is_the_machines_own() -> None:
+    """B6: default: local"""
+    starts, ends = Calendar(None).day_of(1_800_000_000)
+
+    assert datetime.fromtimestamp(starts).time().isoformat() == "00:00:00"
+    assert datetime.fromtimestamp(ends).date() - datetime.fromtimestamp(starts).date() == timedelta(days=1)
+
+
+# Old days
+
+
+def test_old_days_are_merged_into_one_that_counts_as_the_largest() -> None:
+    """Design, section 3: a record stays small however long a host is known."""
+    days: tuple[Day, ...] = ()
+    calendar = Calendar(ZONES[0])
+    for number, count in enumerate((3, 9, 1, 4)):
+        day = today(days, number * 86_400, calendar)
+        days = charged(days, day, count, 0)
+
+    assert days == (Day(0, 3 * 86_400, 9), Day(3 * 86_400, 4 * 86_400, 4))
+
+
+def test_a_clock_that_ran_ahead_and_was_put_right_leaves_the_days_between_alone() -> None:
+    """B6: a machine that woke in the wrong year costs its hosts nothing but that day."""
+    play = Play([FREE.but(max_requests_per_day=1)])
+    play.happen(SetClock(400 * DAY))
+    play.depart()
+    play.happen(SetClock(-400 * DAY))
+
+    for _ in range(30):
+        assert isinstance(play.ask(), Go)
+        play.wait(DAY)
+
+
+def test_a_merged_day_keeps_its_charge() -> None:
+    """Too much is safe, too little is not."""
+    days = (Day(0, 200, 7, 3), Day(200, 300, 1, 1))
+
+    assert refunded(days, 100, 200, 1, 1) == days
+    assert refunded(days, 200, 300, 1, 0) == (days[0], Day(200, 300, 0, 1))
+
+
+@ANY
+@given(spending, spending, spending, st.sampled_from(ZONES))
+def test_days_that_went_two_ways_are_joined_with_all_that_was_spent(
+    before: list[Event], theirs: list[Event], ours: list[Event], zone: ZoneInfo
+) -> None:
+    """B8, F55: what was counted while the store was out is not lost, whatever the calendars did meanwhile."""
+    store, alone = Play([BUDGET.but(zone=zone)]), Play([BUDGET.but(zone=zone)])
+    store.run(before)
+    alone.host, alone.epoch, alone.at, alone.boot = store.host, store.epoch, store.at, store.boot
+    # Whoever holds a lease is on one side or the other.
+    store.flights, alone.flights = store.flights[::2], store.flights[1::2]
+    base = store.host.days if store.host else ()
+    store.run(theirs)
+    alone.run(ours)
+    there = store.host.days if store.host else ()
+    here = alone.host.days if alone.host else ()
+
+    days = joined(there, here, base)
+
+    assert all(one.starts < one.ends <= other.starts for one, other in pairwise(days))
+    flights = [flight for flight in (*store.flights, *alone.flights) if is_counted(flight)]
+    counts = dates(flights, zone)
+    for flight in flights:
+        spent = today(days, flight.second, Calendar(zone)).requests
+        assert spent >= counts[datetime.fromtimestamp(flight.second, zone).date()]

@@ -1,0 +1,542 @@
+"""The way of a request, answered by hand: what it asks for, in which order, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curtsy.core.admission import CrawlDelay, Go, Late, Lease, No
+from curtsy.core.cache import Entry, Mode, entry_of
+from curtsy.core.errors import Reason
+from curtsy.core.flow import (
+    UNSENT,
+    Admitted,
+    Amend,
+    Ask,
+    Claim,
+    Effect,
+    Enter,
+    Hold,
+    Keep,
+    Later,
+    Learn,
+    MayRetry,
+    Recall,
+    Release,
+    Remember,
+    Send,
+    Settle,
+    Tell,
+    closed,
+    fetch,
+)
+from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url, parse_url
+from curtsy.core.outcome import Kind
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.result import FetchResult
+from curtsy.core.rules import Busy, Claimed, Known, Rules
+from tests.strategies import ANY
+
+URL = "https://example.org/a"
+
+
+class Ticket:
+    """A request that may leave now."""
+
+    def __init__(self, waited: float = 0.0) -> None:
+        self.go = Go(Lease(1, 0, 35.0, True), 199, 99)
+        self.waited = waited
+
+
+class World:
+    """A world that stands still, but for what `Hand` does to its clock."""
+
+    def __init__(self, policies: Policies | None = None, cache_mode: Mode | None = None) -> None:
+        self.policies = policies or Policies(Policy(), user_agent="testbot/1.0")
+        self.has_cache = cache_mode is not None
+        self.cache_mode: Mode = cache_mode or "normal"
+        self.stale_if_error = 0.0
+        self.max_retries: int | None = None
+        self.seconds = 1000.0
+        self.cookies: list[str] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def epoch(self) -> float:
+        return 1_800_000_000.0 + self.seconds
+
+    def cookies_for(self, url: Url) -> str | None:
+        return None
+
+    def take_cookies(self, url: Url, headers: Headers) -> None:
+        self.cookies.append(url.text)
+
+    def roll(self) -> float:
+        return 0.5
+
+
+class Hand:
+    """Answers a flow: by the answers given for a kind of effect, in turn, the last of which stays; else as usual."""
+
+    def __init__(self, world: World | None = None, **answers: Iterable[Any]) -> None:
+        self.world = world or World()
+        self.effects: list[Effect] = []
+        self.answers: list[Any] = []
+        self._answers = {name: list(given) for name, given in answers.items()}
+
+    def carry(self, ask: Ask) -> FetchResult:
+        """Carry a fetch to its end."""
+        flow = fetch(ask, self.world)
+        answer: Any = None
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as end:
+                result = end.value
+                assert isinstance(result, FetchResult)
+                return result
+            self.effects.append(effect)
+            answer = self._answer(effect)
+            self.answers.append(answer)
+
+    def _answer(self, effect: Effect) -> Any:
+        given = self._answers.get(type(effect).__name__.lower())
+        if given:
+            answer = given[0] if len(given) == 1 else given.pop(0)
+            if isinstance(answer, Ticket):
+                self.world.seconds += answer.waited
+            return answer
+        match effect:
+            case Enter():
+                return Ticket()
+            case Send():
+                return Response(200, Headers(), b"x", wire_bytes=1)
+            case Claim():
+                return Known(Rules(body=b""), 3600.0)
+            case Hold():
+                return Claimed(None)
+            case Learn():
+                return Rules(body=effect.body, failures=0 if effect.body is not None else 1)
+            case MayRetry() | Later():
+                return True
+            case _:
+                return None
+
+    def kinds(self) -> list[str]:
+        """The kinds of effects, in order."""
+        return [type(effect).__name__ for effect in self.effects]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """All effects of a kind."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+
+def robots(body: bytes) -> Response:
+    return Response(200, Headers(), body)
+
+
+def kept(headers: dict[str, str], age: float = 0.0) -> tuple[Entry, bytes]:
+    parsed = parse_url(URL)
+    assert isinstance(parsed, Url)
+    entry = entry_of(Request(parsed), Response(200, Headers(headers.items()), b"kept"), 1_800_001_000.0 - age)
+    assert entry is not None
+    return entry, b"kept"
+
+
+def test_the_way_of_a_page_whose_rules_are_known() -> None:
+    """Design, section 2"""
+    hand = Hand()
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Claim", "Enter", "Send", "Settle", "Tell"]
+    assert result.ok
+    assert hand.of(Tell)[0].record is result.record
+
+
+def test_the_way_of_a_page_on_a_fresh_origin() -> None:
+    """Design, section 2: robots.txt is admitted, sent and settled like any request, but is no page"""
+    hand = Hand(
+        claim=[Claimed(None)], send=[robots(b"User-agent: *\nCrawl-delay: 7\n"), Response(200, Headers(), b"x")]
+    )
+
+    assert hand.carry(Ask(URL)).ok
+
+    assert hand.kinds() == [
+        "Claim", "Enter", "Send", "Settle", "Amend", "Learn", "Enter", "Send", "Settle", "Tell",
+    ]  # fmt: skip
+    first, second = hand.of(Enter)
+    assert (first.robots, first.page, second.robots, second.page) == (True, False, False, True)
+    assert hand.of(Send)[0].request.url.text == "https://example.org/robots.txt"
+    assert (hand.of(Send)[0].cut, hand.of(Send)[0].timeout, hand.of(Send)[1].timeout) == (True, 10.0, 30.0)
+
+
+def test_the_delay_is_known_before_the_rules_are_given_to_those_who_wait() -> None:
+    """R8: from the very first page on, in every process"""
+    hand = Hand(
+        claim=[Claimed(None)], send=[robots(b"User-agent: *\nCrawl-delay: 7\n"), Response(200, Headers(), b"x")]
+    )
+
+    hand.carry(Ask(URL))
+
+    assert hand.of(Amend) == [Amend("host:example.org", hand.of(Amend)[0].policy, CrawlDelay(7.0))]
+    assert hand.kinds().index("Amend") < hand.kinds().index("Learn")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "amended"),
+    [(None, b"", []), (b"", b"", []), (b"User-agent: *\nCrawl-delay: 7", b"", [CrawlDelay(None)]),
+     (b"", b"User-agent: *\nCrawl-delay: 7", [CrawlDelay(7.0)])],
+)  # fmt: skip
+def test_only_an_origin_that_had_a_delay_takes_one_back(before: bytes | None, after: bytes, amended: list[Any]) -> None:
+    """R8, C6"""
+    old = None if before is None else Rules(body=before)
+    hand = Hand(claim=[Claimed(old)], send=[robots(after), Response(200, Headers(), b"x")])
+
+    hand.carry(Ask(URL))
+
+    assert [effect.change for effect in hand.of(Amend)] == amended
+
+
+def test_a_fresh_copy_asks_for_nothing() -> None:
+    """Design, section 2, 4: by the rules remembered, even old ones"""
+    hand = Hand(World(cache_mode="normal"), recall=[kept({"Cache-Control": "max-age=900"})])
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Recall", "Remember", "Tell"]
+    assert (result.body, result.from_cache, result.record.attempts) == (b"kept", True, 0)
+
+
+@pytest.mark.parametrize("mode", ["normal", "offline"])
+def test_a_miss_when_nothing_may_be_asked_is_told(mode: Mode) -> None:
+    """Issue 4, 5"""
+    hand = Hand(World(cache_mode="offline"))
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Recall", "Tell"]
+    assert result.reason is Reason.NOT_IN_CACHE
+
+
+def test_a_stale_copy_that_may_be_used_is_renewed_later_and_only_this_hop() -> None:
+    """Issue 4, 5: what led there is not done again"""
+    copy = kept({"Cache-Control": "max-age=60, stale-while-revalidate=600"}, age=100)
+    hand = Hand(
+        World(cache_mode="normal"),
+        recall=[None, copy],
+        send=[Response(303, Headers([("Location", URL)]), b"")],
+    )
+
+    result = hand.carry(Ask("https://example.org/form", "POST", body=b"order"))
+
+    [again] = hand.of(Later)
+    assert (again.ask.url, again.ask.method, again.ask.body) == (URL, "GET", None)
+    assert result.record.cache == "stale"
+
+
+def test_a_stale_copy_is_asked_about_with_its_validators_and_kept() -> None:
+    """N6"""
+    copy = kept({"ETag": '"1"', "Cache-Control": "max-age=60"}, age=100)
+    hand = Hand(World(cache_mode="normal"), recall=[copy], send=[Response(304, Headers([("ETag", '"1"')]), b"")])
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Recall", "Claim", "Enter", "Send", "Settle", "Keep", "Tell"]
+    assert hand.of(Send)[0].request.headers.get("if-none-match") == '"1"'
+    assert hand.of(Settle)[0].outcome.kind is Kind.NOT_MODIFIED
+    assert (result.status, result.body, result.record.cache) == (200, b"kept", "revalidated")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [Policy(denied=True), Policy(deny_paths=("/a",))],
+)
+def test_what_is_denied_is_only_told(policy: Policy) -> None:
+    """U9"""
+    hand = Hand(World(Policies(policy)))
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Tell"]
+    assert result.reason in (Reason.DOMAIN_DENIED, Reason.PATH_DENIED)
+
+
+def test_a_place_that_ran_out_before_it_was_used_is_entered_for_again() -> None:
+    """Design, section 4: the process was stopped, or asleep; nothing was sent, so nothing is settled or counted"""
+    hand = Hand(send=[None, Response(200, Headers(), b"x")])
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Claim", "Enter", "Send", "Enter", "Send", "Settle", "Tell"]
+    assert result.record.attempts == 1
+
+
+def test_places_that_ran_out_are_no_redirects_of_robots_txt() -> None:
+    """R7"""
+    hand = Hand(
+        claim=[Claimed(None)],
+        send=[*[None] * 9, robots(b"User-agent: *\nDisallow: /"), Response(200, Headers(), b"x")],
+    )
+
+    assert hand.carry(Ask(URL)).reason is Reason.ROBOTS_DISALLOWED
+
+
+def test_a_long_wait_for_robots_txt_holds_the_claim_anew() -> None:
+    """F35: a claim lasts a minute, and a line may be longer"""
+    hand = Hand(
+        claim=[Claimed(None)], enter=[Ticket(90.0), Ticket()], send=[robots(b""), Response(200, Headers(), b"x")]
+    )
+
+    assert hand.carry(Ask(URL)).ok
+
+    assert hand.kinds()[:5] == ["Claim", "Enter", "Hold", "Send", "Settle"]
+
+
+def test_rules_that_somebody_else_fetched_meanwhile_are_not_fetched_again() -> None:
+    """F35"""
+    rules = Known(Rules(body=b"User-agent: *\nDisallow: /"), 3600.0)
+    hand = Hand(claim=[Claimed(None)], enter=[Ticket(90.0)], hold=[rules])
+
+    result = hand.carry(Ask(URL))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert hand.kinds() == ["Claim", "Enter", "Hold", "Settle", "Release", "Tell"]
+    assert hand.of(Settle)[0].outcome is UNSENT
+
+
+def test_rules_that_somebody_else_is_fetching_are_waited_for() -> None:
+    """F35"""
+    hand = Hand(
+        claim=[Claimed(None), Known(Rules(body=b""), 3600.0)], enter=[Ticket(90.0), Ticket()], hold=[Busy(30.0)]
+    )
+
+    assert hand.carry(Ask(URL)).ok
+    assert hand.kinds() == ["Claim", "Enter", "Hold", "Settle", "Release", "Claim", "Enter", "Send", "Settle", "Tell"]
+
+
+@pytest.mark.parametrize("answer", [No(Reason.CIRCUIT_OPEN, 300.0), Late(9.0)])
+def test_when_not_even_robots_txt_may_be_asked_for_the_task_is_given_back(answer: No | Late) -> None:
+    """R5"""
+    hand = Hand(claim=[Claimed(None)], enter=[answer])
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Claim", "Enter", "Release", "Tell"]
+    assert result.reason is (Reason.CIRCUIT_OPEN if isinstance(answer, No) else Reason.DEADLINE)
+
+
+@pytest.mark.parametrize("reason", [Reason.CLOSED, Reason.ADDRESS_REFUSED])
+def test_a_client_that_is_closed_learns_nothing_of_robots_txt(reason: Reason) -> None:
+    """R6: after a redirect, too; an address that may not be asked is as good as no file"""
+    moved = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
+    hand = Hand(claim=[Claimed(None)], send=[moved, Failure(reason, "no"), Response(200, Headers(), b"x")])
+
+    result = hand.carry(Ask(URL))
+
+    if reason is Reason.CLOSED:
+        assert (result.reason, hand.of(Learn)) == (Reason.CLOSED, [])
+        assert hand.of(Release) == [Release("https://example.org")]
+    else:
+        assert [effect.body for effect in hand.of(Learn)] == [b""]
+
+
+def test_a_deadline_that_ends_on_the_way_to_another_host_is_no_failure_of_robots_txt() -> None:
+    """U5, R6"""
+    moved = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
+    hand = Hand(claim=[Claimed(None)], send=[moved], enter=[Ticket(), Late(5.0)])
+
+    result = hand.carry(Ask(URL, deadline=30.0))
+
+    assert (result.reason, hand.of(Learn)) == (Reason.DEADLINE, [])
+    assert hand.kinds()[-2:] == ["Release", "Tell"]
+
+
+def test_a_retry_waits_in_the_gate_and_nowhere_else() -> None:
+    """Design, rule 6: retry says whether, admission says when; the rest is in what is settled"""
+    hand = Hand(send=[Response(500, Headers(), b""), Response(200, Headers(), b"x")])
+
+    result = hand.carry(Ask(URL))
+
+    assert hand.kinds() == ["Claim", "Enter", "Send", "MayRetry", "Settle", "Enter", "Send", "Settle", "Tell"]
+    assert hand.of(Settle)[0].outcome.rest == 1.0
+    assert (result.record.attempts, result.record.retries) == (2, 1)
+
+
+def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> None:
+    """U4, U5"""
+    hand = Hand(send=[Response(503, Headers(), b"")], enter=[Ticket(), No(Reason.CIRCUIT_OPEN, 300.0)])
+
+    result = hand.carry(Ask(URL))
+
+    assert (result.status, result.reason, result.retry_after) == (503, Reason.HTTP_STATUS, 300.0)
+    assert hand.of(MayRetry) == [MayRetry(), MayRetry(unused=True)]
+
+
+def test_when_the_share_of_retries_is_used_up_the_answer_stands() -> None:
+    """Issue 4, 4"""
+    hand = Hand(send=[Response(500, Headers(), b"")], mayretry=[False])
+
+    assert hand.carry(Ask(URL)).status == 500
+    assert len(hand.of(Send)) == 1
+
+
+def test_a_deadline_leaves_the_rest_of_its_time_to_each_step() -> None:
+    """U5"""
+    hand = Hand(enter=[Ticket(4.0), Ticket(3.0)], send=[Response(500, Headers(), b""), Response(200, Headers(), b"x")])
+
+    hand.carry(Ask(URL, deadline=10.0))
+
+    assert [effect.deadline for effect in hand.of(Enter)] == [10.0, 6.0]
+    assert [effect.timeout for effect in hand.of(Send)] == [6.0, 3.0]
+
+
+def test_a_timeout_at_the_deadline_is_not_repeated_and_says_nothing_of_the_host() -> None:
+    """U5, U6"""
+    hand = Hand(enter=[Ticket(10.0)], send=[Failure(Reason.TIMEOUT, "no answer", 1.0)])
+
+    result = hand.carry(Ask(URL, deadline=10.0))
+
+    assert result.reason is Reason.TIMEOUT
+    assert [effect.outcome.kind for effect in hand.of(Settle)] == [Kind.ABANDONED]
+    assert hand.of(MayRetry) == []
+
+
+def test_cookies_are_taken_of_pages_and_not_of_robots_txt() -> None:
+    """F64"""
+    hand = Hand(claim=[Claimed(None)])
+
+    hand.carry(Ask(URL))
+
+    assert hand.world.cookies == [URL]
+
+
+def test_a_claim_without_a_verdict_does_not_forbid_a_kept_page() -> None:
+    """R6"""
+    world = World(Policies(Policy(robots_unreachable="disallow")), cache_mode="normal")
+    claimed = Rules(claimed_by=7, claimed_until=9e9)
+    hand = Hand(world, recall=[kept({"Cache-Control": "max-age=900"})], remember=[claimed])
+
+    assert hand.carry(Ask(URL)).from_cache
+
+
+def test_somebody_whose_client_was_closed_is_told_so() -> None:
+    result = closed(Ask("https://user:pw@example.org/?token=abc"), World())
+
+    assert (result.ok, result.reason) == (False, Reason.CLOSED)
+    assert "pw" not in result.message
+    assert "abc" not in result.message
+
+
+# Whatever comes
+
+REPLIES: st.SearchStrategy[Reply | None] = st.one_of(
+    st.none(),
+    st.builds(
+        Response,
+        st.sampled_from([200, 204, 206, 304, 400, 403, 404, 429, 500, 503]),
+        st.sampled_from([Headers(), Headers([("Retry-After", "5")]), Headers([("Retry-After", "90000")])]),
+        st.sampled_from([b"", b"x"]),
+    ),
+    st.builds(
+        lambda status, to: Response(status, Headers([("Location", to)]), b""),
+        st.sampled_from([301, 302, 303, 307, 308]),
+        st.sampled_from(["/b", "/private/c", "https://elsewhere.example/d", "ftp://x/", "http://user:s3cret@x.example/"]),
+    ),
+    st.builds(
+        Failure,
+        st.sampled_from(
+            [Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.TLS_ERROR, Reason.BAD_RESPONSE,
+             Reason.INCOMPLETE, Reason.TOO_LARGE, Reason.TOO_SLOW, Reason.ADDRESS_REFUSED, Reason.CLOSED]
+        ),
+        st.just("it broke"),
+        st.sampled_from([None, 0.5]),
+    ),
+)  # fmt: skip
+ENTRANCES: st.SearchStrategy[Admitted | No | Late] = st.one_of(
+    st.builds(Ticket, st.sampled_from([0.0, 3.0, 90.0])),
+    st.builds(Ticket, st.sampled_from([0.0, 3.0, 90.0])),
+    st.builds(No, st.sampled_from([Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CRAWL_DELAY_TOO_LONG]), st.just(60.0)),
+    st.just(No(Reason.DOMAIN_BUDGET_EXCEEDED, 60.0, "pages", 1_800_000_000)),
+    st.builds(Late, st.just(7.0)),
+)
+RULES = Known(Rules(body=b"User-agent: *\nDisallow: /private\n"), 3600.0)
+
+
+@given(
+    sends=st.lists(REPLIES, min_size=30, max_size=30),
+    enters=st.lists(ENTRANCES, min_size=40, max_size=40),
+    claims=st.lists(st.sampled_from([RULES, RULES, Claimed(None), Late(3.0)]), min_size=20, max_size=20),
+    holds=st.lists(st.sampled_from([Claimed(None), RULES, Busy(5.0)]), min_size=20, max_size=20),
+    method=st.sampled_from(["GET", "HEAD", "POST"]),
+    deadline=st.sampled_from([None, 20.0, 0.0]),
+    mode=st.sampled_from([None, "normal", "revalidate"]),
+    copy=st.sampled_from([None, kept({"Cache-Control": "max-age=900"}), kept({"ETag": '"1"'}, age=900)]),
+)
+@ANY
+def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
+    sends: list[Reply | None],
+    enters: list[Any],
+    claims: list[Any],
+    holds: list[Any],
+    method: str,
+    deadline: float | None,
+    mode: Mode | None,
+    copy: tuple[Entry, bytes] | None,
+) -> None:
+    """Issue 4, B4, B5, F17, F23, N10: for any answers of site, gate and store"""
+    hand = Hand(
+        World(cache_mode=mode),
+        send=[*sends, Response(200, Headers(), b"x")],
+        enter=[*enters, Ticket()],
+        claim=[*claims, RULES],
+        hold=[*holds, RULES],
+        recall=[copy],
+    )
+
+    result = hand.carry(Ask(URL, method, deadline=deadline))
+
+    kinds = hand.kinds()
+    assert (kinds.count("Tell"), kinds[-1]) == (1, "Tell")
+    is_held = is_claimed = False
+    pages = 0
+    for effect, answer in zip(hand.effects, hand.answers, strict=True):
+        match effect:
+            case Enter() | Claim():
+                assert not is_held  # nothing is held while something is waited for
+                is_held = isinstance(effect, Enter) and isinstance(answer, Ticket)
+                is_claimed |= isinstance(answer, Claimed)
+            case Send():
+                is_held = answer is not None
+                pages += is_held and not effect.cut
+                assert "/private" not in effect.request.url.text
+                assert effect.request.url.scheme in ("http", "https")
+            case Settle():
+                is_held = False
+            case Learn() | Release():
+                assert is_claimed
+                is_claimed = False
+            case _:
+                pass
+    assert not is_held
+    assert not is_claimed
+    assert result.record.attempts == pages <= 6 * 4
+    assert (result.reason is None) == result.ok
+    assert result.ok or (result.message.endswith(".") and "s3cret" not in result.message)
+    if result.ok and not result.from_cache:
+        assert 200 <= (result.status or 0) < 300
+    sent = [effect.request.method for effect in hand.of(Send) if not effect.cut]
+    if method == "POST" and set(sent) == {"POST"}:
+        assert result.record.retries == 0
+
+
+def test_every_effect_is_one_that_a_hand_can_answer() -> None:
+    """Design, section 2"""
+    known = {Enter, Send, Settle, Recall, Keep, Remember, Claim, Hold, Learn, Release, Amend, MayRetry, Later, Tell}
+
+    assert set(Effect.__args__) == known

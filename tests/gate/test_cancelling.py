@@ -1,0 +1,212 @@
+"""A waiter that goes away at any point loses nothing, and the next takes its turn (L2)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import StoreError
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import UNLIMITED
+from curtsy.gate import AsyncGate, Request, Ticket
+from curtsy.stores import Step
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from tests.gate.asking import (
+    HOST,
+    ONE_A_SECOND,
+    ONE_AT_A_TIME,
+    Slow,
+    departures,
+    queued,
+    ticket_of,
+)
+from tests.support.becoming import becomes
+from tests.support.leap import LeapAlarm
+
+# Cancelling
+
+
+@pytest.mark.parametrize("which", [0, 1, 5, 9])
+async def test_a_cancelled_waiter_loses_nothing_and_the_next_takes_its_turn(gate: AsyncGate, which: int) -> None:
+    """L2: whoever is cancelled, first, middle or last, those behind move up by exactly one."""
+    await ticket_of(gate, Request(HOST, ONE_A_SECOND))
+    tasks = [asyncio.ensure_future(departures(gate, Request(HOST, ONE_A_SECOND), 1)) for _ in range(10)]
+    await queued(gate, 10)
+
+    tasks.pop(which).cancel()
+
+    assert await asyncio.gather(*tasks) == [[float(turn)] for turn in range(1, 10)]
+    assert gate.lines.waiting == 0
+
+
+async def test_a_task_cancelled_before_it_began_was_never_there(gate: AsyncGate) -> None:
+    """L2"""
+    task = asyncio.ensure_future(gate.enter(Request(HOST, ONE_A_SECOND)))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert await departures(gate, Request(HOST, ONE_A_SECOND), 2) == [0.0, 1.0]
+    assert gate.lines.waiting == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Slow, when: str) -> None:
+    """L2, B5: place, token and budget of one who is gone when the answer comes are free at once."""
+    gate = AsyncGate(slow)
+    policy = UNLIMITED.but(qps=0.01, burst=3, concurrency=1, max_requests_per_day=5, max_pages_per_day=5)
+    slow.stop_at = (1, when)
+    task = asyncio.ensure_future(gate.enter(Request(HOST, policy, count=3)))
+    await slow.stopped.wait()
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    slow.go_on.set()
+    ticket = await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 10)
+
+    assert ticket.go.requests_left == 4
+    assert ticket.go.pages_left == 4
+    assert gate.lines.waiting == 0
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(slow: Slow, when: str) -> None:
+    """The next is told when what was taken in vain is back."""
+    gate = AsyncGate(slow, roll=lambda: 1e6)  # whoever polls does so after days
+    slow.stop_at = (1, when)
+    first = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
+    second = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
+    await slow.stopped.wait()
+
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    slow.go_on.set()
+
+    assert isinstance(await asyncio.wait_for(second, 10), Ticket)
+
+
+async def test_a_store_that_fails_after_a_cancel_is_nobodys_problem(store: MemoryStore) -> None:
+    """B8: what cannot be given back runs out by itself, and nothing is left behind in the log."""
+    broken = Slow(AsyncMemoryStore(store))
+    gate = AsyncGate(broken)
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    broken.stop_at = (1, "before")
+    task = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
+    await broken.stopped.wait()
+
+    task.cancel()
+    store.close()
+    broken.go_on.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(StoreError):
+        await gate.enter(Request(HOST, ONE_AT_A_TIME))
+    await asyncio.sleep(0.01)
+    assert gate.lines.waiting == 0
+    assert complaints == []
+
+
+# All of it at once
+
+
+class Jittery(AsyncMemoryStore):
+    """A store that takes its time before it does something and before it answers, now more, now less."""
+
+    is_immediate = False
+
+    def __init__(self, store: MemoryStore, dice: random.Random, meanwhile: Callable[[str], None]) -> None:
+        super().__init__(store)
+        self._dice = dice
+        self._meanwhile = meanwhile
+
+    async def update(self, key: str, step: Step[Any]) -> Any:
+        await self._dawdle(key)
+        answer = await super().update(key, step)
+        await self._dawdle(key)
+        return answer
+
+    async def _dawdle(self, key: str) -> None:
+        for _ in range(self._dice.randrange(4)):
+            await asyncio.sleep(0)
+        self._meanwhile(key)
+        for _ in range(self._dice.randrange(4)):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_is_given_twice(
+    store: MemoryStore, clock: FakeClock, seed: int
+) -> None:
+    """L2, B4, B5, P1: three hundred requests for five hosts, many of them cancelled at some point or other."""
+    dice = random.Random(seed)
+    lines: dict[str, list[asyncio.Task[None]]] = defaultdict(list)
+
+    def cancel_who_is_asking(key: str) -> None:
+        if lines[key] and dice.random() < 0.1:
+            lines[key][0].cancel()
+
+    gate = AsyncGate(Jittery(store, dice, cancel_who_is_asking), alarm=LeapAlarm(clock), roll=dice.random)
+    policies = [
+        UNLIMITED.but(concurrency=1, max_requests_per_day=1000),
+        UNLIMITED.but(concurrency=2, qps=50.0, max_requests_per_day=1000),
+        UNLIMITED.but(concurrency=3, pause_min=0.01, pause_max=0.1, max_requests_per_day=1000, max_pages_per_day=1000),
+        UNLIMITED.but(qps=20.0, burst=3, max_requests_per_day=1000),
+        UNLIMITED.but(concurrency=1, max_requests_per_day=15),
+    ]
+    overall = UNLIMITED.but(qps=30.0)
+    inside, sent = [0] * 5, [0] * 5
+
+    async def visit(number: int) -> None:
+        host = number % 5
+        policy, deadline = policies[host], dice.choice((None, None, 0.0, 0.3, 5.0))
+        waiter = gate.alarm.async_waiter()
+        if dice.random() < 0.1:
+            asyncio.get_running_loop().call_soon(setattr, waiter, "closed", True)
+            asyncio.get_running_loop().call_soon(waiter.wake)
+        request = Request(f"host:{host}", policy, dice.choice((None, overall)), deadline=deadline)
+        me = asyncio.current_task()
+        assert me is not None
+        lines[request.key].append(me)
+        try:
+            answer = await gate.enter(request, waiter)
+        finally:
+            lines[request.key].remove(me)
+        if not isinstance(answer, Ticket):
+            return
+        inside[host] += 1
+        assert inside[host] <= (policy.concurrency or 300)
+        outcome = Outcome(Kind.ABANDONED, sent=False)
+        try:
+            await gate.alarm.async_sleep(gate.alarm.async_waiter(), dice.choice((0.0, 0.02, 0.2)))
+            outcome = Outcome(Kind.ANSWERED, 200, page=True)
+            sent[host] += 1
+        finally:
+            inside[host] -= 1
+            await asyncio.shield(gate.leave(answer, outcome))
+
+    async def cancel(task: asyncio.Task[None]) -> None:
+        await gate.alarm.async_sleep(gate.alarm.async_waiter(), 3 * dice.random())
+        for _ in range(dice.randrange(8)):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    tasks = [asyncio.ensure_future(visit(number)) for number in range(300)]
+    cancels = [asyncio.ensure_future(cancel(task)) for task in dice.sample(tasks, 50)]
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*cancels)
+    await becomes(lambda: not gate._background and gate.lines.out == 0)
+
+    assert [each for each in results if not isinstance(each, asyncio.CancelledError | None)] == []
+    assert gate.lines.waiting == 0
+    for host, policy in enumerate(policies):
+        record = store.read(f"host:{host}")
+        assert record.places == ()
+        assert [day.requests for day in record.days] == [sent[host]]
+        assert sent[host] <= policy.max_requests_per_day

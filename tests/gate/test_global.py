@@ -1,0 +1,165 @@
+"""The global rate: one line that all hosts share, in hand before a host is charged (Q1)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.message import SECOND
+from curtsy.core.policy import UNLIMITED
+from curtsy.gate import GLOBAL, AsyncGate, Request, Ticket
+from curtsy.steps import charge, settled
+from curtsy.stores import Step
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from tests.gate.asking import (
+    ANSWERED,
+    HOST,
+    ONE_AT_A_TIME,
+    Elsewhere,
+    Slow,
+    queued,
+    ticket_of,
+)
+from tests.support.leap import LeapAlarm
+
+# The global rate
+
+
+async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """Q1: twenty hosts, two a second over all, none of them loses a moment."""
+    began, overall = clock.now().at, UNLIMITED.but(qps=2.0)
+    left: list[tuple[int, int]] = []
+
+    async def enter(number: int) -> None:
+        await ticket_of(gate, Request(f"host:{number}", UNLIMITED.but(concurrency=1), overall))
+        left.append((number, clock.now().at - began))
+
+    await asyncio.gather(*(enter(number) for number in range(20)))
+
+    assert left == [(number, number * SECOND // 2) for number in range(20)]
+
+
+async def test_no_lease_is_held_while_waiting_for_the_global_rate(
+    gate: AsyncGate, store: MemoryStore, clock: FakeClock
+) -> None:
+    """Section 3 of the design: nobody else is kept from a host by one who may not leave yet."""
+    overall = UNLIMITED.but(qps=0.1)
+    await ticket_of(gate, Request("host:other", UNLIMITED, overall))
+    waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME, overall)))
+    await queued(gate, 2)
+
+    assert store.read(HOST) is None
+    theirs = await ticket_of(AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock)), Request(HOST, ONE_AT_A_TIME))
+    store.update(HOST, settled(ONE_AT_A_TIME, theirs.lease, ANSWERED))
+    assert (await waiting).waited == 10.0
+
+
+class Rival(AsyncMemoryStore):
+    """A store where another process takes the host's place just before ours is charged."""
+
+    def __init__(self, store: MemoryStore, key: str) -> None:
+        super().__init__(store)
+        self._key = key
+        self._times = 0
+
+    async def update(self, key: str, step: Step[Any]) -> Any:
+        if key == self._key:
+            self._times += 1
+            if self._times == 2:  # the first was only a look
+                await super().update(key, charge(ONE_AT_A_TIME, 0.0, page=True))
+        return await super().update(key, step)
+
+
+async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore, clock: FakeClock) -> None:
+    """Section 3 of the design: another host leaves with it in the same instant."""
+    gate = AsyncGate(Rival(store, HOST), alarm=LeapAlarm(clock), roll=lambda: 0.5)
+    overall = UNLIMITED.but(qps=0.1)
+    robbed = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME, overall)))
+    await asyncio.sleep(0)
+
+    other = await ticket_of(gate, Request("host:other", UNLIMITED, overall))
+
+    assert other.waited == 0
+    assert (await robbed).waited >= 35.0
+
+
+async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: AsyncGate) -> None:
+    """L2: first in that line, or behind."""
+    overall = UNLIMITED.but(qps=1.0)
+    await ticket_of(gate, Request("host:before", UNLIMITED, overall))
+    tasks = [
+        asyncio.ensure_future(ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))) for number in range(6)
+    ]
+    await queued(gate, 12)
+
+    for which in (0, 3):
+        tasks[which].cancel()
+
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [each.waited for each in done if isinstance(each, Ticket)] == [1.0, 2.0, 3.0, 4.0]
+    assert gate.lines.waiting == 0
+
+
+@pytest.mark.parametrize("question", [2, 3], ids=["taking the token", "charging the host"])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_global_token_of_one_cancelled_at_the_store_is_not_lost(slow: Slow, when: str, question: int) -> None:
+    """L2: whether it was being taken or was in hand already; the next leaves at once though the rate is one an hour."""
+    gate = AsyncGate(slow)
+    overall = UNLIMITED.but(qps=1 / 3600)
+    slow.stop_at = (question, when)
+    task = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME, overall)))
+    await slow.stopped.wait()
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    slow.go_on.set()
+
+    assert isinstance(await asyncio.wait_for(gate.enter(Request("host:next", UNLIMITED, overall)), 10), Ticket)
+    assert isinstance(await asyncio.wait_for(gate.enter(Request(HOST, ONE_AT_A_TIME)), 10), Ticket)
+
+
+@pytest.mark.parametrize("processes", [1, 5])
+async def test_prepaid_batches_keep_the_global_rate_in_every_window(
+    store: MemoryStore, clock: FakeClock, processes: int
+) -> None:
+    """Q1: 400 a second are taken 20 at a time; after a rest as in the middle of it, never two batches ahead."""
+    overall, batch = UNLIMITED.but(qps=400.0), 20
+    alarm = LeapAlarm(clock)
+    gates = [AsyncGate(Elsewhere(store, number), alarm=alarm) for number in range(processes)]
+    left: list[int] = []
+
+    async def enter(number: int) -> None:
+        await ticket_of(gates[number % processes], Request(f"host:{number}", UNLIMITED, overall))
+        left.append(clock.now().at)
+
+    for burst, rest in ((1, 0.04), (3, 0.049), (500, 0.9), (1, 0.999), (700, 0.0)):
+        await asyncio.gather(*(enter(number) for number in range(burst)))
+        clock.advance(rest)
+
+    for first in range(len(left)):
+        for last in range(first + 2 * batch, min(first + 200, len(left))):
+            assert last - first + 1 <= 400 * (left[last] - left[first]) / SECOND + 2 * batch
+    assert (left[-1] - left[-700]) / SECOND == pytest.approx(700 / 400, abs=0.1)
+
+
+async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, clock: FakeClock) -> None:
+    """Q6: changed while running, it holds for those in its line."""
+    overall = UNLIMITED.but(qps=1 / 3600)
+    requests = [
+        Request(f"host:{number}", UNLIMITED, overall, renew=lambda: (UNLIMITED, overall)) for number in range(5)
+    ]
+    await ticket_of(gate, requests[0])
+    waiting = [asyncio.ensure_future(ticket_of(gate, request)) for request in requests]
+    await queued(gate, 10)
+    before = clock.now().at
+
+    overall = UNLIMITED
+    gate.lines.nudge(GLOBAL)
+
+    await asyncio.gather(*waiting)
+    assert clock.now().at == before

@@ -1,0 +1,240 @@
+"""The queue before the decision: first come, first served, and no host waits for another (section 4 of the design)."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from curtsy.alarm import FakeAlarm
+from curtsy.clock import FakeClock
+from curtsy.core.message import SECOND
+from curtsy.core.policy import UNLIMITED
+from curtsy.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from tests.gate.asking import (
+    ANSWERED,
+    HOST,
+    ONE_A_SECOND,
+    ONE_AT_A_TIME,
+    Slow,
+    departures,
+    queued,
+    ticket_of,
+)
+from tests.support.becoming import becomes
+from tests.support.leap import LeapAlarm
+
+# Order
+
+
+async def test_tasks_and_threads_leave_in_the_order_in_which_they_came(store: MemoryStore, clock: FakeClock) -> None:
+    """L2, L9: one line per host, whoever stands in it."""
+    alarm = FakeAlarm(clock, jump=False)
+    gate, async_gate = Gate(store, alarm=alarm), AsyncGate(AsyncMemoryStore(store), alarm=alarm)
+    request = Request(HOST, ONE_A_SECOND)
+    left: list[int] = []
+
+    def in_thread(number: int) -> None:
+        assert isinstance(gate.enter(request), Ticket)
+        left.append(number)
+
+    async def in_task(number: int) -> None:
+        assert isinstance(await async_gate.enter(request), Ticket)
+        left.append(number)
+
+    assert isinstance(await async_gate.enter(request), Ticket)
+    threads, tasks = [], []
+    for number in range(12):
+        if number % 3:
+            tasks.append(asyncio.ensure_future(in_task(number)))
+        else:
+            threads.append(threading.Thread(target=in_thread, args=(number,)))
+            threads[-1].start()
+        await becomes(lambda: gate.lines.waiting == number + 1)  # noqa: B023 -- awaited before the next one
+    for number in range(12):
+        await becomes(lambda: gate.lines.waiting == 12 - len(left))
+        clock.advance(1.0)
+        await becomes(lambda: len(left) == number + 1)  # noqa: B023
+
+    await asyncio.gather(*tasks)
+    for thread in threads:
+        thread.join()
+    assert left == list(range(12))
+    assert gate.lines.waiting == 0
+
+
+async def test_ten_thousand_waiters_on_a_thousand_hosts_leave_in_order_and_exactly_on_time(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """Q1, L2, the design's section 7: no slot is lost, none is early, hosts do not wait for one another."""
+    began = clock.now().at
+    left: dict[str, list[tuple[int, int]]] = defaultdict(list)
+
+    async def enter(number: int) -> None:
+        key = f"host:{number % 1000}.example.org"
+        assert isinstance(await gate.enter(Request(key, ONE_A_SECOND, page=False)), Ticket)
+        left[key].append((number // 1000, clock.now().at - began))
+
+    await asyncio.gather(*(enter(number) for number in range(10_000)))
+
+    assert len(left) == 1000
+    assert all(each == [(turn, turn * SECOND) for turn in range(10)] for each in left.values())
+
+
+async def test_a_host_that_waits_for_long_holds_up_no_other(gate: AsyncGate, clock: FakeClock) -> None:
+    """Q1: a hundred waiters for a slow host, and another one leaves in the same instant."""
+    slow = [
+        asyncio.ensure_future(gate.enter(Request("host:slow", UNLIMITED.but(qps=1 / 3600), page=False)))
+        for _ in range(100)
+    ]
+    await queued(gate, 99)
+
+    ticket = await gate.enter(Request("host:quick", ONE_A_SECOND))
+
+    assert isinstance(ticket, Ticket)
+    assert ticket.waited == 0
+    for each in slow:
+        each.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    assert gate.lines.waiting == 0
+
+
+async def test_only_the_first_of_a_line_asks_the_store(store: MemoryStore, clock: FakeClock) -> None:
+    """One elected asker per host and process: a thousand waiters cost no more questions than departures."""
+    slow = Slow(AsyncMemoryStore(store))
+    gate = AsyncGate(slow, alarm=LeapAlarm(clock))
+
+    waited = await departures(gate, Request(HOST, ONE_A_SECOND), 1000)
+
+    assert waited == list(range(1000))
+    assert slow.asked <= 2 * 1000
+
+
+async def test_a_task_is_woken_from_another_thread(store: MemoryStore) -> None:
+    """L9: the place that a thread gives back goes to a task of this loop, at once."""
+    gate, async_gate = Gate(store), AsyncGate(AsyncMemoryStore(store))
+    first = gate.enter(Request(HOST, ONE_AT_A_TIME))
+    assert isinstance(first, Ticket)
+    second = asyncio.ensure_future(async_gate.enter(Request(HOST, ONE_AT_A_TIME)))
+    await becomes(lambda: gate.lines.waiting == 1)
+
+    await asyncio.to_thread(gate.leave, first, ANSWERED)
+
+    assert isinstance(await asyncio.wait_for(second, 10), Ticket)
+
+
+def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
+    """L9: two event loops in two threads, one host, one at a time."""
+    inside, most, left = 0, 0, []
+    lock = threading.Lock()
+
+    async def visit(gate: AsyncGate, name: str) -> None:
+        nonlocal inside, most
+        ticket = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
+        with lock:
+            inside += 1
+            most = max(most, inside)
+        await asyncio.sleep(0)
+        with lock:
+            inside -= 1
+            left.append(name)
+        await gate.leave(ticket, ANSWERED)
+
+    async def visits(name: str) -> None:
+        gate = AsyncGate(AsyncMemoryStore(store))
+        await asyncio.gather(*(visit(gate, name) for _ in range(100)))
+
+    threads = [threading.Thread(target=asyncio.run, args=(visits(name),)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert most == 1
+    assert sorted(left) == ["a"] * 100 + ["b"] * 100
+
+
+# A fork
+
+
+FORKED = """
+import asyncio, os, sys
+from curtsy.core.policy import UNLIMITED
+from curtsy.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+
+store = MemoryStore()
+gate = Gate(store)
+slow = UNLIMITED.but(qps=1 / 3600, concurrency=1)
+
+
+async def main():
+    tasks = AsyncGate(AsyncMemoryStore(store))
+    await tasks.enter(Request("host:a", slow))
+    waiting = [asyncio.ensure_future(tasks.enter(Request("host:a", slow))) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    gate.lines.prepaid.append(1e9)
+    child = os.fork()
+    if child == 0:
+        found = [gate.lines.waiting, gate.lines.out, len(gate.lines.prepaid)]
+        ticket = gate.enter(Request("host:b", slow, deadline=5.0))
+        for each in waiting:
+            each.get_coro().close()  # as an interpreter does that ends: it clears up what the parent had begun
+        print("child", found, isinstance(ticket, Ticket), gate.lines.waiting, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("parent", gate.lines.waiting, gate.lines.out, flush=True)
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    print("end", gate.lines.waiting)
+
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nothing forks there")
+def test_a_forked_child_begins_with_empty_lines() -> None:
+    """F42: who waits in the parent does not wait in the child, and prepaid tokens are not spent twice."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED], capture_output=True, text=True, timeout=30
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["child [0, 0, 0] True 0", "parent 3 1", "end 0"]
+
+
+# Real time
+
+
+async def gaps_of(hosts: int, times: int) -> list[float]:
+    """The gaps between departures of ten a second to each host, the smallest first."""
+    gate = AsyncGate(AsyncMemoryStore())
+    policy = UNLIMITED.but(qps=10.0)
+    left: dict[int, list[float]] = defaultdict(list)
+
+    async def enter(host: int) -> None:
+        await asyncio.sleep(host / hosts / 10)  # so that not all are due in the same instant
+        ticket = await ticket_of(gate, Request(f"host:{host}", policy, page=False))
+        left[host].append(ticket.lease.left_at / SECOND)
+
+    await asyncio.gather(*(enter(number % hosts) for number in range(hosts * times)))
+    return sorted(after - before for each in left.values() for before, after in pairwise(each))
+
+
+@pytest.mark.alone
+async def test_waiters_leave_within_milliseconds_of_their_moment() -> None:
+    """Section 7 of the design: 2,000 waiters on 200 hosts; never early, and late by little unless the machine is."""
+    for _ in range(5):
+        gaps = await gaps_of(200, 10)
+        assert gaps[0] >= 0.1 - 1e-6
+        if gaps[len(gaps) // 2] < 0.1 + 0.003 and gaps[int(len(gaps) * 0.99)] < 0.1 + 0.02:
+            return
+    raise AssertionError((gaps[len(gaps) // 2], gaps[int(len(gaps) * 0.99)]))

@@ -1,0 +1,184 @@
+"""Who waits is told when something changes, by us or by others."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.admission import No, Override, Reset, Trip
+from curtsy.core.errors import Reason
+from curtsy.core.message import SECOND
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import UNLIMITED
+from curtsy.gate import POLL, AsyncGate, Request, Ticket
+from curtsy.steps import charge
+from curtsy.stores.memory import MemoryStore
+from tests.gate.asking import (
+    ANSWERED,
+    HOST,
+    ONE_A_SECOND,
+    ONE_AT_A_TIME,
+    Elsewhere,
+    queued,
+    ticket_of,
+)
+from tests.support.leap import LeapAlarm
+
+# Being told
+
+
+async def test_a_place_given_back_goes_to_the_next_in_the_same_instant(gate: AsyncGate, clock: FakeClock) -> None:
+    """P1: one at a time, and no time in between."""
+    began = clock.now().at
+    left: list[int] = []
+
+    async def visit(number: int) -> None:
+        ticket = await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))
+        left.append(number)
+        await gate.leave(ticket, ANSWERED)
+
+    await asyncio.gather(*(visit(number) for number in range(50)))
+
+    assert left == list(range(50))
+    assert clock.now().at == began
+    assert gate.lines.out == 0
+
+
+@pytest.mark.parametrize("change", [Reset(), Override((("qps", 1000.0),))], ids=["reset", "override"])
+async def test_a_change_by_hand_lets_the_first_ask_again(
+    gate: AsyncGate, clock: FakeClock, change: Reset | Override
+) -> None:
+    """U6: nobody sleeps through a wait that a hand has ended."""
+    policy = UNLIMITED.but(qps=1 / 3600, breaker=True)
+    if isinstance(change, Reset):
+        policy = UNLIMITED.but(breaker=True, obey_retry_after=7200)
+        await gate.leave(
+            await ticket_of(gate, Request(HOST, policy)), Outcome(Kind.SLOWED, 429, retry_after=3600)
+        )  # fmt: skip
+    else:
+        await ticket_of(gate, Request(HOST, policy))
+    waiting = asyncio.ensure_future(gate.enter(Request(HOST, policy)))
+    await queued(gate, 1)
+    before = clock.now().at
+
+    await gate.amend(HOST, policy, change)
+
+    assert isinstance(await waiting, Ticket)
+    assert clock.now().at - before <= SECOND
+
+
+async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
+    """Q4: they are refused when it opens, not when their turn would have come; without a limit in flight too."""
+    policy = UNLIMITED.but(qps=0.01, breaker=True)
+    ticket = await ticket_of(gate, Request(HOST, policy))
+    waiting = [asyncio.ensure_future(gate.enter(Request(HOST, policy))) for _ in range(3)]
+    await queued(gate, 3)
+    before = clock.now().at
+
+    await gate.leave(ticket, Outcome(Kind.BLOCKED, 403))
+
+    assert await asyncio.gather(*waiting) == [No(Reason.CIRCUIT_OPEN, 300.0)] * 3
+    assert clock.now().at == before
+
+
+async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: AsyncGate, clock: FakeClock) -> None:
+    """Q4: exactly one trial however many ask; when it went well, the others leave in the same instant."""
+    policy = UNLIMITED.but(breaker=True)
+    await gate.amend(HOST, policy, Trip())
+    assert await gate.enter(Request(HOST, policy)) == No(Reason.CIRCUIT_OPEN, 300.0)
+    clock.advance(300.0)
+    trial = await ticket_of(gate, Request(HOST, policy))
+    waiting = [asyncio.ensure_future(gate.enter(Request(HOST, policy))) for _ in range(5)]
+    await queued(gate, 5)
+    before = clock.now().at
+
+    await gate.leave(trial, ANSWERED)
+
+    assert trial.lease.trial
+    assert all(isinstance(each, Ticket) for each in await asyncio.gather(*waiting))
+    assert clock.now().at == before
+
+
+async def test_what_another_process_holds_is_noticed_when_it_is_free(
+    store: MemoryStore, gate: AsyncGate, clock: FakeClock
+) -> None:
+    """P1, F42: it cannot tell us, so it is asked for again every quarter of a second or so."""
+    theirs = AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock))
+    ticket = await ticket_of(theirs, Request(HOST, ONE_AT_A_TIME))
+    waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME)))
+    await queued(gate, 1)
+
+    await theirs.leave(ticket, ANSWERED)
+
+    assert 0 < (await waiting).waited <= 1.5 * POLL
+
+
+async def test_one_place_of_ours_does_not_hide_one_that_another_process_gives_back(
+    store: MemoryStore, gate: AsyncGate, clock: FakeClock
+) -> None:
+    """P1: two at a time, one ours and one theirs; whichever comes back first is noticed."""
+    policy = UNLIMITED.but(concurrency=2)
+    theirs = AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock))
+    ticket = await ticket_of(theirs, Request(HOST, policy))
+    await ticket_of(gate, Request(HOST, policy))
+    waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
+    await queued(gate, 1)
+
+    await theirs.leave(ticket, ANSWERED)
+
+    assert 0 < (await waiting).waited <= 1.5 * POLL
+
+
+async def test_a_dead_holders_place_is_free_when_its_lease_runs_out(gate: AsyncGate, store: MemoryStore) -> None:
+    """The design's rule 5: nobody gives back what a killed process held; 30 s for the request and 5 s more."""
+    store.update(HOST, charge(ONE_AT_A_TIME, 0.0, page=True))
+
+    assert (await ticket_of(gate, Request(HOST, ONE_AT_A_TIME))).waited == 35.0
+
+
+async def test_limits_that_change_hold_for_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
+    """U8: the policy is asked for anew at each decision, by whoever gives one that can change."""
+    present = UNLIMITED.but(qps=1 / 3600)
+    request = Request(HOST, present, renew=lambda: (present, None))
+    await ticket_of(gate, request)
+    waiting = asyncio.ensure_future(ticket_of(gate, request))
+    await queued(gate, 1)
+    before = clock.now().at
+
+    present = UNLIMITED.but(qps=10.0)
+    gate.lines.nudge(HOST)
+
+    await waiting
+    assert clock.now().at - before == SECOND // 10
+
+
+# Closing
+
+
+async def test_whoever_is_told_to_give_up_does_so_at_once(gate: AsyncGate, clock: FakeClock) -> None:
+    """U8: first in line, behind, and in the global line alike; nothing is taken."""
+    overall = UNLIMITED.but(qps=0.01)
+    await ticket_of(gate, Request("host:other", UNLIMITED, overall))
+    waiters = [gate.alarm.async_waiter() for _ in range(4)]
+    requests = [
+        Request(HOST, ONE_A_SECOND.but(qps=0.01)),
+        Request(HOST, ONE_A_SECOND.but(qps=0.01)),
+        Request("host:third", UNLIMITED, overall),
+        Request("host:fourth", UNLIMITED, overall),
+    ]
+    await ticket_of(gate, requests[0])
+    tasks = [
+        asyncio.ensure_future(gate.enter(request, waiter)) for request, waiter in zip(requests, waiters, strict=True)
+    ]
+    await queued(gate, 6)
+    before = clock.now().at
+
+    for waiter in waiters:
+        waiter.closed = True
+        waiter.wake()
+
+    assert await asyncio.gather(*tasks) == [No(Reason.CLOSED, None)] * 4
+    assert clock.now().at == before
+    assert gate.lines.waiting == 0

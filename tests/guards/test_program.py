@@ -1,0 +1,118 @@
+"""The program's own limiter and budget manager, and what the environment says of them (Q6, Q7, B10, C7, C10)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.noon import zone_at_noon
+
+LIMITER = """
+import json
+from curtsy.guards import get_rate_limiter
+
+limiter = get_rate_limiter()
+found = {
+    "global_qps": limiter.overall.qps,
+    "qps": limiter.domain("example.org").policy.qps,
+    "other": limiter.domain("a.slow.org").policy.qps,
+    "burst": limiter.domain("example.org").policy.burst,
+    "breaker": limiter.guarded.breaker,
+    "cooldown": limiter.guarded.breaker_cooldown,
+    "same": limiter is get_rate_limiter(),
+}
+changed = get_rate_limiter(global_qps=3.0)
+found["changed"] = [changed is limiter, limiter.overall.qps, get_rate_limiter().overall.qps]
+limiter.close()
+found["renewed"] = get_rate_limiter() is not limiter and get_rate_limiter().allow("example.org")
+print(json.dumps(found))
+"""
+
+MANAGER = """
+import json
+from curtsy.guards import can_request_to_domain, get_domain_budget_manager, record_domain_request
+
+before = can_request_to_domain("example.org").requests_remaining
+record_domain_request("example.org", is_page=True)
+after = get_domain_budget_manager().get_domain_budget("example.org")
+same = get_domain_budget_manager() is get_domain_budget_manager()
+print(json.dumps([before, after.requests_today, after.pages_today, after.max_requests_per_day, same]))
+"""
+
+
+def run(program: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a directory of its own, with nothing else set that matters."""
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
+    home = {"HOME": str(directory), "XDG_STATE_HOME": str(directory / "state"), "XDG_CONFIG_HOME": str(directory)}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=directory,
+        env={**kept, **home, **variables},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+def said(program: str, directory: Path, **variables: str) -> Any:
+    done = run(program, directory, **variables)
+    assert done.stderr == "", "the library prints nothing uninvited"
+    return json.loads(done.stdout)
+
+
+def test_without_settings_it_has_the_documents_rates(tmp_path: Path) -> None:
+    """Q1, Q6, C10: 0.8 and 0.8, burst 1, the breaker at 300 s; one instance, whose global rate can be changed."""
+    assert said(LIMITER, tmp_path) == {
+        "global_qps": 0.8, "qps": 0.8, "other": 0.8, "burst": 1, "breaker": True, "cooldown": 300.0, "same": True,
+        "changed": [True, 3.0, 3.0], "renewed": True,
+    }  # fmt: skip
+
+
+def test_the_environment_sets_its_rates_and_its_breaker(tmp_path: Path) -> None:
+    """Q7: 0.5 and 0.5 as the document recommends for production; and a project's file sets those of a domain."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "domains.yaml").write_text("allowlist:\n  - domain: slow.org\n    qps: 0.1\n")
+
+    found = said(
+        LIMITER, tmp_path,
+        CRAWLER_GLOBAL_QPS="0.5", CRAWLER_PER_DOMAIN_QPS="0.25",
+        CIRCUIT_BREAKER_ENABLED="false", CIRCUIT_BREAKER_COOLDOWN="600",
+    )  # fmt: skip
+
+    assert (found["global_qps"], found["qps"], found["other"]) == (0.5, 0.25, 0.1)
+    assert found["breaker"] is False
+
+
+def test_a_site_of_ones_own_has_no_limit(tmp_path: Path) -> None:
+    """C8: the preset `own` means what it says for this limiter too."""
+    found = said(LIMITER, tmp_path, CURTSY_PRESET="own")
+
+    assert (found["global_qps"], found["qps"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("CRAWLER_GLOBAL_QPS", "-1"), ("CIRCUIT_BREAKER_COOLDOWN", "soon")]
+)  # fmt: skip
+def test_a_bad_variable_is_an_error_that_names_it(tmp_path: Path, variable: str, value: str) -> None:
+    """Q7, C7"""
+    done = run(LIMITER, tmp_path, **{variable: value})
+
+    assert done.returncode == 1
+    assert "PolicyError" in done.stderr
+    assert variable in done.stderr.splitlines()[-1]
+    assert value in done.stderr.splitlines()[-1]
+
+
+def test_the_functions_of_the_budget_use_one_manager_on_the_users_store(tmp_path: Path) -> None:
+    """B10, B7: a second run finds what the first has counted."""
+    settings = {"CURTSY_MAX_REQUESTS_PER_DAY": "50", "CURTSY_TIMEZONE": zone_at_noon()}
+
+    assert said(MANAGER, tmp_path, **settings) == [50, 1, 1, 50, True]
+    assert said(MANAGER, tmp_path, **settings) == [49, 2, 2, 50, True]
+    assert list((tmp_path / "state").rglob("state.sqlite"))

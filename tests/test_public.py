@@ -1,0 +1,123 @@
+"""The public face: every name is there, documented and typed, and `import curtsy` is quick."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import curtsy
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "reference" / "api.md"
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", curtsy.__all__)
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    """Conventions: docstrings"""
+    thing = getattr(curtsy, name)
+
+    assert inspect.getdoc(thing)
+    assert name in dir(curtsy)
+
+
+def public_members() -> list[tuple[str, Any]]:
+    found = []
+    for name in curtsy.__all__:
+        thing = getattr(curtsy, name)
+        if inspect.isclass(thing):
+            for member, value in vars(thing).items():
+                is_callable = inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod)
+                if not member.startswith("_") and is_callable:
+                    found.append((f"{name}.{member}", value))
+        elif inspect.isfunction(thing):
+            found.append((name, thing))
+    return found
+
+
+def test_every_method_of_a_public_class_has_a_docstring() -> None:
+    """Conventions: docstrings"""
+    assert [name for name, value in public_members() if not inspect.getdoc(value)] == []
+
+
+def test_every_public_function_is_typed() -> None:
+    """Conventions: types"""
+    bare = []
+    for name, value in public_members():
+        function: Any = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        signature = inspect.signature(function)
+        given = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+        if signature.return_annotation is inspect.Parameter.empty or any(
+            each.annotation is inspect.Parameter.empty for each in given
+        ):
+            bare.append(name)
+
+    assert bare == []
+
+
+def test_a_name_that_is_none_is_an_error_in_words() -> None:
+    with pytest.raises(AttributeError, match="module 'curtsy' has no attribute 'nonsense'"):
+        curtsy.nonsense  # noqa: B018
+
+
+def test_what_type_checkers_see_is_what_is_there() -> None:
+    """Conventions: `py.typed`"""
+    source = (ROOT / "src" / "curtsy" / "__init__.py").read_text()
+    imported = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
+
+    assert sorted(public for _, _, public in imported) == list(curtsy.__all__)
+    for module, name, public in imported:
+        assert getattr(importlib.import_module(module), name) is getattr(curtsy, public)
+    assert (ROOT / "src" / "curtsy" / "py.typed").exists()
+
+
+def test_import_is_quick_and_brings_nothing_heavy_along() -> None:
+    """Design, section 1: lazy"""
+    code = (
+        "import sys, time; began = time.process_time(); import curtsy; took = time.process_time() - began;"
+        "print(took, [name for name in ('aiohttp', 'pydantic', 'asyncio', 'msgspec', 'yaml') if name in sys.modules])"
+    )
+
+    seconds, _, heavy = run(code).partition(" ")
+
+    assert heavy == "[]"
+    assert float(seconds) < 0.1
+
+
+def test_a_client_needs_no_pydantic_until_settings_are_read() -> None:
+    """Design, section 6: settings at the edge only"""
+    code = "import sys, curtsy; curtsy.AsyncClient, curtsy.FetchResult; print('pydantic' in sys.modules)"
+
+    assert run(code) == "False"
+
+
+def test_every_name_is_on_the_reference_page() -> None:
+    """Conventions: a test that compares `__all__` with the reference"""
+    headings = re.findall(r"^### (\w+)$", PAGE.read_text(), re.MULTILINE)
+
+    assert sorted(headings) == list(curtsy.__all__)
+
+
+def test_the_reference_page_is_current() -> None:
+    """Conventions: habits"""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "api_reference.py", "--check"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_version_is_a_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+(?:[a-z]+\d+)?", curtsy.__version__)

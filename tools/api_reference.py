@@ -1,0 +1,193 @@
+"""Write docs/reference/api.md from the docstrings and signatures; `--check` only says if it is current.
+
+The headings and the text between the names are written by hand; what stands from `<!-- Name -->` to `<!-- end -->` is
+made here: the signature, the docstring, and the public fields, properties and methods with theirs.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import curtsy
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "api.md"
+PLACE = re.compile(r"<!-- (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+WIDTH = 110
+REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    """The source of a module."""
+    return ast.parse(inspect.getsource(import_module(module)))
+
+
+def definition(thing: Any) -> ast.ClassDef | Function:
+    """Where a class or function is defined; of a function with overloads, the last, which says most."""
+    found = [
+        node
+        for node in tree_of(thing.__module__).body
+        if isinstance(node, ast.ClassDef | Function) and node.name == thing.__name__
+    ]
+    return found[-1]
+
+
+def prose(text: str | None) -> str:
+    """A docstring as paragraphs, without the numbers of requirements."""
+    return REQUIREMENT.sub("", inspect.cleandoc(text or ""))
+
+
+def line(text: str | None) -> str:
+    """A docstring on one line."""
+    return " ".join(prose(text).split())
+
+
+def parameters(given: ast.arguments, module: str) -> Iterator[str]:
+    """What a function takes, each as it would be written."""
+    plain = [*given.posonlyargs, *given.args]
+    defaults: list[ast.expr | None] = [None] * (len(plain) - len(given.defaults))
+    for each, default in zip(plain, [*defaults, *given.defaults], strict=True):
+        if each.arg not in ("self", "cls"):
+            yield parameter(each, default, module)
+    if given.vararg:
+        yield "*" + parameter(given.vararg, None, module)
+    elif given.kwonlyargs:
+        yield "*"
+    for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        yield parameter(each, default, module)
+    if given.kwarg:
+        yield "**" + parameter(given.kwarg, None, module)
+
+
+def parameter(given: ast.arg, default: ast.expr | None, module: str) -> str:
+    """One of them, with its type and its default; a number that has a name is shown as the number."""
+    text = given.arg if given.annotation is None else f"{given.arg}: {ast.unparse(given.annotation)}"
+    if default is None:
+        return text
+    value = getattr(import_module(module), default.id, None) if isinstance(default, ast.Name) else None
+    shown = f"{value:_}" if isinstance(value, int) else ast.unparse(default).replace("'", '"')
+    return f"{text} = {shown}"
+
+
+def signature(name: str, function: Function, module: str, width: int = 1000) -> str:
+    """How a function is called, on as many lines as it needs."""
+    returned = "" if function.returns is None or function.name == "__init__" else f" -> {ast.unparse(function.returns)}"
+    colour = "async " if isinstance(function, ast.AsyncFunctionDef) else ""
+    given = list(parameters(function.args, module))
+    text = f"{colour}{name}({', '.join(given)}){returned}"
+    if len(text) <= width:
+        return text
+    return f"{colour}{name}(\n" + "".join(f"    {each},\n" for each in given) + f"){returned}"
+
+
+def families(kind: type) -> Iterator[tuple[type, ast.ClassDef]]:
+    """The definitions of a class and of those of our own that it is made from, itself first."""
+    for each in kind.__mro__:
+        if each.__module__.startswith("curtsy."):
+            node = definition(each)
+            assert isinstance(node, ast.ClassDef)
+            yield each, node
+
+
+def fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
+    """The public fields of a class: name, type, meaning."""
+    for field, after in pairwise([*node.body, ast.Pass()]):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        is_derived = field.value is not None and "init=False" in ast.unparse(field.value)
+        if field.target.id.startswith("_") or is_derived:
+            continue
+        is_said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        meaning = line(str(after.value.value)) if is_said else ""  # type: ignore[attr-defined]
+        yield field.target.id, ast.unparse(field.annotation), meaning
+
+
+def members(kind: type) -> Iterator[str]:
+    """The public fields, properties and methods of a class, a line each."""
+    seen: set[str] = set()
+    for _, node in families(kind):
+        if node.name in ("Protocol", "StatsFields"):
+            continue
+        for name, type_, meaning in fields(node):
+            if name not in seen:
+                seen.add(name)
+                yield f"- `{name}: {type_}`" + (f" {meaning}" if meaning else "")
+    for owner, node in families(kind):
+        for each in {each.name: each for each in node.body if isinstance(each, Function)}.values():
+            if each.name.startswith("_") or each.name in seen:
+                continue
+            seen.add(each.name)
+            is_property = any("property" in ast.unparse(mark) for mark in each.decorator_list)
+            if is_property:
+                returned = "Any" if each.returns is None else ast.unparse(each.returns)
+                yield f"- `{each.name}: {returned}` {line(ast.get_docstring(each))}"
+            else:
+                yield f"- `{signature(each.name, each, owner.__module__)}` {line(ast.get_docstring(each))}"
+
+
+def constructor(name: str, kind: type) -> str | None:
+    """How a class is made; None if its fields say it."""
+    for owner, node in families(kind):
+        for each in node.body:
+            if isinstance(each, Function) and each.name == "__init__":
+                return signature(name, each, owner.__module__, WIDTH)
+    return None
+
+
+def entry(name: str) -> str:
+    """All that is to be said of a public name."""
+    thing = getattr(curtsy, name)
+    node = definition(thing)
+    parts = [f"### {name}\n"]
+    if isinstance(node, Function):
+        parts.append(f"```text\n{signature(name, node, thing.__module__, WIDTH)}\n```\n")
+        parts.append(prose(ast.get_docstring(node)) + "\n")
+        return "\n".join(parts)
+    if issubclass(thing, Exception):
+        above = ", ".join(f"`{each.__name__}`" for each in thing.__bases__)
+        parts.append(f"An error, of the kind {above}." + "\n")
+    if (made := constructor(name, thing)) and not (issubclass(thing, Exception) and "__init__" not in vars(thing)):
+        parts.append(f"```text\n{made}\n```\n")
+    parts.append(prose(ast.get_docstring(node)) + "\n")
+    if hasattr(thing, "__members__"):
+        parts.append(", ".join(f"`{each.value}`" for each in thing) + ".\n")
+    elif listed := list(members(thing)):
+        parts.append("\n".join(listed) + "\n")
+    return "\n".join(parts)
+
+
+def page(text: str) -> str:
+    """The page with every place filled as it should be."""
+    named = PLACE.findall(text)
+    missing = sorted(set(curtsy.__all__) - {name for name, _ in named})
+    if missing:
+        raise SystemExit(
+            f"{PAGE.name} has no place for {', '.join(missing)}: put <!-- Name --> and <!-- end --> into it."
+        )
+    return PLACE.sub(lambda found: f"<!-- {found[1]} -->\n{entry(found[1])}<!-- end -->", text)
+
+
+def main() -> None:
+    """Write the page, or check it."""
+    old = PAGE.read_text(encoding="utf-8")
+    new = page(old)
+    if "--check" in sys.argv[1:]:
+        if new != old:
+            raise SystemExit(f"{PAGE.name} is not current. Run python tools/api_reference.py.")
+    else:
+        PAGE.write_text(new, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
