@@ -262,6 +262,38 @@ async def test_fake_time_stands_still_while_something_goes_on() -> None:
     assert clock.now().at == before + 5 * SECOND
 
 
+async def test_fake_time_waits_for_who_is_woken_to_get_up() -> None:
+    """However busy the machine: between a wake-up and the moment at which its task runs no time passes."""
+    clock = FakeClock()
+    alarm = FakeAlarm(clock)
+    before = clock.now().at
+    waiter = alarm.async_waiter()
+    sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 100.0))
+    await asyncio.sleep(0)
+
+    waiter.wake()
+    time.sleep(0.05)  # noqa: ASYNC251 -- the loop is kept from running it
+    await sleeping
+
+    assert clock.now().at == before
+
+
+async def test_fake_time_does_not_pass_in_the_moment_when_it_becomes_quiet() -> None:
+    """What has just ended may have consequences: there must be quiet for a while."""
+    clock = FakeClock()
+    asked: list[float] = []
+
+    def quiet() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) > 3
+
+    alarm = FakeAlarm(clock, quiet=quiet)
+
+    await asyncio.wait_for(alarm.async_sleep(alarm.async_waiter(), 5.0), 10)
+
+    assert len(asked) >= 5
+
+
 async def test_fake_time_does_not_run_on_for_a_wait_that_has_ended() -> None:
     """Woken or cancelled, nobody waits for that moment any more."""
     clock = FakeClock()

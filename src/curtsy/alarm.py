@@ -214,6 +214,36 @@ class SystemAlarm:
         return timer
 
 
+class _FakeThreadWaiter(ThreadWaiter):
+    """One whose alarm hears of every wake-up."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(self, heard: Callable[[Waiter], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def wake(self) -> None:
+        """End the present wait, or the next one at once."""
+        self._heard(self)
+        super().wake()
+
+
+class _FakeTaskWaiter(TaskWaiter):
+    """The same for a task."""
+
+    __slots__ = ("_heard",)
+
+    def __init__(self, heard: Callable[[Waiter], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def wake(self) -> None:
+        """End the present wait, or the next one at once."""
+        self._heard(self)
+        super().wake()
+
+
 class FakeAlarm:
     """Waits on a fake clock. With `jump` (the default) time passes by itself whenever everybody waits.
 
@@ -231,6 +261,8 @@ class FakeAlarm:
         self._heap: list[tuple[int, int, Waiter]] = []
         self._count = itertools.count()
         self._news = 0
+        self._asleep: set[Waiter] = set()
+        self._stirring: set[Waiter] = set()  # woken, but not up yet
         self._jumper: threading.Thread | None = None
         clock.on_advance(self._fire)
 
@@ -240,19 +272,21 @@ class FakeAlarm:
 
     def waiter(self) -> Waiter:
         """A waiter for the calling thread."""
-        return ThreadWaiter()
+        return _FakeThreadWaiter(self._heard)
 
     def async_waiter(self) -> Waiter:
         """A waiter for the running task."""
-        return TaskWaiter()
+        return _FakeTaskWaiter(self._heard)
 
     def sleep(self, waiter: Waiter, seconds: float | None) -> None:
         """Wait until woken, at most so long in fake time."""
         assert isinstance(waiter, ThreadWaiter)
         self._set(waiter, seconds)
-        waiter.event.wait()
-        waiter.event.clear()
-        waiter.due = None
+        try:
+            waiter.event.wait()
+            waiter.event.clear()
+        finally:
+            self._unset(waiter)
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
         """Wait until woken, at most so long in fake time."""
@@ -261,11 +295,12 @@ class FakeAlarm:
         try:
             await waiter.rest()
         finally:
-            waiter.due = None
+            self._unset(waiter)
 
     def _set(self, waiter: Waiter, seconds: float | None) -> None:
         with self._changed:
             self._news += 1
+            self._asleep.add(waiter)
             if seconds is not None:
                 # Rounded up, as the decision's own microseconds are: else a wait would end just before its time.
                 due = self.clock.now().at - int(-max(0.0, seconds) * SECOND // 1)
@@ -276,6 +311,19 @@ class FakeAlarm:
                     self._jumper.start()
             self._changed.notify_all()
 
+    def _unset(self, waiter: Waiter) -> None:
+        with self._changed:
+            self._news += 1
+            self._asleep.discard(waiter)
+            self._stirring.discard(waiter)
+            waiter.due = None
+
+    def _heard(self, waiter: Waiter) -> None:
+        with self._changed:
+            self._news += 1
+            if waiter in self._asleep:
+                self._stirring.add(waiter)
+
     def _fire(self) -> None:
         at = self.clock.now().at
         woken = []
@@ -284,7 +332,6 @@ class FakeAlarm:
                 due, _, waiter = heapq.heappop(self._heap)
                 if waiter.due == due:
                     woken.append(waiter)
-                    self._news += 1
         for waiter in woken:
             waiter.wake()
 
@@ -295,9 +342,9 @@ class FakeAlarm:
                     if not self._changed.wait(1.0):
                         self._jumper = None
                         return
-                news = self._news
+                news, is_quiet = self._news, self.quiet()
                 self._changed.wait(self.PATIENCE)
-                if news != self._news or not self._is_awaited() or not self.quiet():
+                if news != self._news or self._stirring or not self._is_awaited() or not (is_quiet and self.quiet()):
                     continue
                 due = self._heap[0][0]
             self.clock.advance(max(0, due - self.clock.now().at) / SECOND)

@@ -267,20 +267,21 @@ class AsyncClient:
         """Fetch many URLs, and yield each result as it comes. One that fails does not stop the others."""
         waiting = iter(urls)
         under_way: set[asyncio.Task[FetchResult]] = set()
+        done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would look at all each time
         try:
             while True:
                 while len(under_way) < at_once and (url := next(waiting, _END)) is not _END:
-                    under_way.add(asyncio.ensure_future(self.fetch(url, **options)))
+                    task = asyncio.ensure_future(self.fetch(url, **options))
+                    under_way.add(task)
+                    task.add_done_callback(done.put_nowait)
                 if not under_way:
                     return
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
+                under_way.discard(task := await done.get())
+                yield task.result()
         finally:
             for task in under_way:
                 task.cancel()
-            if under_way:
-                await asyncio.wait(under_way)
+            await asyncio.gather(*under_way, return_exceptions=True)
 
     async def download(
         self, url: str, path: str | os.PathLike[str], *, max_size: int | None = GIB, deadline: float | None = None

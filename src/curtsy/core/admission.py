@@ -332,8 +332,6 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     if host.tripped_at:
         if left_at < host.tripped_at + host.cooldown:
             return host  # it left before the trip, or by hand while open: it says nothing new
-        if lease is None and policy.concurrency is None:  # the trial is reported by hand, and has no lease to give back
-            host = msgspec.structs.replace(host, places=())
         if outcome.kind in _TROUBLE:
             return _tripped(host, at, policy, outcome.retry_after, host.failed_trials + 1)
         return msgspec.structs.replace(
