@@ -67,6 +67,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         if self.renew is None:
             return self
         policy, overall = self.renew()
+        if policy is self.policy and overall is self.overall:
+            return self
         return msgspec.structs.replace(self, policy=policy, overall=overall)
 
 

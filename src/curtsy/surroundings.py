@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 from collections import OrderedDict
@@ -16,7 +17,7 @@ from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.flow import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Remember, Send, Tell
 from curtsy.core.message import SECOND, Headers, Now, Url
-from curtsy.core.policy import Policies
+from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import Busy, Claimed, Known, Rules, claim, learned, released
 from curtsy.download import Part
@@ -120,14 +121,18 @@ class Surroundings:
     known: OrderedDict[str, tuple[Rules, float]] = field(default_factory=OrderedDict)
     """Rules by origin, and until when (by `now`) they need not be asked for."""
 
-    who: int = field(default_factory=lambda: random.getrandbits(53))
-    """Who claims the fetching of rules."""
+    number: int = field(default_factory=lambda: random.getrandbits(52))
 
     unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
     """What is being given back, or written down, though who began it was cancelled meanwhile."""
 
     rules_since: float = 0.0
     """Epoch second before which nothing that was learned of rules counts."""
+
+    @property
+    def who(self) -> int:
+        """Who claims the fetching of rules: another one in a forked child than in its parent."""
+        return self.number ^ os.getpid()
 
     def forget_rules(self) -> None:
         """Have every origin's rules fetched again."""
@@ -157,8 +162,14 @@ class Surroundings:
 
     def gate_request(self, effect: Enter) -> GateRequest:
         """What is asked of the gate for an effect."""
+        policies, domain = self.policies, effect.domain
+
+        def renewed() -> tuple[Policy, Policy]:
+            now = self.policies
+            return (effect.policy if now is policies else now.of(domain)), now.overall
+
         return GateRequest(
-            effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline
+            effect.key, effect.policy, policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed
         )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from curtsy.client import fetch_url
+from curtsy.clock import FakeClock
 from curtsy.core.errors import BadStatus, PolicyError, Reason, RefusedByRobots, Unreachable
 from curtsy.core.record import FetchRecord
 from curtsy.http import AiohttpSender
@@ -516,6 +518,18 @@ async def test_many_may_be_endless_and_what_is_not_wanted_any_more_is_given_back
         assert web.gate.lines.out == 0
 
 
+async def test_a_batch_that_cannot_be_sent_is_one_error(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """F26: and nothing is left over that nobody looks at"""
+    async with client() as web:
+        with pytest.raises(PolicyError, match="header"):
+            async for _ in web.fetch_many([site.url(f"/{number}") for number in range(5)], headers={"X": "a\nb"}):
+                pass
+    gc.collect()
+
+    assert site.journal == []
+    assert "never retrieved" not in caplog.text
+
+
 async def test_an_url_that_is_none_does_not_end_a_batch(site: Site) -> None:
     """N10"""
     site.page("/*", "x")
@@ -645,6 +659,51 @@ async def test_a_policy_of_each_domain_holds_for_it_alone(site: Site) -> None:
 
     assert there == [None, Reason.DOMAIN_BUDGET_EXCEEDED]
     assert here == [None, None]
+
+
+async def test_requests_to_all_hosts_together_keep_the_global_rate(site: Site) -> None:
+    """Q1, C8: 0.8 a second, or none with the preset for many hosts"""
+    clock = FakeClock()
+    came: list[float] = []
+    site.on("/*", lambda visit: came.append(clock.now().at / 1e6) or Reply(body="x"))  # type: ignore[func-returns-value]
+    urls = [site.url("/", host=f"127.0.0.{number}") for number in range(1, 7)]
+
+    async with client(clock=clock) as web:
+        await asyncio.gather(*(web.fetch(url) for url in urls))
+    gaps = [b - a for a, b in itertools.pairwise(came)]
+    came.clear()
+    async with client(clock=clock, preset="broad") as web:
+        await asyncio.gather(*(web.fetch(url) for url in urls))
+
+    assert len(gaps) == 11
+    assert min(gaps) >= 1.25 - TICK
+    assert came[5] == came[0]
+
+
+async def test_a_site_of_ones_own_is_asked_sixteen_times_at_once(site: Site) -> None:
+    """C8"""
+    site.reply("/*", Reply(body="x", wait=0.05))
+
+    async with client(clock=None, preset="own", respect_robots=False) as web:
+        results = await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(40)))
+
+    assert all(result.ok for result in results)
+    assert 8 < site.max_concurrency() <= 16
+
+
+async def test_a_store_that_cannot_be_used_stops_no_fetch_and_lifts_no_limit(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B8, U16: counted in memory, and told once"""
+    site.page("/*", "x")
+    (tmp_path / "file").write_text("not a folder")
+    store = f"sqlite:///{tmp_path}/file/hosts.sqlite"
+
+    async with client(store=store, max_pages_per_day=3) as web:
+        reasons = [(await web.fetch(site.url(f"/{number}"))).reason for number in range(4)]
+
+    assert reasons == [None, None, None, Reason.DOMAIN_BUDGET_EXCEEDED]
+    assert sum(record.levelname == "WARNING" for record in caplog.records) == 1
 
 
 async def test_a_429_that_says_nothing_names_the_time_to_come_back(site: Site) -> None:

@@ -29,17 +29,21 @@ def settings(tmp_path: Path) -> dict[str, Any]:
     return {"store": place, "cache": False, "allow_private": True, "user_agent": AGENT, **UNPACED}
 
 
-def start(settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000) -> subprocess.Popen[str]:
-    task = json.dumps({"settings": settings, "urls": urls, "at_once": at_once})
+def start(
+    settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000, *, inherited: bool = False
+) -> subprocess.Popen[str]:
+    task = json.dumps({"settings": settings, "urls": urls, "at_once": at_once, "inherited": inherited})
     return subprocess.Popen(
         [sys.executable, "-m", "tests.client.worker", task],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
-def run(settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000) -> list[list[dict[str, Any]]]:
+def run(
+    settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000, *, inherited: bool = False
+) -> list[list[dict[str, Any]]]:
     """Let a process fetch each list of URLs, all at once; what came of them."""
-    process = start(settings, urls, at_once)
+    process = start(settings, urls, at_once, inherited=inherited)
     out, err = process.communicate(timeout=50)
     assert process.returncode == 0, err
     assert err == ""
@@ -50,10 +54,11 @@ def reasons(results: list[list[dict[str, Any]]]) -> Counter[str | None]:
     return Counter(each["reason"] for process in results for each in process)
 
 
+@pytest.mark.parametrize("inherited", [False, True])
 def test_eight_processes_on_a_fresh_origin_make_one_request_for_robots_txt(
-    site: Site, settings: dict[str, Any]
+    site: Site, settings: dict[str, Any], inherited: bool
 ) -> None:
-    """F35, R5: and no page that it forbids is asked for by any of them"""
+    """F35, R5: and no page that it forbids is asked for by any of them, be its client from before the fork or after"""
     site.reply("/robots.txt", Reply(body="User-agent: *\nDisallow: /private\n", wait=0.3))
     site.page("/open/*", "x")
     urls = [
@@ -61,7 +66,7 @@ def test_eight_processes_on_a_fresh_origin_make_one_request_for_robots_txt(
         for process in range(8)
     ]
 
-    results = run(settings, urls)
+    results = run(settings, urls, inherited=inherited)
 
     assert site.count("/robots.txt") == 1
     assert site.paths()[0] == "/robots.txt"

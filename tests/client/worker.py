@@ -1,7 +1,8 @@
 """Processes that fetch at once: `python -m tests.client.worker '{"settings": …, "urls": [[…], […]]}'`.
 
 One process for each list of URLs, forked when everything is imported, so that all begin together. Each has a client of
-its own; each writes a line of JSON, its results, to standard output.
+its own or, with `"inherited": true`, the one that was made before the fork; each writes a line of JSON, its results, to
+standard output.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 from curtsy.client import AsyncClient
 
 
-async def fetch_all(settings: dict[str, Any], urls: list[str], at_once: int) -> list[dict[str, Any]]:
+async def fetch_all(client: AsyncClient, urls: list[str], at_once: int) -> list[dict[str, Any]]:
     """What came of each URL."""
-    async with AsyncClient(**settings) as client:
+    async with client:
         return [
             {"url": result.url, "ok": result.ok, "reason": result.reason, "status": result.status}
             async for result in client.fetch_many(urls, at_once=at_once)
@@ -27,11 +28,12 @@ async def fetch_all(settings: dict[str, Any], urls: list[str], at_once: int) -> 
 def main() -> None:
     """Fork, fetch, tell."""
     task = json.loads(sys.argv[1])
+    client = AsyncClient(**task["settings"]) if task.get("inherited") else None
     children = []
     for urls in task["urls"]:
         child = os.fork()
         if not child:
-            results = asyncio.run(fetch_all(task["settings"], urls, task.get("at_once", 1000)))
+            results = asyncio.run(fetch_all(client or AsyncClient(**task["settings"]), urls, task["at_once"]))
             os.write(1, json.dumps(results).encode() + b"\n")
             os._exit(0)
         children.append(child)

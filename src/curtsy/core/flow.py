@@ -153,6 +153,8 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     page: bool
     robots: bool
     deadline: float | None
+    domain: str = ""
+    """Whose policy it is: settings that change while it waits hold for it."""
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -528,7 +530,9 @@ def _enter(
     left = journey.left()
     if left == 0:
         return Late(0.0)  # there would be no time to hear the answer
-    answer: Admitted | No | Late = yield Enter(policy.key_for(url.domain), policy, page, robots, left)
+    answer: Admitted | No | Late = yield Enter(
+        policy.key_for(url.domain), policy, page, robots, left, url.domain
+    )  # fmt: skip
     return answer
 
 
