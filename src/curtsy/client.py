@@ -182,7 +182,8 @@ class AsyncClient:
         if store is None and clock is not None:
             return AsyncMemoryStore(MemoryStore(clock))
         if store is None or isinstance(store, str):
-            return open_async_store(self._settings.current.store, clock=clock)
+            current = self._settings.current
+            return open_async_store(current.store, clock=clock, share=current.outage_share)
         return store
 
     def _open_cache(self, cache: str | os.PathLike[str] | PageCache | bool | None, mode: str) -> PageCache | None:

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from curtsy.cli.given import GIVEN_OPTIONS, GivenOption
 
@@ -24,12 +25,9 @@ class Command(click.Command):
         self.params = [*self.params, *GIVEN_OPTIONS]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then those that all commands have."""
-        _write_options(self, ctx, formatter)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
+        """Write the examples, the command's own options, and then those that all commands have."""
         _write_examples(self.examples, formatter)
+        _write_options(self, ctx, formatter)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -74,6 +72,19 @@ class Group(click.Group):
             self.commands[cmd_name] = found
         return super().get_command(ctx, cmd_name)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; without any, show the help, for that is what somebody wants who names no command."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name, without importing any."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=self._short_help(ctx, name)) for name in names]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -95,8 +106,9 @@ class Group(click.Group):
             raise _suggesting(error, self) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, then the options."""
+        """Write the commands, the examples, and then the options."""
         self.format_commands(ctx, formatter)
+        _write_examples(self.examples, formatter)
         _write_options(self, ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -114,10 +126,6 @@ class Group(click.Group):
         found = self.get_command(ctx, name)
         return "" if found is None else found.get_short_help_str(200)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
-        _write_examples(self.examples, formatter)
-
 
 def _suggesting(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
     """The error for an option that is none, with the nearest that is one."""
@@ -128,10 +136,11 @@ def _suggesting(error: click.NoSuchOption, command: click.Command) -> click.Usag
 
 
 def _write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    own, given = [], []
+    own: list[tuple[str, str]] = []
+    given: list[tuple[str, str]] = []
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
-        if record is not None:
+        if record is not None and isinstance(parameter, click.Option):
             (given if isinstance(parameter, GivenOption) else own).append(record)
     if own:
         with formatter.section("Options"):

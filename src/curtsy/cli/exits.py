@@ -39,7 +39,7 @@ MEANINGS = {
     Exit.BAD_STATUS: "the site answered with an error",
     Exit.LATER: "try again later; the message says when",
     Exit.CONFIGURATION: "the settings are wrong; the message names file and line",
-    Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM); everything was given back",
+    Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, a closed terminal); everything was given back",
 }
 """Each code in words, for the help and the reference page."""
 

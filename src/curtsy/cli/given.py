@@ -112,14 +112,16 @@ GIVEN_OPTIONS: tuple[click.Option, ...] = (
     GivenOption(
         "--preset",
         type=click.Choice(["gentle", "broad", "own"]),
-        help="Start from gentle (the default), broad (no global limit), or own (a site of yours: no limits).",
+        metavar="NAME",
+        help="Start from gentle (the default), broad (no global limit) or own (a site of yours: no limits).",
     ),
     GivenOption("--store", metavar="URL", help="Remember hosts there: sqlite:///FILE, redis://HOST, memory:"),
     GivenOption("--user-agent", metavar="TEXT", help="Who we say we are; name a page where you can be reached."),
     GivenOption(
         "--log-level",
         type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False),
-        help="Show log lines (JSON, on standard error) from this level on.",
+        metavar="LEVEL",
+        help="Show log lines (JSON, on standard error) from debug, info, warn or error on.",
     ),
     GivenOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
 )

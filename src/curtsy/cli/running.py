@@ -15,7 +15,8 @@ T = TypeVar("T")
 PATIENCE = 10.0
 """Seconds that giving everything back may take after a signal."""
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""What ends a command in good order: Ctrl-C, a service that is stopped, a terminal that is closed."""
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -53,8 +54,3 @@ async def _watched(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 def leave() -> NoReturn:
     """End at once: what is held then comes back when its lease runs out."""
     os._exit(Exit.INTERRUPTED)
-
-
-def interrupt(number: int, frame: object) -> NoReturn:
-    """Take SIGTERM for Ctrl-C, where nothing async runs."""
-    raise KeyboardInterrupt

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -31,6 +33,8 @@ MARKS: dict[State, tuple[str, str]] = {
 
 ENDLESS = 1000
 """Columns where there is no terminal: a table that is piped is cut nowhere."""
+
+_WHOLE_WORDS: Any = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
 
 # What could move the cursor, or change the terminal, if a site put it into its robots.txt or a header.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -60,10 +64,26 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
 
 
+def show(console: Console, what: RenderableType) -> None:
+    """Print a table; where there is no terminal, without the blanks that fill its last column."""
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as capture:
+        console.print(what)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
 def say(message: str) -> None:
-    """Say something on standard error, as one line (or more, if the message has them)."""
-    lines = [plain(line) for line in message.splitlines()]
-    print("\n".join([f"curtsy: {lines[0]}", *(f"  {line}" for line in lines[1:])]), file=sys.stderr, flush=True)
+    """Say something on standard error, as one line (or more, if the message has them), without its secrets."""
+    from curtsy.core.secrets import mask_url
+
+    first, *more = (plain(line) for line in f"curtsy: {mask_url(message)}".splitlines())
+    lines = [first, *(f"  {line}" for line in more)]
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [part for line in lines for part in textwrap.wrap(line, width, **_WHOLE_WORDS)]
+    print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def write_json(value: Any, *, line: bool = False) -> None:
@@ -98,6 +118,11 @@ def table(*columns: str, right: tuple[str, ...] = (), folded: tuple[str, ...] = 
             overflow="fold" if is_folded else "ellipsis",
         )  # fmt: skip
     return found
+
+
+def brief(seconds: float) -> str:
+    """A short time as people say it: `12 ms`, `3.4 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def size(count: float) -> str:

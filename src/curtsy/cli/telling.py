@@ -23,6 +23,7 @@ from curtsy.cli.words import because
 from curtsy.core.explain import span
 from curtsy.core.message import Failure
 from curtsy.core.policy import Policies
+from curtsy.core.secrets import mask_url
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -46,8 +47,9 @@ class Steps:
         self._policies = policies
         self._began = time.monotonic()
         self._asked: Counter[str] = Counter()
-        self._only_rules: set[str] = set()
-        """Hosts that were asked for nothing but robots.txt so far."""
+        """How often each thing was asked for."""
+        self._hosts: dict[str, int] = {}
+        """Requests to each host but the first if that was for robots.txt: at 0 nothing else was asked for yet."""
         self._waits: dict[str, tuple[str, float]] = {}
         """What each host is waited for, and until when: a wait that is looked at again is told once."""
 
@@ -63,7 +65,7 @@ class Steps:
     def line(self, text: str) -> None:
         """Write a line of one's own."""
         passed = time.monotonic() - self._began
-        print(f"[{passed:6.2f} s] {screen.plain(text)}", file=sys.stderr, flush=True)
+        print(f"[{passed:6.2f} s] {screen.plain(mask_url(text))}", file=sys.stderr, flush=True)
 
     def __call__(self, event: Event) -> None:
         """Tell one step."""
@@ -78,9 +80,9 @@ class Steps:
             case RulesKnown(origin, seconds, is_remembered, why_not):
                 known = f"is remembered, for {span(seconds)} still" if is_remembered else f"holds for {span(seconds)}"
                 self.line(f"{origin}/robots.txt " + (f"could not be had: {why_not}" if why_not else known))
-            case Asking(request):
+            case Asking():
                 self._ask(event)
-            case Answered(request, reply, took):
+            case Answered():
                 self.line(_reply(event))
             case Receiving():
                 pass
@@ -91,7 +93,7 @@ class Steps:
         text = f"waiting {span(seconds)} for {waiting_for(event, self._policies)}"
         if domain != "global":
             text += f" to {domain}" if reason in ("rate", "pause", "delay") else f" ({domain})"
-            if domain in self._only_rules:
+            if self._hosts.get(domain) == 0:
                 text += "; robots.txt was the first"
         self._once(domain, reason, text, seconds)
 
@@ -104,12 +106,9 @@ class Steps:
 
     def _ask(self, event: Asking) -> None:
         request = event.request
-        self._waits.pop(request.url.domain, None)
-        if request.url.target == "/robots.txt" and request.url.domain not in self._asked:
-            self._only_rules.add(request.url.domain)
-        else:
-            self._only_rules.discard(request.url.domain)
-        self._asked[request.url.domain] += 1
+        domain, is_rules = request.url.domain, request.url.target == "/robots.txt"
+        self._waits.pop(domain, None)
+        self._hosts[domain] = self._hosts[domain] + 1 if domain in self._hosts else int(not is_rules)
         key = f"{request.method} {request.url.text}"
         self._asked[key] += 1
         words = ""
@@ -126,7 +125,7 @@ def _reply(event: Answered) -> str:
     reply = event.reply
     if isinstance(reply, Failure):
         return f"no answer: {reply.detail}"
-    words = f"{reply.status}, {screen.size(reply.wire_bytes)} in {span(event.took)}"
+    words = f"{reply.status}, {screen.size(reply.wire_bytes)} in {screen.brief(event.took)}"
     if reply.status == 304:
         words += ": the kept copy still holds"
     elif 300 <= reply.status < 400 and (location := reply.headers.get("location")):
@@ -142,7 +141,7 @@ class Progress:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._live: Live | None = None
-        self._console = screen.err()
+        self._is_shown = sys.stderr.isatty()
         self._text = ""
         self._until = 0.0
 
@@ -156,7 +155,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         """Show one step."""
-        if not self._console.is_terminal:
+        if not self._is_shown:
             return
         self._until = 0.0
         match event:
@@ -175,7 +174,7 @@ class Progress:
             from rich.live import Live
 
             self._live = Live(
-                console=self._console, get_renderable=self._view, refresh_per_second=8, transient=True,
+                console=screen.err(), get_renderable=self._view, refresh_per_second=8, transient=True,
                 redirect_stdout=False, redirect_stderr=False,
             )  # fmt: skip
             self._live.start()

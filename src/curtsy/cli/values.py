@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:  # only later versions of click say of what type the value is
+    _Seconds = click.ParamType[float]
+    _Bytes = click.ParamType[int]
+    _Name = click.ParamType[str]
+    _Field = click.ParamType[tuple[str, str]]
+else:
+    _Seconds = _Bytes = _Name = _Field = click.ParamType
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _SIZES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -14,7 +22,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)?\s*", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE | re.ASCII)
 
 
-class Duration(click.ParamType):
+class Duration(_Seconds):
     """Seconds, or with units: `90`, `1.5s`, `10m`, `1h30m`, `2d`."""
 
     name = "duration"
@@ -32,7 +40,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-class Size(click.ParamType):
+class Size(_Bytes):
     """Bytes, or with a unit of 1024: `500000`, `20M`, `1.5G`."""
 
     name = "size"
@@ -47,7 +55,7 @@ class Size(click.ParamType):
         return int(float(found[1]) * _SIZES[found[2].lower()])
 
 
-class Domain(click.ParamType):
+class Domain(_Name):
     """A host, with its port if that is not the usual one."""
 
     name = "domain"
@@ -78,7 +86,7 @@ class Domain(click.ParamType):
         return [CompletionItem(key.removeprefix("host:")) for key in found[:100]]
 
 
-class Header(click.ParamType):
+class Header(_Field):
     """A header field, `Name: value`."""
 
     name = "header"

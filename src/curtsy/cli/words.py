@@ -5,6 +5,13 @@ from __future__ import annotations
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
+from curtsy.settings import Settings
+
+
+def origin(settings: Settings, domain: str | None, key: str) -> str:
+    """Where a setting comes from; what the program was given is what stood on the command line."""
+    found = settings.origin(domain, key)
+    return "command line" if found == "argument" else found
 
 
 def because(name: str, policy: Policy, host: Host | None = None) -> str:

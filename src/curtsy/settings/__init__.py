@@ -48,6 +48,9 @@ class Settings:
     store: str | None = field(repr=False)  # it may hold a password
     """Where hosts are remembered, as a URL; None for a file in the platform's state directory."""
 
+    outage_share: float
+    """This process's share of the global rate while the store cannot be reached."""
+
     cache_dir: Path | None
     """Where pages are kept; None for the platform's cache directory."""
 
@@ -171,7 +174,7 @@ def load(
     complaints.raise_errors()
     general = {
         name: reading.fallback(name)
-        for name in ("preset", "store", "cache_size", "cache_mode", "log_level", "stats_every")
+        for name in ("preset", "store", "outage_share", "cache_size", "cache_mode", "log_level", "stats_every")
     }
     cache_dir = reading.fallback("cache_dir")
     return Settings(

@@ -104,6 +104,10 @@ class General(TypedDict, total=False):
     """Where pace, budgets and breakers are remembered: `memory:`, `sqlite:///path`, `redis://host`; `none` for a file
     in the platform's state directory."""
 
+    outage_share: Annotated[float, Field(gt=0, le=1), Unit("share")]
+    """While the store cannot be reached every process counts for itself: this process's share of `global_qps` then.
+    With five processes on one store, 0.2."""
+
     cache_dir: Text | None
     """Where pages are kept; `none` for the platform's cache directory."""
 
@@ -245,6 +249,7 @@ BUILT_IN: dict[str, Any] = {
     "store": None,
     "cache_dir": None,
     "cache_size": 1024**3,
+    "outage_share": 1.0,
     "cache_mode": "normal",
     "log_level": "info",
     "stats_every": 60.0,

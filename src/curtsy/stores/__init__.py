@@ -107,7 +107,9 @@ class AsyncStore(Protocol):
         ...
 
 
-def open_store(url: str | None = None, *, clock: Clock | None = None, shelter: bool = True) -> Store:
+def open_store(
+    url: str | None = None, *, clock: Clock | None = None, shelter: bool = True, share: float = 1.0
+) -> Store:
     """Open the store at `url`. None: the one that $CURTSY_STORE names, else a file in the user's state directory.
 
         memory:                          this process alone
@@ -115,7 +117,8 @@ def open_store(url: str | None = None, *, clock: Clock | None = None, shelter: b
         sqlite:////var/lib/state.sqlite  a file, absolute
         redis://host:6379/0              a server; also rediss://, unix://, redis+cluster://, redis+sentinel://
 
-    Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory.
+    Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory; `share`
+    is then this process's part of what all have together, the global rate.
     """
     kind, place = _parse(url)
     if kind == "memory":
@@ -132,11 +135,13 @@ def open_store(url: str | None = None, *, clock: Clock | None = None, shelter: b
     if shelter:
         from curtsy.stores.shelter import Shelter
 
-        store = Shelter(store)
+        store = Shelter(store, share=lambda: share)
     return store
 
 
-def open_async_store(url: str | None = None, *, clock: Clock | None = None, shelter: bool = True) -> AsyncStore:
+def open_async_store(
+    url: str | None = None, *, clock: Clock | None = None, shelter: bool = True, share: float = 1.0
+) -> AsyncStore:
     """Open the store at `url` for tasks; see `open_store`."""
     kind, place = _parse(url)
     if kind == "memory":
@@ -153,7 +158,7 @@ def open_async_store(url: str | None = None, *, clock: Clock | None = None, shel
     if shelter:
         from curtsy.stores.shelter import AsyncShelter
 
-        store = AsyncShelter(store)
+        store = AsyncShelter(store, share=lambda: share)
     return store
 
 

@@ -1,0 +1,173 @@
+"""The command line: `curtsy`, also `python -m curtsy`.
+
+Here are the group and its way out: every end of a command is an exit code and, if it is no good end, a sentence on
+standard error. A command is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+from curtsy import __version__
+from curtsy.cli.command import Group
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given
+
+__all__ = ["cli", "main"]
+
+COMMANDS = {
+    "get": ("curtsy.cli.get:get", "Fetch pages politely: like curl, with manners."),
+    "download": ("curtsy.cli.download:download", "Save a large file, resumed where an earlier try ended."),
+    "why": ("curtsy.cli.why:why", "Say whether a page may be fetched now, and what decides."),
+    "robots": ("curtsy.cli.robots:robots", "Show a robots.txt as curtsy reads it."),
+    "status": ("curtsy.cli.status:status", "Show the hosts that are known: pace, budget, breaker."),
+    "budget": ("curtsy.cli.status:budget", "Show what was spent of each host's day."),
+    "breaker": ("curtsy.cli.hands:breaker", "List, reset or trip the circuit breakers of hosts."),
+    "pause": ("curtsy.cli.hands:pause", "Send nothing to a host, until it is resumed."),
+    "resume": ("curtsy.cli.hands:resume", "End a pause."),
+    "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the kept pages."),
+    "config": ("curtsy.cli.config:config", "Show, check or begin the settings."),
+    "doctor": ("curtsy.cli.doctor:doctor", "Check that everything is in place."),
+    "completion": ("curtsy.cli.completion:completion", "Print what makes Tab complete commands in your shell."),
+    "demo": ("curtsy.cli.demo:demo", "See a polite crawl of a small site on this machine."),
+}
+"""Each command with where it lives and its short help, so that the list of them imports nothing."""
+
+COMPLETING = "_CURTSY_COMPLETE"
+"""The variable by which a shell asks for completions."""
+
+SECTIONS = {
+    "Fetch": ("get", "download"),
+    "Understand": ("why", "robots", "status", "budget"),
+    "Intervene": ("breaker", "pause", "resume"),
+    "Look after": ("cache", "config", "doctor", "completion", "demo"),
+}
+
+
+@click.group(
+    cls=Group,
+    lazy=COMMANDS,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=(
+        ("curtsy demo", "See it at work, in under a minute, without leaving this machine."),
+        ("curtsy get -v https://example.org/", "Fetch a page, and see each step."),
+        ("curtsy why https://example.org/private/", "Ask whether a page may be fetched; it is not asked for."),
+        ("curtsy COMMAND --help", "Learn more about a command."),
+    ),
+)
+@click.version_option(__version__, message="curtsy %(version)s")
+def cli() -> None:
+    """Fetch the web politely.
+
+    Before each request one decision: robots.txt, the host's daily budget, its circuit breaker, its pace, the global
+    rate. What is known of a host is remembered, and shared by all processes of this machine.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its exit code is one of `Exit`, and no end is a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="replace")  # what a terminal cannot show is no reason to fail
+    try:
+        for name in ("SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), _interrupt)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read has had enough
+        _mute()
+        return Exit.FINE
+    except OSError as error:
+        _mute()
+        return _failed(error)
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # what follows begins below the ^C
+        return Exit.INTERRUPTED
+
+
+def _mute() -> None:
+    """Write nothing more: the interpreter would try once again on its way out, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from curtsy.cli.screen import say
+
+    if COMPLETING in os.environ:
+        cli.main(prog_name="curtsy", complete_var=COMPLETING)  # the shell asks for completions, and ends there
+    width = max(30, min(shutil.get_terminal_size().columns, 100) - 2)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        # Not by cli.main(), which has ends of its own for Ctrl-C and a broken pipe.
+        with cli.make_context("curtsy", given, obj=Given(), terminal_width=width) as context:
+            result = cli.invoke(context)
+        return result if isinstance(result, int) else Exit.FINE
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.UsageError as error:
+        say(error.format_message())
+        if error.ctx is not None:
+            print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)
+        return Exit.USAGE
+    except click.ClickException as error:
+        say(error.format_message())
+        return Exit.ERROR
+    except click.Abort:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        code = _failed(error)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _mute()  # that was it, then
+        return code
+
+
+def _failed(error: Exception) -> Exit:
+    """Say what went wrong, in a sentence; what nobody thought of is a fault of ours, and is told as such."""
+    from curtsy.cli.screen import say
+    from curtsy.core.errors import CurtsyError, PolicyError
+
+    if isinstance(error, PolicyError):
+        say(str(error))
+        return Exit.CONFIGURATION
+    if isinstance(error, CurtsyError):
+        say(str(error))
+        return Exit.ERROR
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        say(f"{place}{error.strerror or error}. Check that it is there and that we may use it.")
+        return Exit.ERROR
+    from curtsy.log import library_logger
+
+    library_logger("cli").error("A fault of curtsy's own", error=repr(error))
+    say(f"something went wrong that should not: {error!r}. Please report it; {_where(error)}.")
+    return Exit.ERROR
+
+
+def _where(error: BaseException) -> str:
+    """Where it happened: the innermost line of our own."""
+    import traceback
+
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if f"{os.sep}curtsy{os.sep}" in each.filename]
+    frame = frames[-1] if frames else None
+    return (
+        "it has no place" if frame is None else f"it was in {frame.filename.rpartition(os.sep)[2]}, line {frame.lineno}"
+    )
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

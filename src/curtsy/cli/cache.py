@@ -1,0 +1,204 @@
+"""`curtsy cache`: the pages that are kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command, Group
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given
+from curtsy.cli.values import Domain, Size
+
+if TYPE_CHECKING:
+    from curtsy.core.cache import Entry
+
+
+@click.group(
+    cls=Group,
+    examples=(
+        ("curtsy cache ls", "What is kept."),
+        ("curtsy cache gc --max-size 100M", "Drop what was not used for longest, until 100 MB are left."),
+    ),
+)
+def cache() -> None:
+    """List, show, verify, shrink or clear the kept pages.
+
+    A page that is kept is not downloaded again while it is fresh; then the site is asked whether it still holds.
+    """
+
+
+@cache.command(
+    "ls",
+    cls=Command,
+    examples=(
+        ("curtsy cache ls example.org", "What is kept of a host and the hosts under it."),
+        ("curtsy cache ls --json | jq -r '.[].url'", "The URLs alone."),
+    ),
+)
+@click.argument("domain", type=Domain(), required=False)
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.pass_obj
+def ls(given: Given, domain: str | None, is_json: bool) -> Exit:
+    """List the kept pages, the newest first.
+
+    Values in URLs that look secret are masked, as they are on the disk.
+    """
+    from curtsy.core.explain import span
+
+    kept = given.open_cache()
+    found = sorted((each for each in kept.entries() if _is_of(each, domain)), key=lambda each: -each.fetched_at)
+    kept.close()
+    if is_json:
+        screen.write_json([_fields(each) for each in found])
+        return Exit.FINE
+    if not found:
+        screen.say("nothing is kept." if domain is None else f"nothing is kept of {domain}.")
+        return Exit.FINE
+    table = screen.table("age", "fresh for", "size", "status", "url", right=("age", "fresh for", "size"))
+    for each in found:
+        left = each.fetched_at + each.lifetime - each.age - time.time()
+        table.add_row(
+            span(max(0.0, time.time() - each.fetched_at)), span(left) if left > 0 else "–", screen.size(each.body_size),
+            str(each.status), screen.plain(each.url),
+        )  # fmt: skip
+    screen.show(screen.out(), table)
+    screen.say(f"{screen.counted(len(found), 'page')}, {screen.size(sum(each.body_size for each in found))}.")
+    return Exit.FINE
+
+
+def _is_of(entry: Entry, domain: str | None) -> bool:
+    from curtsy.cli.hostview import is_under
+    from curtsy.core.message import Url, parse_url
+
+    url = parse_url(entry.url)
+    return domain is None or (isinstance(url, Url) and is_under(url.domain, domain))
+
+
+def _fields(entry: Entry) -> dict[str, Any]:
+    names = ("url", "status", "body_size", "fetched_at", "lifetime", "etag", "last_modified", "body_sha256")
+    return {name: getattr(entry, name) for name in names}
+
+
+@cache.command(
+    "show",
+    cls=Command,
+    examples=(
+        ("curtsy cache show https://example.org/", "What is known of a kept page."),
+        ("curtsy cache show --body https://example.org/ > page.html", "The page itself."),
+    ),
+)
+@click.argument("url", metavar="URL")
+@click.option("--body", "is_body", is_flag=True, help="Its body, as it was kept, on standard output.")
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.pass_obj
+def show(given: Given, url: str, is_body: bool, is_json: bool) -> Exit:
+    """Show one kept page: when it came, how long it is fresh, its headers."""
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+
+    kept = given.open_cache()
+    page = kept.get(url)
+    kept.close()
+    if page is None:
+        screen.say(f"{url} is not kept, or was damaged. curtsy cache ls lists what is.")
+        return Exit.ERROR
+    if is_body:
+        sys.stdout.buffer.write(page.body)
+        return Exit.FINE
+    entry = page.entry
+    if is_json:
+        screen.write_json(_fields(entry) | {"headers": [list(each) for each in entry.headers]})
+        return Exit.FINE
+    now = time.time()
+    left = entry.fetched_at + entry.lifetime - entry.age - now
+    console = screen.out()
+    console.print(Text(screen.plain(entry.url), style="bold"), soft_wrap=True)
+    fresh = f"for {span(left)} more" if left > 0 else "no: the site is asked whether it still holds"
+    rows = [
+        ("status", str(entry.status)), ("size", screen.size(entry.body_size)),
+        ("kept", f"{span(max(0.0, now - entry.fetched_at))} ago"), ("fresh", fresh), ("sha256", entry.body_sha256),
+        *entry.headers,
+    ]  # fmt: skip
+    table = screen.table("", "")
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
+    for name, value in rows:
+        table.add_row(Text(screen.plain(name), style="dim"), screen.plain(value))
+    screen.show(console, table)
+    return Exit.FINE
+
+
+@cache.command("verify", cls=Command, examples=(("curtsy cache verify", "Look at every page."),))
+@click.option("--json", "is_json", is_flag=True, help="The counts as JSON.")
+@click.pass_obj
+def verify(given: Given, is_json: bool) -> Exit:
+    """Check the checksum of every kept page, and drop those that are damaged.
+
+    The exit code is 1 if there were any: they will be fetched anew.
+    """
+    kept = given.open_cache()
+    found = kept.verify()
+    kept.close()
+    if is_json:
+        screen.write_json(found)
+    else:
+        screen.say(f"{screen.counted(found.good, 'page')} good, {found.damaged} damaged and dropped.")
+    return Exit.ERROR if found.damaged else Exit.FINE
+
+
+@cache.command("gc", cls=Command, examples=(("curtsy cache gc --max-size 100M", "Leave 100 MB."),))
+@click.option("--max-size", type=Size(), metavar="SIZE", help="How much may stay; by default what the settings say.")
+@click.option("--json", "is_json", is_flag=True, help="The bytes given back, as JSON.")
+@click.pass_obj
+def gc(given: Given, max_size: int | None, is_json: bool) -> Exit:
+    """Drop the pages that were not used for longest, until the rest fits."""
+    kept = given.open_cache()
+    freed = kept.gc(max_size)
+    left = kept.size
+    kept.close()
+    if is_json:
+        screen.write_json({"freed": freed, "size": left})
+    else:
+        screen.say(f"{screen.size(freed)} given back, {screen.size(left)} kept.")
+    return Exit.FINE
+
+
+@cache.command(
+    "clear",
+    cls=Command,
+    examples=(
+        ("curtsy cache clear example.org", "Forget the pages of a host and the hosts under it."),
+        ("curtsy cache clear --all", "Forget every page."),
+    ),
+)
+@click.argument("domain", type=Domain(), required=False)
+@click.option("--all", "is_all", is_flag=True, help="All pages of all hosts.")
+@click.option("--json", "is_json", is_flag=True, help="The pages dropped, as JSON.")
+@click.pass_obj
+def clear(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit:
+    """Forget kept pages."""
+    if (domain is None) is not is_all:
+        raise click.UsageError("name a domain, or say --all.")
+    kept = given.open_cache()
+    before = [each for each in kept.entries() if _is_of(each, domain)]
+    if is_all:
+        kept.gc(0)
+    else:
+        for each in before:
+            kept.drop(each.url)
+    after = [each for each in kept.entries() if _is_of(each, domain)]
+    kept.close()
+    if is_json:
+        screen.write_json({"dropped": len(before) - len(after), "left": len(after)})
+    else:
+        screen.say(f"{screen.counted(len(before) - len(after), 'page')} dropped.")
+    if after:
+        # On the disk a secret in a URL is masked, so that its page can only be found by who knows the URL.
+        screen.say(f"{len(after)} with masked secrets in their URLs are still there; --all drops these too.")
+        return Exit.ERROR
+    return Exit.FINE

@@ -1,0 +1,249 @@
+"""`curtsy doctor`: is everything in place?"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given, cache_path
+from curtsy.cli.screen import State
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from curtsy.core.host import Host
+    from curtsy.core.message import Now
+    from curtsy.settings import Settings
+
+LITTLE_ROOM = 100 * 1024**2
+"""Bytes: a disk with less than this is told about."""
+
+LIBRARIES = ("aiohttp", "msgspec", "pydantic", "rich", "click")
+EXTRAS = {"redis": "a shared store", "uvloop": "speed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    """`yes`: fine; `wait`: works, but should be looked at; `no`: does not work; `off`: not there, not needed."""
+
+    says: str
+    advice: str = ""
+    """What to do; empty if nothing."""
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy doctor", "Look at everything; nothing leaves this machine but for a shared store."),
+        ("curtsy doctor --store redis://10.0.0.5:6379", "Is that server reachable, writable, and its clock right?"),
+    ),
+)
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.pass_obj
+def doctor(given: Given, is_json: bool) -> Exit:
+    """Check that everything is in place.
+
+    Python and the libraries, the settings, the store (reachable and writable), the clock, the user agent (does it name
+    a contact?), the cache. The exit code is 1 if something does not work, 78 if the settings are wrong.
+    """
+    findings, code = _examine(given)
+    if is_json:
+        fine = code is Exit.FINE
+        screen.write_json(
+            {"ok": fine, "findings": [{name: getattr(each, name) for name in each.__slots__} for each in findings]}
+        )
+    else:
+        _show(findings)
+    return code
+
+
+def _examine(given: Given) -> tuple[list[Finding], Exit]:
+    from curtsy.core.errors import PolicyError
+
+    found = [*_python()]
+    try:
+        settings = given.settings()
+    except PolicyError as error:
+        found.append(Finding("settings", "no", str(error), "Correct it; curtsy config check says when it is well."))
+        return found, Exit.CONFIGURATION
+    found += _settings(settings)
+    found += _user_agent(settings)
+    found += _store(given)
+    found += _clock(settings)
+    found += _cache(settings)
+    found += _surroundings()
+    return found, Exit.ERROR if any(each.state == "no" for each in found) else Exit.FINE
+
+
+def _python() -> Iterator[Finding]:
+    from curtsy import __version__
+
+    yield Finding("curtsy", "yes", f"{__version__}, Python {platform.python_version()} on {platform.system()}")
+    missing = [name for name in LIBRARIES if _version(name) is None]
+    versions = ", ".join(f"{name} {_version(name)}" for name in LIBRARIES if name not in missing)
+    if missing:
+        yield Finding("libraries", "no", f"{', '.join(missing)} missing", "Install curtsy again: pip install curtsy")
+    else:
+        yield Finding("libraries", "yes", versions)
+    for name, purpose in EXTRAS.items():
+        version = _version(name)
+        if version is None:
+            extra = "fast" if name == "uvloop" else name
+            yield Finding(
+                name, "off", f"not installed; for {purpose}", f'If you want it: pip install "curtsy[{extra}]"'
+            )
+        else:
+            yield Finding(name, "yes", f"{version}, for {purpose}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _settings(settings: Settings) -> Iterator[Finding]:
+    files = ", ".join(str(each) for each in settings.files) or "no file: what is built in"
+    yield Finding("settings", "yes", f"{files}, preset {settings.preset}")
+    for warning in settings.warnings:
+        yield Finding("settings", "wait", warning)
+
+
+def _user_agent(settings: Settings) -> Iterator[Finding]:
+    from curtsy.settings import names_contact
+    from curtsy.settings.keys import USER_AGENT
+
+    agent = settings.user_agent
+    if not names_contact(agent):
+        advice = 'Add a page or a mail address: user_agent: "MyBot/1.0 (+https://example.org/bot)"'
+        yield Finding("user agent", "wait", f"{agent} names no contact", advice)
+    elif agent == USER_AGENT:
+        advice = "Set your own, so that a site's owner can reach you: curtsy config init"
+        yield Finding("user agent", "wait", f"{agent}, which is everybody's", advice)
+    else:
+        yield Finding("user agent", "yes", agent)
+
+
+def _store(given: Given) -> Iterator[Finding]:
+    """Write a record, read it, remove it."""
+    from curtsy.core.errors import CurtsyError, PolicyError
+
+    key = f"doctor:{os.getpid()}"
+    try:
+        store = given.open_store()
+        try:
+            began = time.monotonic()
+            store.update(key, _written)
+            is_there = store.read(key) is not None
+            store.forget(key)
+            took = time.monotonic() - began
+            hosts, skew = len(store.keys("host:")), store.now().epoch / 1e6 - time.time()
+        finally:
+            store.close()
+    except PolicyError as error:
+        yield Finding("store", "no", str(error), "Correct the setting store.")
+        return
+    except CurtsyError as error:
+        yield Finding("store", "no", str(error), "Until it works, limits hold for each process by itself.")
+        return
+    words = f"{store.identity}, written and read in {took * 1000:.0f} ms, {screen.counted(hosts, 'host')} known"
+    yield Finding("store", "yes" if is_there else "no", words)
+    if abs(skew) > 2:
+        words = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
+        advice = "Pace is not touched by that, but the days of budgets are the store's."
+        yield Finding("store's clock", "wait", words, advice)
+
+
+def _written(host: Host | None, now: Now) -> tuple[Host, None]:
+    from curtsy.core.host import fresh
+
+    return fresh(now), None
+
+
+def _clock(settings: Settings) -> Iterator[Finding]:
+    from curtsy.settings.complaints import shown
+
+    zone = settings.policies.default.zone
+    day = f"{time.strftime('%Z')} (local)" if zone is None else shown(zone, bare=True)
+    words = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}; days change at midnight {day}"
+    if time.gmtime().tm_year < 2025:
+        yield Finding("clock", "no", words, "Set the clock: days and the age of pages depend on it.")
+    else:
+        yield Finding("clock", "yes", words)
+
+
+def _cache(settings: Settings) -> Iterator[Finding]:
+    if settings.cache_mode == "off":
+        yield Finding("cache", "off", "pages are not kept")
+        return
+    path: Path = cache_path(settings)
+    folder = path.parent if path.suffix == ".sqlite" else path
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        advice = "Pages are fetched without being kept. Give the cache another place: cache_dir"
+        yield Finding("cache", "no", f"{path} cannot be written: {error.strerror}", advice)
+        return
+    words = f"{path}, {screen.size(free)} free"
+    if free < LITTLE_ROOM:
+        yield Finding("cache", "wait", words, "Make room, or curtsy cache gc --max-size 10M")
+    else:
+        yield Finding("cache", "yes", words)
+
+
+def _surroundings() -> Iterator[Finding]:
+    from curtsy.core.secrets import mask_url
+
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    for name in names:
+        if proxy := os.environ.get(name):
+            yield Finding("proxy", "yes", f"{name} is {mask_url(proxy)}: requests go through it")
+    if not sys.stdout.isatty():
+        return
+    yield Finding("terminal", "yes", f"{shutil.get_terminal_size().columns} columns, {sys.stdout.encoding}")
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.text import Text
+
+    table = screen.table("", "", "")
+    table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
+    for each in findings:
+        words = Text(screen.plain(each.says), style="dim" if each.state == "off" else "")
+        if each.advice:
+            words = Text.assemble(words, "\n", (screen.plain(each.advice), "italic" if each.state != "off" else "dim"))
+        table.add_row(_mark(each.state), Text(each.name, style="bold"), words)
+    screen.show(screen.out(), table)
+    bad = sum(each.state == "no" for each in findings)
+    odd = sum(each.state == "wait" for each in findings)
+    screen.say(
+        "all is well." if not bad + odd else f"{bad} not in order, {odd} to look at."
+    )  # fmt: skip
+
+
+def _mark(state: State) -> Text:
+    from rich.text import Text
+
+    return Text("!", style="yellow") if state == "wait" else screen.mark(state)

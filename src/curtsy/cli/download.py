@@ -1,0 +1,74 @@
+"""`curtsy download`: save a large file, in its turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit, exit_for
+from curtsy.cli.given import Given
+from curtsy.cli.running import run
+from curtsy.cli.values import Duration, Size
+
+if TYPE_CHECKING:
+    from curtsy.download import DownloadResult
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        (
+            "curtsy download https://example.org/data.zip -o data.zip",
+            "Save a file; run again, it goes on where it ended.",
+        ),
+        ("curtsy download --json https://example.org/data.zip -o data.zip | jq -r .sha256", "Its checksum."),
+    ),
+)
+@click.argument("url", metavar="URL")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Save it as this.")
+@click.option("--max-size", type=Size(), metavar="SIZE", default="1G", help="Give up beyond this; 1G by default.")
+@click.option("--deadline", type=Duration(), metavar="TIME", help="Until its turn comes and it is there: 20s, 5m.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
+@click.option("--json", "is_json", is_flag=True, help="What came of it, as JSON.")
+@click.pass_obj
+def download(
+    given: Given, url: str, output: Path, max_size: int, deadline: float | None, is_verbose: bool, is_json: bool
+) -> Exit:
+    """Save a large file, resumed where an earlier try ended.
+
+    It goes through the same gate as any page, may take as long as it likes while it comes at all, and is there only
+    when whole: until then it is FILE.part.
+    """
+    if output.is_dir():
+        raise click.UsageError(f"{output} is a directory. Give -o a file.")
+    result = run(lambda: _download(given, url, output, max_size, deadline, is_verbose))
+    if is_json:
+        screen.write_json(
+            {
+                "ok": result.ok, "url": result.url, "path": str(result.path), "size": result.size,
+                "sha256": result.sha256, "resumed_at": result.resumed_at, "status": result.status,
+                "reason": result.reason, "message": result.message, "retry_after": result.retry_after,
+            }
+        )  # fmt: skip
+    if not result.ok:
+        screen.say(result.message)
+    elif not is_json:
+        resumed = f", {screen.size(result.resumed_at)} of it from before" if result.resumed_at else ""
+        screen.say(f"{output}: {screen.size(result.size)}{resumed}, SHA-256 {result.sha256}.")
+    return exit_for(result.reason, result.retry_after)
+
+
+async def _download(
+    given: Given, url: str, output: Path, max_size: int, deadline: float | None, is_verbose: bool
+) -> DownloadResult:
+    from curtsy.cli.bar import Bar
+    from curtsy.cli.telling import Steps
+
+    policies = given.settings().policies
+    with Steps(policies) if is_verbose else Bar(policies) as teller:
+        async with given.open_client(teller, cache=False) as client:
+            return await client.download(url, output, max_size=max_size, deadline=deadline)

@@ -1,0 +1,159 @@
+"""What each command writes with `--json`: the fields and their meaning, for the reference page and the tests.
+
+They are part of the public interface: a field may be added, none is renamed or taken away. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Shape(NamedTuple):
+    """What a command writes."""
+
+    form: str
+    """How many objects, and how."""
+
+    fields: dict[str, str]
+
+
+ONE, LIST, LINES = "one object", "a list of objects", "one object a line, in the order of the URLs"
+
+_BUDGET = {
+    "requests_today": "requests that were sent today",
+    "max_requests_per_day": "0 for unlimited",
+    "pages_today": "pages that were received today",
+    "max_pages_per_day": "0 for unlimited",
+    "budget_resets_in": "time until the day changes",
+}
+
+_HOST = {
+    "domain": "the host, with its port if that is not the usual one",
+    "next_in": "time until the next page can be asked for; null if nobody knows",
+    "waiting_for": "what that wait is for (`pause`, `rate`, `circuit_open` …); null for nothing",
+    **_BUDGET,
+    "breaker": "`closed`, `open` or `half_open`",
+    "breaker_left": "how long it stays open; null if it is not",
+    "failures": "failures in a row",
+    "trips": "how often the breaker has opened",
+    "paused": "whether it is paused by hand",
+    "paused_left": "for how long; null until it is resumed, or if it is not paused",
+    "in_flight": "requests under way",
+    "last_asked_ago": "time since the last request; null before the first",
+    "last_status": "the last status seen; null for none",
+    "requests": "requests that were ever sent",
+    "pages": "pages that were ever received",
+    "crawl_delay": "what its robots.txt asks for; null for nothing",
+    "adapted_delay": "what its pace was slowed to; null if it was not",
+    "latency": "its response time, smoothed; null before the first",
+    "changed_limits": "limits that were changed by hand, by name",
+}
+
+_PAGE = {
+    "url": "the URL, values that look secret masked",
+    "status": "the status that it came with",
+    "body_size": "bytes of its body",
+    "fetched_at": "when it came, or was last confirmed (epoch seconds)",
+    "lifetime": "the age up to which it is used without asking",
+    "etag": "its validator, or null",
+    "last_modified": "its other validator, or null",
+    "body_sha256": "of its body",
+}
+
+SHAPES: dict[str, Shape] = {
+    "get": Shape(
+        LINES,
+        {
+            "ok": "whether the page came",
+            "message": "what was not done, why, and what to do; empty if all is well",
+            "url": "as it was asked for, canonical",
+            "final_url": "after redirects",
+            "domain": "of the final URL",
+            "method": "`GET` or `HEAD`",
+            "status": "the last status; null if no answer came",
+            "reason": "why not, as one word (`robots_disallowed` …); null if ok",
+            "attempts": "requests that were sent for it, redirects and retries included, robots.txt not",
+            "retries": "retries among them",
+            "waited": "time in line",
+            "took": "time altogether",
+            "bytes": "bytes of bodies that came over the network",
+            "cache": "`hit`, `revalidated` or `stale`; null if the answer is the site's own",
+            "robots_line": "the line of robots.txt that decided; null if none did",
+            "requests_left": "of the host's day; null for unlimited, or if nothing was sent",
+            "pages_left": "of the host's day; null for unlimited, or if nothing was sent",
+            "retry_after": "time until asking again makes sense; null if it never does, or nobody knows",
+            "at": "when it ended (epoch seconds)",
+        },
+    ),
+    "download": Shape(
+        ONE,
+        {
+            "ok": "whether the file is there, whole",
+            "url": "after redirects",
+            "path": "the file",
+            "size": "its bytes",
+            "sha256": "of the whole file; null if it is not there",
+            "resumed_at": "bytes that an earlier try had left",
+            "status": "the last status; null if no answer came",
+            "reason": "why not, as one word; null if ok",
+            "message": "what was not done, why, and what to do; empty if all is well",
+            "retry_after": "time until asking again makes sense; null if it never does, or nobody knows",
+        },
+    ),
+    "why": Shape(
+        ONE,
+        {
+            "url": "the URL, canonical",
+            "domain": "its host, with its port if that is not the usual one",
+            "user_agent": "who asks",
+            "verdict": "`allowed`, `cached`, `refused` or `unknown` (robots.txt is not known yet)",
+            "reason": "why not, as one word (`robots_disallowed`, `circuit_open` …); null if nothing stands in the way",
+            "message": "the verdict in a sentence",
+            "allowed_in": "time until it would be fetched at the earliest; null if never, or not known",
+            "checks": "what decides, in the order of a fetch: `name`, `state` (`yes`, `no`, `wait`, `unknown`, `off`), "
+            "`says`, `origin` (file and line), `after` (how long it stands in the way), and figures of its own",
+        },
+    ),
+    "robots": Shape(
+        ONE,
+        {
+            "source": "the URL or file",
+            "note": "since when it is known, or why not",
+            "found": "whether there is a file that says anything",
+            "agent": "the product token that it was read for",
+            "crawl_delay": "for that agent; null for nothing",
+            "groups": "`line`, `agents`, `applies` (whether it is for that agent), `rules` (`line` and `text`)",
+            "sitemaps": "their URLs",
+            "signals": "Content-Signal and Content-Usage: `line`, `field`, `value`",
+            "oddities": "`line` and `message`",
+            "tests": "for each `--test`: `path`, `allowed`, `line`, `rule`, `reason`",
+        },
+    ),
+    "status": Shape(LIST, _HOST),
+    "budget": Shape(
+        LIST, {"domain": _HOST["domain"], **_BUDGET, "origin": "where max_requests_per_day comes from: file and line"}
+    ),
+    "breaker ls": Shape(
+        LIST, {name: _HOST[name] for name in ("domain", "breaker", "breaker_left", "failures", "trips", "last_status")}
+    ),
+    "breaker reset": Shape(LIST, _HOST),
+    "breaker trip": Shape(LIST, _HOST),
+    "pause": Shape(LIST, _HOST),
+    "resume": Shape(LIST, _HOST),
+    "cache ls": Shape(LIST, _PAGE),
+    "cache show": Shape(ONE, {**_PAGE, "headers": "pairs of name and value"}),
+    "cache verify": Shape(ONE, {"good": "pages that are in order", "damaged": "pages that were not, and were dropped"}),
+    "cache gc": Shape(ONE, {"freed": "bytes given back", "size": "bytes kept"}),
+    "cache clear": Shape(ONE, {"dropped": "pages that are gone", "left": "pages that could not be found by their URL"}),
+    "config show": Shape(ONE, {"(each setting)": "`value`, and `origin`: a file and its line, a variable, a preset …"}),
+    "config check": Shape(ONE, {"ok": "true", "files": "those that were read", "warnings": "what is allowed, but odd"}),
+    "doctor": Shape(
+        ONE,
+        {
+            "ok": "whether nothing is amiss",
+            "findings": "`name`, `state` (`yes`, `wait`: look at it, `no`: does not work, `off`: not needed), `says`, "
+            "`advice`",
+        },
+    ),
+}
+"""By command."""

@@ -1,0 +1,271 @@
+"""`curtsy get`: fetch pages politely, as one would with curl."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit, exit_for, worst
+from curtsy.cli.given import Given
+from curtsy.cli.running import run
+from curtsy.cli.values import Duration, Header
+
+if TYPE_CHECKING:
+    from curtsy.client import AsyncClient
+    from curtsy.core.result import FetchResult
+
+AT_ONCE = 32
+"""URLs under way at once. Hosts do not wait for each other; what comes early waits for its place in the output."""
+
+
+@dataclass(frozen=True)
+class _Options:
+    output: Path | None
+    is_head: bool
+    is_json: bool
+    is_verbose: bool
+    headers: dict[str, str]
+    deadline: float | None
+    cache: dict[str, Any]
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy get https://example.org/", "The page, on standard output."),
+        (
+            "curtsy get -v https://example.org/",
+            "Every step besides: robots.txt, the pause after it (1.5 to 5.5 s, which is why a first page takes a few "
+            "seconds), each attempt, redirects, the cache.",
+        ),
+        ("curtsy get -o page.html https://example.org/", "The page, in a file, which is there only when whole."),
+        ("curtsy get --json -i urls.txt > fetched.jsonl", "What came of each URL of a list, one JSON record a line."),
+        (
+            "curtsy get --deadline 20s https://example.org/",
+            "In 20 s or not at all: it is told at once if it cannot be.",
+        ),
+    ),
+)
+@click.argument("urls", metavar="URL...", nargs=-1)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there instead.")
+@click.option("-I", "--head", "is_head", is_flag=True, help="Ask for the head only (HEAD), and show it.")
+@click.option("--json", "is_json", is_flag=True, help="Show the record of each fetch, a line each, not its body.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
+@click.option("-H", "--header", "headers", type=Header(), multiple=True, metavar='"NAME: VALUE"', help="Send this too.")
+@click.option("--deadline", type=Duration(), metavar="TIME", help="For each URL, waits and retries included: 20s, 5m.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor keep copies.")
+@click.option("--refresh", is_flag=True, help="Fetch anew, though there may be a fresh copy.")
+@click.option("--offline", is_flag=True, help="Answer from the cache only; nothing is sent.")
+@click.option(
+    "-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one a line; - for standard input."
+)
+@click.pass_obj
+def get(
+    given: Given,
+    urls: tuple[str, ...],
+    output: Path | None,
+    is_head: bool,
+    is_json: bool,
+    is_verbose: bool,
+    headers: tuple[tuple[str, str], ...],
+    deadline: float | None,
+    no_cache: bool,
+    refresh: bool,
+    offline: bool,
+    source: str | None,
+) -> Exit:
+    """Fetch pages politely: like curl, with manners.
+
+    robots.txt is obeyed, the host's pace and daily budget are kept, failures are retried when that makes sense, and
+    what has not changed is not downloaded again. The body goes to standard output, everything else to standard error.
+    Of several URLs, the worst result is the exit code.
+    """
+    if no_cache + refresh + offline > 1:
+        raise click.UsageError("--no-cache, --refresh and --offline exclude each other. Give one of them.")
+    wanted = [*_expanded(urls), *(_lines_of(source) if source is not None else [])]
+    if not wanted:
+        raise click.UsageError("no URL was given. Name one, or a file of them with -i.")
+    joined: dict[str, str] = {}
+    for name, value in headers:
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    cache = {"cache": False} if no_cache else {"cache_mode": "refresh" if refresh else "offline"}
+    options = _Options(
+        output, is_head, is_json, is_verbose, joined, deadline, cache if no_cache or refresh or offline else {}
+    )
+    with _Target(output) as target:
+        return run(lambda: _get(given, wanted, options, target))
+
+
+def _expanded(urls: Iterable[str]) -> list[str]:
+    return [each for url in urls for each in (_lines_of("-") if url == "-" else [url])]
+
+
+def _lines_of(source: str) -> list[str]:
+    """The URLs in a file: one a line, empty lines and those that begin with # left out."""
+    try:
+        with click.open_file(source, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file]
+    except OSError as error:
+        raise click.UsageError(
+            f"{source} cannot be read: {error.strerror}. Name a file with a URL on each line."
+        ) from None
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+async def _get(given: Given, urls: list[str], options: _Options, target: _Target) -> Exit:
+    from curtsy.cli.telling import Progress, Steps
+
+    policies = given.settings().policies
+    codes: list[Exit] = []
+    counts: Counter[str] = Counter()
+    teller = Steps(policies) if options.is_verbose else Progress(policies)
+    with teller:
+        async with (
+            given.open_client(teller, **options.cache) as client,
+            aclosing(_in_order(client, urls, options)) as results,
+        ):
+            async for result in results:
+                if isinstance(teller, Steps):
+                    teller.line(_summary(result))
+                teller.pause()
+                codes.append(_show(result, options, target))
+                counts[_kind(result)] += 1
+    if len(urls) > 1:
+        screen.say(", ".join([screen.counted(len(urls), "URL"), *(f"{counts[kind]} {kind}" for kind in KINDS)]))
+    if any(code is Exit.FINE for code in codes):
+        target.keep()
+    return worst(codes)
+
+
+async def _in_order(client: AsyncClient, urls: list[str], options: _Options) -> AsyncGenerator[FetchResult, None]:
+    """The results in the order of the URLs, though they are fetched side by side."""
+    under_way: deque[asyncio.Task[FetchResult]] = deque()
+    method = "HEAD" if options.is_head else "GET"
+    try:
+        for url in urls:
+            fetch = client.fetch(url, method=method, headers=options.headers, deadline=options.deadline)
+            under_way.append(asyncio.ensure_future(fetch))
+            if len(under_way) >= AT_ONCE:
+                yield await under_way[0]
+                under_way.popleft()
+        while under_way:
+            yield await under_way[0]
+            under_way.popleft()
+    finally:
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way)
+
+
+KINDS = ("fetched", "cached", "skipped", "failed")
+"""How a batch is summed up (U14)."""
+
+
+def _kind(result: FetchResult) -> str:
+    from curtsy.core.errors import REFUSALS
+
+    if result.ok:
+        return "cached" if result.from_cache else "fetched"
+    return "skipped" if result.reason in REFUSALS else "failed"
+
+
+def _summary(result: FetchResult) -> str:
+    """The last line of `-v` for one URL."""
+    record = result.record
+    words = [f"{record.final_url}: " + ("fetched" if result.ok else f"{result.reason}")]
+    if record.cache is not None:
+        words.append({"hit": "from the cache, nothing was asked"}.get(record.cache, f"from the cache, {record.cache}"))
+    if record.robots_line is not None:
+        words.append(f"robots.txt line {record.robots_line} decided")
+    left = [f"{count} {noun}" for count, noun in
+            ((record.requests_left, "requests"), (record.pages_left, "pages")) if count is not None]  # fmt: skip
+    if left:
+        words.append(f"{' and '.join(left)} left today")
+    return "; ".join(words)
+
+
+def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
+    """Write what came of one URL, and say what did not come."""
+    if options.is_json:
+        screen.write_json({"ok": result.ok, "message": result.message, **result.record.as_dict()}, line=True)
+    elif options.is_head and result.status is not None and result.headers.fields:
+        target.write(_head(result))
+    if result.ok and not options.is_head and (options.output is not None or not options.is_json):
+        target.write(result.body)
+    code = exit_for(result.reason, result.retry_after)
+    if code is not Exit.FINE:
+        screen.say(result.message + _when(result))
+    return code
+
+
+def _when(result: FetchResult) -> str:
+    """When to come back, if that is known and the message does not say so."""
+    from curtsy.core.explain import span
+
+    if result.retry_after is None or span(result.retry_after) in result.message:
+        return ""
+    return f" It can be asked again in {span(result.retry_after)}."
+
+
+def _head(result: FetchResult) -> bytes:
+    status = result.status or 0
+    phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
+    lines = [f"HTTP/1.1 {status} {phrase}".rstrip(), *(f"{name}: {value}" for name, value in result.headers.fields)]
+    if sys.stdout.isatty():
+        lines = [screen.plain(line) for line in lines]
+    return ("\n".join(lines) + "\n\n").encode("utf-8", "surrogateescape")
+
+
+class _Target:
+    """Where bodies go: standard output, or a file that is put in its place when all of it is there."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._aside: Path | None = None
+        self._file: IO[bytes] = sys.stdout.buffer
+        self._is_kept = False
+        if path is None:
+            return
+        if path.is_dir():
+            raise click.UsageError(f"{path} is a directory. Give -o a file.")
+        if path.exists() and not path.is_file():
+            self._file = path.open("wb")  # a pipe or a device cannot be replaced by a file
+        else:
+            self._aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+            self._file = self._aside.open("wb")
+
+    def write(self, data: bytes) -> None:
+        """Write a body."""
+        if self._path is None and sys.stdout.isatty() and b"\0" in data:
+            raise click.ClickException("the body is binary, which may upset the terminal. Save it with -o FILE.")
+        self._file.write(data)
+        self._file.flush()
+
+    def keep(self) -> None:
+        """Let the file be put in its place at the end."""
+        self._is_kept = True
+
+    def __enter__(self) -> _Target:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._path is not None:
+            self._file.close()
+        if self._aside is not None and self._path is not None:
+            if self._is_kept and kind is None:
+                self._aside.replace(self._path)
+            else:
+                self._aside.unlink(missing_ok=True)

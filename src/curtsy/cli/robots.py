@@ -1,0 +1,308 @@
+"""`curtsy robots`: a robots.txt as curtsy reads it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit, exit_for
+from curtsy.cli.given import Given
+from curtsy.cli.running import run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from curtsy.core.message import Url
+    from curtsy.core.robots import Robots, Verdict
+    from curtsy.core.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rules that stand together, and whom they are for."""
+
+    line: int
+    agents: tuple[str, ...]
+    rules: tuple[tuple[int, str], ...]
+    """Line and text of each."""
+
+    applies: bool
+    """Whether they are for us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a file came from, and what it says."""
+
+    name: str
+    body: bytes | None
+    """None if it could not be had."""
+
+    note: str
+    """Since when it is known, or why it is not."""
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        (
+            "curtsy robots https://example.org/",
+            "What a site tells us; asked for in its turn, and remembered for an hour.",
+        ),
+        ("curtsy robots https://example.org/ --test /private/ --test /blog", "Which paths are allowed, by which line."),
+        ("curtsy robots robots.txt --agent Googlebot --all", "A file of your own, as another agent sees it, in full."),
+        ("curtsy robots - --test / < robots.txt", "From standard input."),
+    ),
+)
+@click.argument("source", metavar="URL|FILE")
+@click.option("--agent", metavar="NAME", help="For this agent, a product token or a whole User-Agent, instead of us.")
+@click.option(
+    "--test", "tests", metavar="PATH", multiple=True, help="Say whether this path is allowed; may be repeated."
+)
+@click.option("--all", "is_all", is_flag=True, help="Show the rules of every group, not only of those for us.")
+@click.option("--refresh", is_flag=True, help="Ask the site anew, though the file is remembered.")
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON, all groups included.")
+@click.pass_obj
+def robots(
+    given: Given, source: str, agent: str | None, tests: tuple[str, ...], is_all: bool, refresh: bool, is_json: bool
+) -> Exit:
+    """Show a robots.txt as curtsy reads it.
+
+    Its groups and which of them are for us, delays, sitemaps, signals, and whatever is odd about it: misspelt fields,
+    rules that match nothing. The file is read by RFC 9309. A URL means the file of its site.
+
+    The exit code is 3 if a path that is tested is not allowed.
+    """
+    from curtsy.core.robots import parse
+
+    found = _file(source) if _is_file(source) else _fetched(given, source, refresh)
+    if isinstance(found, Exit):
+        return found
+    user_agent = agent or given.settings().user_agent
+    parsed = parse(found.body or b"")
+    verdicts = {path: parsed.verdict(user_agent, path) for path in tests}
+    groups = _groups(parsed, user_agent)
+    if is_json:
+        screen.write_json(_fields(found, parsed, user_agent, groups, verdicts))
+    else:
+        _show(found, parsed, user_agent, groups, verdicts, is_all)
+    return Exit.FINE if all(verdict.allowed for verdict in verdicts.values()) else Exit.REFUSED
+
+
+def _is_file(source: str) -> bool:
+    return source == "-" or "://" not in source
+
+
+def _file(source: str) -> Source:
+    if source == "-":
+        with click.open_file("-", "rb") as file:
+            return Source("standard input", file.read(), "")
+    try:
+        return Source(source, Path(source).read_bytes(), "")
+    except OSError as error:
+        hint = " For a site, write https:// before it." if not source.startswith((".", "/")) else ""
+        raise click.UsageError(f"{source} cannot be read: {error.strerror}.{hint}") from None
+
+
+def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
+    """The file of a site: remembered, or asked for in its turn."""
+    from curtsy.core.explain import span
+    from curtsy.core.message import InvalidUrl, parse_url
+
+    url = parse_url(text)
+    if isinstance(url, InvalidUrl):
+        raise click.UsageError(f"{text!r} cannot be asked for: {url.why}.")
+    rules = run(lambda: _ask(given, url, refresh))
+    if rules is None:
+        return _refused(given, url)
+    name = f"{url.origin}/robots.txt"
+    if rules.body is None:
+        return Source(name, None, rules.why)
+    ago, left = time.time() - rules.body_at, rules.valid_until - time.time()
+    note = f"asked for {span(max(0.0, ago))} ago, good for {span(max(0.0, left))}"
+    if rules.why:
+        note = f"a copy from {span(max(0.0, ago))} ago, for now it cannot be had: {rules.why}"
+    return Source(name, rules.body, note)
+
+
+async def _ask(given: Given, url: Url, refresh: bool) -> Rules | None:
+    from curtsy.cli.telling import Progress
+
+    settings = given.settings()
+    with Progress(settings.policies) as teller:
+        async with given.open_client(teller, cache=False) as client:
+            if refresh:
+                client.forget_rules()
+            return await client.rules_of(url, settings.user_agent)
+
+
+def _refused(given: Given, url: Url) -> Exit:
+    """Say why not even robots.txt may be asked for."""
+    from curtsy.cli.assessment import assess
+    from curtsy.cli.why import recall
+
+    found = assess(url, given.settings(), recall(given, url))
+    if found.verdict == "refused":
+        screen.say(found.message)
+        return exit_for(found.reason, found.allowed_in)
+    screen.say(f"{url.origin}/robots.txt may not be asked for. curtsy get -v {url.origin}/ shows what is in the way.")
+    return Exit.REFUSED
+
+
+def _groups(parsed: Robots, user_agent: str) -> list[Group]:
+    """The groups of a file, in its order. (`Robots` has no name for them; what it has is by agent.)"""
+    ours = parsed._key(user_agent)
+    texts = [line.strip(" \t").encode("latin-1").decode("utf-8", "replace") for line in parsed._lines]
+    found: dict[int, Group] = {}
+    for agent, groups in parsed._groups.items():
+        for line, rules in groups:
+            before = found.get(id(rules))
+            agents = (agent,) if before is None else (*before.agents, agent)
+            found[id(rules)] = Group(
+                line if before is None else min(line, before.line),
+                agents,
+                tuple((number, texts[number - 1]) for number, _, _ in rules),
+                ours in agents,
+            )
+    return sorted(found.values(), key=lambda group: group.line)
+
+
+def _fields(
+    source: Source, parsed: Robots, user_agent: str, groups: list[Group], verdicts: dict[str, Verdict]
+) -> dict[str, Any]:
+    from curtsy.core.robots import product_token
+
+    return {
+        "source": source.name,
+        "note": source.note,
+        "found": bool(source.body),
+        "agent": product_token(user_agent),
+        "crawl_delay": parsed.crawl_delay(user_agent),
+        "groups": [
+            {
+                "line": group.line,
+                "agents": list(group.agents),
+                "applies": group.applies,
+                "rules": [{"line": line, "text": text} for line, text in group.rules],
+            }
+            for group in groups
+        ],
+        "sitemaps": list(parsed.sitemaps),
+        "signals": [
+            {"line": each.line, "field": each.field, "value": each.value} for each in parsed.content_signals(user_agent)
+        ],
+        "oddities": [{"line": each.line, "message": each.message} for each in parsed.warnings],
+        "tests": [
+            {"path": path, "allowed": each.allowed, "line": each.line, "rule": each.rule, "reason": each.reason}
+            for path, each in verdicts.items()
+        ],
+    }
+
+
+def _show(
+    source: Source,
+    parsed: Robots,
+    user_agent: str,
+    groups: list[Group],
+    verdicts: dict[str, Verdict],
+    is_all: bool,
+) -> None:
+    from rich.text import Text
+
+    from curtsy.core.robots import product_token
+
+    console = screen.out()
+    console.print(Text(screen.plain(source.name), style="bold"), soft_wrap=True)
+    if source.note:
+        console.print(Text(screen.plain(source.note), style="dim"))
+    agent = product_token(user_agent) or user_agent
+    if not groups:
+        console.print(Text(f"\n{_nothing(source)}"))
+    for group in groups:
+        _show_group(console, group, agent, is_all)
+    _show_delays(console, parsed, user_agent, agent)
+    _section(console, "Sitemaps", [(None, each) for each in parsed.sitemaps])
+    signals = parsed.content_signals(user_agent)
+    _section(console, "Signals", [(each.line, f"{each.field}: {each.value}") for each in signals])
+    _section(console, "Oddities", [(each.line, each.message) for each in parsed.warnings], "yellow")
+    if verdicts:
+        console.print(Text(f"\nTested for {screen.plain(agent)}", style="bold"))
+        table = screen.table("", "", "")
+        for column in table.columns[1:]:
+            column.no_wrap, column.overflow = False, "fold"
+        for path, verdict in verdicts.items():
+            mark = screen.mark("yes" if verdict.allowed else "no")
+            words = verdict.reason if verdict.line is None else f'line {verdict.line}, "{verdict.rule}"'
+            table.add_row(mark, screen.plain(path), Text(screen.plain(words), style="dim"))
+        screen.show(console, table)
+
+
+def _nothing(source: Source) -> str:
+    if source.body is None:
+        return "It cannot be had. Until it can, the settings say what holds (robots_unreachable)."
+    return "The site has none, or it says nothing: everything is allowed." if not source.body else "It has no groups."
+
+
+def _show_group(console: Console, group: Group, agent: str, is_all: bool) -> None:
+    from rich.text import Text
+
+    names = ", ".join(group.agents)
+    title = Text.assemble(
+        ("\n▸ " if group.applies else "\n  ", "green"),
+        (f"{'User-agent: ' + screen.plain(names)}", "bold" if group.applies else ""),
+        (f"  line {group.line}, {screen.counted(len(group.rules), 'rule')}", "dim"),
+        (f", for {screen.plain(agent)}" if group.applies else "", "green"),
+    )
+    console.print(title)
+    if group.applies or is_all:
+        table = screen.table("", "", right=("",))
+        table.columns[1].justify, table.columns[1].no_wrap, table.columns[1].overflow = "left", False, "fold"
+        for line, text in group.rules:
+            table.add_row(Text(f"{line:>6}", style="dim"), _rule(text))
+        screen.show(console, table)
+
+
+def _rule(text: str) -> Text:
+    from rich.text import Text
+
+    field, colon, value = screen.plain(text).partition(":")
+    style = "green" if field.strip().lower() == "allow" else "red"
+    return Text.assemble((field + colon, style), value)
+
+
+def _show_delays(console: Console, parsed: Robots, user_agent: str, agent: str) -> None:
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+
+    words = []
+    if (delay := parsed.crawl_delay(user_agent)) is not None:
+        words.append(f"Crawl-delay: {span(delay)} between two requests")
+    if (rate := parsed.request_rate(user_agent)) is not None:
+        words.append(f"Request-rate: {rate.requests} in {span(rate.seconds)}")
+    if (visit := parsed.visit_time(user_agent)) is not None:
+        words.append(f"Visit-time: {visit.start_time:%H:%M} to {visit.end_time:%H:%M} UTC")
+    if words:
+        console.print(Text(f"\nPace for {screen.plain(agent)}", style="bold"))
+        for each in words:
+            console.print(Text(f"  {each}"))
+
+
+def _section(console: Console, title: str, rows: list[tuple[int | None, str]], style: str = "") -> None:
+    from rich.text import Text
+
+    if not rows:
+        return
+    console.print(Text(f"\n{title}", style="bold"))
+    table = screen.table("", "")
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
+    for line, text in rows:
+        table.add_row(Text("" if line is None else f"{line:>6}", style="dim"), Text(screen.plain(text), style=style))
+    screen.show(console, table)

@@ -1,0 +1,219 @@
+"""`curtsy status` and `curtsy budget`: what is known of hosts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given
+from curtsy.cli.values import Domain
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from curtsy.cli.hostview import HostView
+
+MOST = 40
+"""Hosts that a table lists if nobody asks for all of them."""
+
+
+def known(given: Given, domain: str | None) -> list[HostView]:
+    """The hosts that the store knows, the last asked first."""
+    from curtsy.cli.hostview import views
+
+    settings, store = given.settings(), given.open_store()
+    try:
+        found = list(views(store, settings.policies, domain))
+    finally:
+        store.close()
+    return sorted(found, key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
+
+
+def none_known(domain: str | None) -> Exit:
+    """Say that nothing is known: of a host that was named this is an error."""
+    if domain is None:
+        screen.say("no host is known yet: nothing was asked so far, or it was long ago.")
+        return Exit.FINE
+    screen.say(f"nothing is known of {domain}: it was not asked so far. curtsy status lists the hosts that were.")
+    return Exit.ERROR
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy status", "All hosts that are known, the last asked first."),
+        ("curtsy status example.org", "One host, in full."),
+        ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Those that are in trouble."),
+        ("curtsy status --store redis://10.0.0.5", "What a shared store knows."),
+    ),
+)
+@click.argument("domain", type=Domain(), required=False)
+@click.option("--all", "is_all", is_flag=True, help=f"List every host, not only the last {MOST}.")
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON, with all figures.")
+@click.pass_obj
+def status(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit:
+    """Show the hosts that are known: pace, budget, breaker.
+
+    Next is the time until the next page can be asked for, today what was spent of the day's budget, last the last
+    status that came. A domain stands for itself and the hosts under it.
+    """
+    found = known(given, domain)
+    if is_json:
+        screen.write_json(found)
+        return Exit.FINE if found or domain is None else Exit.ERROR
+    if not found:
+        return none_known(domain)
+    if domain is not None and len(found) == 1:
+        _show_one(found[0])
+        return Exit.FINE
+    shown = found if is_all else found[:MOST]
+    table = screen.table(
+        "host", "next", "today", "pages", "breaker", "last", "ever", right=("today", "pages", "last", "ever")
+    )
+    for view in shown:
+        table.add_row(
+            screen.plain(view.domain),
+            next_words(view),
+            spent(view.requests_today, view.max_requests_per_day),
+            spent(view.pages_today, view.max_pages_per_day),
+            breaker_words(view),
+            str(view.last_status or ""),
+            f"{view.requests:,}",
+        )
+    screen.show(screen.out(), table)
+    if len(found) > len(shown):
+        screen.say(f"{len(found) - len(shown):,} more; --all lists them.")
+    return Exit.FINE
+
+
+def next_words(view: HostView) -> Text:
+    """When the host may be asked next."""
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+
+    if view.paused:
+        return Text("paused" if view.paused_left is None else f"paused {span(view.paused_left)}", style="magenta")
+    if view.next_in is None:
+        return Text("never", style="red")
+    return Text(f"in {span(view.next_in)}", style="yellow") if view.next_in >= 0.05 else Text("now", style="green")
+
+
+def spent(count: int, limit: int) -> Text:
+    """What was spent of a limit."""
+    from rich.text import Text
+
+    if not limit:
+        return Text(f"{count:,}")
+    style = "red" if count >= limit else "yellow" if count >= 0.8 * limit else ""
+    return Text(f"{count:,}/{limit:,}", style=style)
+
+
+def breaker_words(view: HostView) -> Text:
+    """How the breaker stands."""
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+
+    if view.breaker_left is not None:
+        return Text(f"open {span(view.breaker_left)}", style="red")
+    return Text("half open", style="yellow") if view.breaker == "half_open" else Text("closed", style="dim")
+
+
+def _show_one(view: HostView) -> None:
+    """One host, a figure a row."""
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+
+    console = screen.out()
+    console.print(Text(screen.plain(view.domain), style="bold"))
+    ago = "never" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
+    status = "" if view.last_status is None else f", and answered {view.last_status}"
+    rows: list[tuple[str, Text | str]] = [
+        ("next page", next_words(view)),
+        ("last asked", ago + status),
+        ("requests today", spent(view.requests_today, view.max_requests_per_day)),
+        ("pages today", spent(view.pages_today, view.max_pages_per_day)),
+        ("new day in", span(view.budget_resets_in)),
+        ("breaker", breaker_words(view)),
+        ("failures", f"{view.failures} in a row; opened {view.trips} times"),
+        ("under way", str(view.in_flight)),
+        ("ever", f"{screen.counted(view.requests, 'request')}, {screen.counted(view.pages, 'page')}"),
+    ]
+    if view.waiting_for is not None:
+        rows.insert(1, ("waiting for", view.waiting_for))
+    more = {"Crawl-delay": view.crawl_delay, "slowed to": view.adapted_delay, "answers in": view.latency}
+    rows += [(name, screen.brief(value)) for name, value in more.items() if value is not None]
+    rows += [("by hand", f"{name} = {value}") for name, value in view.changed_limits.items()]
+    table = screen.table("", "")
+    table.columns[1].no_wrap = False
+    for name, value in rows:
+        table.add_row(Text(name, style="dim"), value)
+    screen.show(console, table)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy budget", "What was spent today, of all hosts that are known."),
+        ("curtsy budget example.org", "Of one, asked today or not, and where its limits come from."),
+    ),
+)
+@click.argument("domain", type=Domain(), required=False)
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.pass_obj
+def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
+    """Show what was spent of each host's day.
+
+    A host gets so many requests and pages a day (200 and 100 unless the settings say otherwise; 0 means unlimited).
+    The day ends at midnight in the policy's time zone.
+    """
+    from rich.text import Text
+
+    from curtsy.cli.words import origin as where
+    from curtsy.core.explain import span
+
+    settings = given.settings()
+    found = known(given, domain)
+    if domain is not None and all(view.domain != domain for view in found):
+        found = [*_not_asked(given, domain), *found]
+    if is_json:
+        screen.write_json(
+            [_budget_fields(view, where(settings, view.domain, "max_requests_per_day")) for view in found]
+        )
+        return Exit.FINE
+    if not found:
+        return none_known(domain)
+    table = screen.table("host", "requests", "pages", "new day in", "limits from", right=("requests", "pages"))
+    for view in found:
+        table.add_row(
+            screen.plain(view.domain),
+            spent(view.requests_today, view.max_requests_per_day),
+            spent(view.pages_today, view.max_pages_per_day),
+            span(view.budget_resets_in),
+            Text(screen.plain(where(settings, view.domain, "max_requests_per_day")), style="dim"),
+        )
+    screen.show(screen.out(), table)
+    return Exit.FINE
+
+
+def _not_asked(given: Given, domain: str) -> list[HostView]:
+    """A host that was not asked so far: its whole budget is there."""
+    from curtsy.cli.hostview import view_of
+
+    policy, store = given.settings().policies.of(domain), given.open_store()
+    try:
+        host = store.read(policy.key_for(domain))  # a shared record has another name
+        return [view_of(domain, host, store.now(), policy)]
+    finally:
+        store.close()
+
+
+def _budget_fields(view: HostView, origin: str) -> dict[str, object]:
+    names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day", "budget_resets_in")
+    return {name: getattr(view, name) for name in names} | {"origin": origin}

@@ -1,0 +1,115 @@
+"""`curtsy config` and `curtsy doctor`: the settings, and whether everything is in place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from curtsy.cli.fields import SHAPES
+from curtsy.cli.template import TEMPLATE
+from curtsy.settings import load
+from curtsy.settings.keys import names
+from tests.cli.shell import Shell
+
+
+def test_what_is_shown_can_be_read_back(shell: Shell) -> None:
+    """U9: `config show` writes what a file would have; `--json` has every setting with its origin"""
+    shell = shell.unhurried()
+    shown, as_json = shell.cold("config", "show"), shell("config", "show", "--json").json
+    shell.settle(shown.out)
+
+    done = shell("config", "check", "--json")
+
+    assert (done.code, done.json["warnings"], set(done.json)) == (0, [], set(SHAPES["config check"].fields))
+    assert set(as_json) == set(names("general", "policy")) - {"pause"}
+    assert all(set(each) == {"value", "origin"} for each in as_json.values())
+    assert (as_json["qps"]["value"], as_json["qps"]["origin"]) == (0.8, "built-in")
+
+
+def test_the_origin_of_each_value_is_shown(shell: Shell) -> None:
+    """U9, C7: file and line, environment, preset, command line; secrets in the store's URL are masked"""
+    shell.settle("allowlist:\n  - domain: example.org\n    max_pages_per_day: 5\n")
+    options = ("--preset", "broad", "--store", "redis://user:s3cret@host/0")
+
+    done = shell.unhurried()(*options, "config", "show", "--origin", "example.org", CURTSY_TIMEOUT="9")
+
+    rows = {line.split()[0]: re.split(r"\s{2,}", line)[1:] for line in done.out.splitlines()}
+    assert rows["max_pages_per_day"] == ["5", "curtsy.yaml:3"]
+    assert rows["timeout"] == ["9", "environment variable CURTSY_TIMEOUT"]
+    assert rows["global_qps"] == ["none", "preset broad"]
+    assert rows["store"] == ['"redis://***@host/0"', "command line"]
+    assert "s3cret" not in done.out + done.err
+
+
+def test_bad_settings_end_every_command_with_the_same_code_and_their_place(shell: Shell) -> None:
+    """U9, conventions: 78, and the message names file, line, rule and value"""
+    shell.settle("default_policy:\n  qps: -1\n  puase: 3\n")
+
+    ends = [shell("config", "check"), shell("get", "https://example.org/"), shell("doctor", "--json")]
+
+    assert [done.code for done in ends] == [78, 78, 78]
+    assert all("Traceback" not in done.err for done in ends)
+    assert "curtsy.yaml:2" in ends[0].err or "line 2" in ends[0].err
+    assert "must be above 0" in ends[0].err
+    assert "Did you mean pause?" in ends[0].err
+    assert (ends[1].out, ends[2].json["ok"]) == ("", False)
+
+
+def test_a_file_to_begin_with_is_written_once(shell: Shell) -> None:
+    """U9: `config init`"""
+    first, second = shell("config", "init"), shell("config", "init")
+    printed = shell("config", "init", "-")
+    check = shell("config", "check")
+
+    assert (first.code, first.out, second.code) == (0, "", 1)
+    assert "--force" in second.err
+    assert printed.out == TEMPLATE == (shell.project / "curtsy.yaml").read_text()
+    assert (check.code, check.out.strip()) == (0, str(shell.project / "curtsy.yaml"))
+
+
+def test_the_file_to_begin_with_shows_the_defaults(tmp_path: Path) -> None:
+    """U9: with every # taken away it is valid, and changes nothing but what is an example"""
+    text = re.sub(r"^# (?=( *- | *)[a-z_0-9]+:|  - )", "", TEMPLATE, flags=re.MULTILINE)
+    (tmp_path / "curtsy.yaml").write_text(text)
+
+    settings = load(directory=tmp_path, user_directory=tmp_path / "user", env={})
+    defaults = load(directory=tmp_path / "none", user_directory=tmp_path / "user", env={})
+
+    written = {name for name in names("general", "policy") if re.search(rf"^# +{name}:", TEMPLATE, re.MULTILINE)}
+    assert len(written) > 20
+    for name in written - {"user_agent", "domain_category"}:
+        assert settings.value(None, name) == defaults.value(None, name), name
+    assert settings.policies.of("de.wikipedia.org").max_requests_per_day == 500
+    assert settings.policies.of("private.example.net").denied
+
+
+def test_the_doctor_looks_at_everything(shell: Shell) -> None:
+    """issue: Python, versions, store reachable and writable, clock, user agent, cache folder"""
+    agent = "testbot/1.0 (+https://example.org/bot)"
+    done, people = shell("doctor", "--json", "--user-agent", agent), shell("doctor", COLUMNS="40")
+
+    findings = {each["name"]: each for each in done.json["findings"]}
+    assert (done.code, done.err, set(done.json)) == (0, "", set(SHAPES["doctor"].fields))
+    assert {"curtsy", "libraries", "settings", "user agent", "store", "clock", "cache"} <= set(findings)
+    assert all(set(each) == {"name", "state", "says", "advice"} for each in findings.values())
+    assert (findings["store"]["state"], findings["user agent"]["state"]) == ("yes", "yes")
+    assert people.code == 0
+    assert "!  user agent" in people.out
+    assert max(map(len, people.out.splitlines())) <= 40
+
+
+def test_the_doctor_finds_what_is_out_of_order(shell: Shell) -> None:
+    """U16: directories that cannot be used, a store that does not answer, a user agent without a contact"""
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        Path(shell.env[name]).write_text("a file where a directory should be")
+
+    done = shell("doctor", "--json", "--user-agent", "bot/1.0")
+    redis = shell("doctor", "--json", "--store", "redis://:s3cret@127.0.0.1:1/0")
+
+    findings = {each["name"]: each for each in done.json["findings"]}
+    assert (done.code, done.json["ok"]) == (1, False)
+    assert [findings[name]["state"] for name in ("store", "cache", "user agent")] == ["no", "no", "wait"]
+    assert "names no contact" in findings["user agent"]["says"]
+    assert redis.code == 1
+    assert "cannot be reached" in redis.out
+    assert "s3cret" not in redis.out + redis.err

@@ -1,0 +1,208 @@
+"""`curtsy get`, as a process, against a real site."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from curtsy.cli.fields import SHAPES
+from tests.cli.shell import Shell, stop
+from tests.support.site import Reply, Site, closed_port, hang, later, redirect
+
+
+def test_the_body_goes_to_standard_output_and_nothing_else(shell: Shell, site: Site) -> None:
+    """Q9: every request through the limiter; data on standard output"""
+    done = shell.cold("get", site.url("/"))
+
+    assert (done.code, done.out, done.err) == (0, "<title>Home</title>\n", "")
+    assert site.paths() == ["/robots.txt", "/"]
+    assert (site.visits("/")[0].header("User-Agent") or "").startswith("curtsy/")
+
+
+def test_each_step_is_told_when_asked_for_and_why_the_first_page_takes_a_moment(shell: Shell, site: Site) -> None:
+    """N1, P1: `-v` on standard error: robots.txt, the wait and what for, attempts, redirects, the cache"""
+    site.reply("/old", redirect("/new"))
+    site.script("/new", [Reply(503), Reply(200, "new\n")])
+
+    done = shell("get", "-v", "--no-cache", site.url("/old"), CURTSY_PAUSE_MIN="0.1", CURTSY_PAUSE_MAX="0.2")
+
+    assert (done.code, done.out) == (0, "new\n")
+    assert not (shell.home / "cache").exists()
+    steps = [line.partition("] ")[2] for line in done.err.splitlines()]
+    asked = [step.split()[1].rpartition("/")[2] for step in steps if step.startswith("GET ")]
+    assert asked == ["robots.txt", "old", "new", "new"]
+    pauses = [step for step in steps if "the random pause of 0.1 to 0.2 s between two requests" in step]
+    assert "robots.txt was the first" in pauses[0]
+    assert any(step.startswith("302,") and step.endswith("to /new") for step in steps)
+    assert any("(request 2 for it)" in step for step in steps)
+    assert steps[-1].endswith("requests and 99 pages left today")
+
+
+def test_several_urls_come_in_order_as_records_and_the_worst_is_the_exit_code(shell: Shell, site: Site) -> None:
+    """U14, N10: one that fails does not stop the others; a summary at the end"""
+    (shell.project / "urls.txt").write_text(f"# a list\n\n{site.url('/private/a')}\n{site.url('/missing')}\n")
+
+    done = shell("get", "--json", "-i", "urls.txt", site.url("/"), "-", stdin=site.url("/private/open"))
+
+    records = done.lines
+    assert [record["url"] for record in records] == [
+        site.url("/"), site.url("/private/open"), site.url("/private/a"), site.url("/missing")
+    ]  # fmt: skip
+    assert [record["status"] for record in records] == [200, 404, None, 404]
+    assert [record["reason"] for record in records] == [None, "http_status", "robots_disallowed", "http_status"]
+    assert all(set(record) == set(SHAPES["get"].fields) for record in records)
+    assert done.code == 22
+    assert "robots.txt line 2" in done.err
+    assert "4 URLs, 1 fetched, 0 cached, 1 skipped, 2 failed" in done.err
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "says"),
+    [
+        ("/private/a", 3, 'line 2 says "Disallow: /private/"'),
+        ("/missing", 22, "does not exist (404)"),
+        ("/busy", 75, "Come back in 1 h."),
+        ("/forbidden", 22, "is not for us (403)"),
+    ],
+)
+def test_the_exit_code_says_what_came_of_it(shell: Shell, site: Site, path: str, code: int, says: str) -> None:
+    """conventions: 3 refused by manners, 22 the site answered with an error, 75 try again later (says when)"""
+    site.reply("/busy", later(3600))
+    site.reply("/forbidden", Reply(403))
+
+    done = shell("get", site.url(path))
+
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+
+
+def test_what_cannot_be_asked_is_told_in_a_sentence(shell: Shell) -> None:
+    """U1, N5: 2 for what is no URL, 1 for a site that is not there"""
+    with closed_port() as port:
+        gone = shell("get", f"http://127.0.0.1:{port}/", CURTSY_MAX_RETRIES="0")
+    invalid = shell("get", "example.org")
+    private = shell("get", "http://127.0.0.1/", CURTSY_ALLOW_PRIVATE=None)
+
+    assert (gone.code, gone.out) == (1, "")
+    assert "could not be fetched" in gone.err
+    assert invalid.code == 2
+    assert "write https:// before the host" in invalid.err
+    assert private.code == 3
+    assert "127.0.0.1 is loopback" in private.err
+
+
+def test_a_file_is_written_whole_or_left_as_it_was(shell: Shell, site: Site) -> None:
+    """Q8: `-o`"""
+    target = shell.project / "page.html"
+    target.write_text("old")
+
+    failed = shell("get", "-o", "page.html", site.url("/missing"))
+    kept = target.read_text()
+    done = shell("get", "-o", "page.html", "--json", site.url("/"))
+
+    assert (failed.code, kept) == (22, "old")
+    assert (done.code, target.read_text()) == (0, "<title>Home</title>\n")
+    assert done.lines[0]["ok"] is True
+    assert [path.name for path in shell.project.iterdir()] == ["page.html"]
+
+
+def test_heads_and_headers_of_ones_own(shell: Shell, site: Site) -> None:
+    """U10, F26: `-I` shows the head, `-H` sends more, and what could break the request is refused"""
+    done = shell("get", "-I", "-H", "X-Mine: a", "-H", "X-Mine: b", site.url("/"))
+    broken = shell("get", "-H", "X-Mine", site.url("/"))
+
+    assert done.code == 0
+    assert done.out.startswith("HTTP/1.1 200 OK\n")
+    assert 'etag: "1"' in done.out.lower()
+    assert (site.visits("/")[0].method, site.visits("/")[0].header("X-Mine")) == ("HEAD", "a, b")
+    assert broken.code == 2
+    assert '"Name: value"' in broken.err
+
+
+def test_copies_are_kept_confirmed_and_used_as_asked(shell: Shell, site: Site) -> None:
+    """N6, N11: a second run downloads next to nothing; `--offline`, `--refresh`"""
+    site.page("/b", "b\n", headers={"Cache-Control": "max-age=600"})
+    first = shell("get", site.url("/"), site.url("/b"))
+    second = shell("get", "-v", site.url("/"), site.url("/b"))
+    site.clear()
+    offline = shell("get", "--json", "--offline", site.url("/"), site.url("/never"))
+    asked = site.paths()
+    fresh = shell("get", "--refresh", site.url("/"))
+
+    assert first.out == second.out == "<title>Home</title>\nb\n"
+    assert "304, 0 B" in second.err
+    assert "from the cache, revalidated" in second.err
+    assert "from the cache, nothing was asked" in second.err
+    assert "is remembered, for" in second.err
+    assert [(record["cache"], record["reason"]) for record in offline.lines] == [("hit", None), (None, "not_in_cache")]
+    assert (offline.code, asked) == (1, [])
+    assert fresh.out == "<title>Home</title>\n"
+    assert [(visit.target, visit.header("If-None-Match")) for visit in site.visits()] == [("/", None)]
+
+
+def test_a_deadline_that_cannot_be_met_is_told_at_once(shell: Shell, site: Site) -> None:
+    """U5: and says when the turn would have come"""
+    began = time.monotonic()
+
+    done = shell("get", "--deadline", "5s", site.url("/"), CURTSY_PAUSE_MIN="20", CURTSY_PAUSE_MAX="20")
+
+    assert done.code == 75
+    assert "its turn comes in 20 s at the earliest" in done.err
+    assert site.paths() == ["/robots.txt"]
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_gives_everything_back(shell: Shell, site: Site, number: signal.Signals) -> None:
+    """U17, F46: exit 130, the place at the host is free again, the request stays counted"""
+    site.reply("/hang", hang())
+    process = shell.start("get", site.url("/hang"))
+    while not site.count("/hang"):
+        assert process.poll() is None
+        time.sleep(0.01)
+
+    done = stop(process, number)
+
+    with shell.store() as store:
+        host = store.read(f"host:127.0.0.1:{site.port}")
+    assert (done.code, done.out, done.err) == (130, "", "")
+    assert host.places == ()
+    assert host.days[-1].requests == 2
+
+
+def test_a_reader_that_has_had_enough_is_no_error(shell: Shell, site: Site) -> None:
+    """conventions: a broken pipe is quiet"""
+    site.page("/big", "x" * 3_000_000)
+
+    done = shell.bash(f"curtsy get {site.url('/big')} {site.url('/')} | head -c 5")
+
+    assert (done.code, done.out, done.err) == (0, "xxxxx", "")
+
+
+def test_log_lines_are_for_who_asks(shell: Shell, site: Site) -> None:
+    """N1: JSON lines on standard error, from warn on unless a level is given"""
+    quiet = shell("get", site.url("/"), CURTSY_USER_AGENT="nobot/1.0")
+    loud = shell("--log-level", "info", "get", "-v", site.url("/?token=s3cret"))
+
+    assert '"level":"warn"' in quiet.err
+    assert "names no contact" in quiet.err
+    assert len(quiet.err.splitlines()) == 1
+    assert '"msg":"Fetched"' in loud.err
+    assert "s3cret" not in loud.err
+
+
+def test_a_terminal_is_shown_what_is_waited_for_and_spared_what_would_upset_it(shell: Shell, site: Site) -> None:
+    """N1: progress on a terminal only, and nothing of it stays; binary bodies are not written to it"""
+    site.page("/image", b"\x89PNG\0\0")
+
+    page = shell.on_terminal("get", site.url("/"), CURTSY_PAUSE_MIN="0.4", CURTSY_PAUSE_MAX="0.4")
+    image = shell.on_terminal("get", site.url("/image"))
+
+    assert page.code == 0
+    assert "waiting for the random pause of 0.4 to 0.4 s" in page.out
+    assert page.out.endswith("<title>Home</title>\n")
+    assert image.code == 1
+    assert "Save it with -o FILE" in " ".join(image.out.split())
+    assert "\0" not in image.out

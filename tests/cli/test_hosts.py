@@ -1,0 +1,111 @@
+"""`curtsy status`, `budget`, `breaker`, `pause`, `resume`: what is known of hosts, and what is done to them by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from curtsy.cli.fields import SHAPES
+from curtsy.core.host import fresh
+from tests.cli.shell import Shell
+from tests.support.site import Site
+
+
+def test_the_hosts_that_were_asked_are_shown_with_their_figures(shell: Shell, site: Site) -> None:
+    """L5, Q6, B10: pace, budget, breaker, last status, counts; a table, one host in full, and JSON"""
+    domain = site.url("").removeprefix("http://")
+    nothing = shell("status")
+    shell("get", site.url("/"), site.url("/missing"))
+
+    table, one, found = shell.cold("status"), shell("status", domain), shell("status", "--json").json
+    unknown = shell("status", "example.org")
+
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "no host is known yet" in nothing.err
+    assert table.out.split()[:7] == ["host", "next", "today", "pages", "breaker", "last", "ever"]
+    assert re.split(r"\s{2,}", table.out.splitlines()[1]) == [domain, "now", "3/200", "1/100", "closed", "404", "3"]
+    assert one.out.splitlines()[0] == domain
+    assert "requests today  3/200" in one.out
+    [host] = found
+    assert set(host) == set(SHAPES["status"].fields)
+    assert (host["domain"], host["requests"], host["pages"], host["last_status"]) == (domain, 3, 1, 404)
+    assert unknown.code == 1
+    assert "nothing is known of example.org" in unknown.err
+
+
+def test_many_hosts_are_listed_the_last_asked_first_and_cut_only_for_people(shell: Shell) -> None:
+    """L5: a store with many hosts; a domain stands for the hosts under it; narrow terminals"""
+    with shell.store() as store:
+        for number in range(50):
+            store.update(f"host:h{number}.example.org", lambda host, now: (fresh(now), None))
+
+    table, everything = shell("status", COLUMNS="40"), shell("status", "--json")
+    under = shell("budget", "example.org", "--json")
+
+    assert len(table.out.splitlines()) == 41
+    assert max(map(len, table.out.splitlines())) <= 40
+    assert "10 more; --all lists them." in table.err
+    assert len(everything.json) == 50
+    assert len(under.json) == 51
+
+
+def test_a_budget_is_shown_with_where_its_limits_come_from(shell: Shell) -> None:
+    """B3, B10: also of a host that was never asked"""
+    shell.settle("allowlist:\n  - domain: example.org\n    max_requests_per_day: 7\n")
+
+    done, table = shell("budget", "--json", "www.example.org"), shell("budget", "example.org")
+
+    [found] = done.json
+    assert set(found) == set(SHAPES["budget"].fields)
+    assert (found["requests_today"], found["max_requests_per_day"], found["max_pages_per_day"]) == (0, 7, 100)
+    assert found["origin"] == "curtsy.yaml:3"
+    assert re.split(r"\s{2,}", table.out.splitlines()[1])[1:3] == ["0/7", "0/100"]
+
+
+def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site) -> None:
+    """Q4, U6: manual reset; state and time left can be asked for; nothing is sent while it is open"""
+    domain = site.url("").removeprefix("http://")
+
+    tripped = shell("breaker", "trip", domain, "--json")
+    refused = shell("get", site.url("/"))
+    listed, as_json = shell.cold("breaker", "ls"), shell("breaker", "ls", "--json").json
+    reset, after = shell("breaker", "reset", domain), shell("breaker", "ls")
+
+    assert set(tripped.json[0]) == set(SHAPES["breaker trip"].fields)
+    assert (tripped.json[0]["breaker"], refused.code, site.journal) == ("open", 75, [])
+    assert re.search(r"The next can go in (5 min|4 min \d+ s)\.", refused.err)
+    assert re.match(rf"{re.escape(domain)}\s+open ", listed.out.splitlines()[1])
+    assert set(as_json[0]) == set(SHAPES["breaker ls"].fields)
+    assert 290 < as_json[0]["breaker_left"] <= 300
+    assert (reset.code, reset.out) == (0, "")
+    assert (after.out, after.err) == ("", "curtsy: all breakers are closed.\n")
+
+
+def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site) -> None:
+    """P3: nothing is sent until it ends"""
+    domain = site.url("").removeprefix("http://")
+
+    for_good = shell("pause", domain)
+    refused = shell("get", site.url("/"))
+    for_a_while = shell("pause", domain, "--for", "1h30m", "--json")
+    resumed = shell("resume", domain, "--json")
+
+    assert f"curtsy resume {domain}" in for_good.err
+    assert refused.code == 3
+    assert "it was paused by hand" in refused.err
+    assert 5390 < for_a_while.json[0]["paused_left"] <= 5400
+    assert (resumed.json[0]["paused"], resumed.json[0]["next_in"]) == (False, 0)
+
+
+def test_a_state_directory_that_cannot_be_used_stops_no_fetch_but_is_told(shell: Shell, site: Site) -> None:
+    """U16, B8: limits then hold in memory; one warning; a look into the store is an error in a sentence"""
+    Path(shell.env["XDG_STATE_HOME"]).write_text("a file where a directory should be")
+
+    done, status, trip = shell("get", site.url("/")), shell("status"), shell("breaker", "trip", "example.org")
+
+    assert (done.code, done.out) == (0, "<title>Home</title>\n")
+    assert len(done.err.splitlines()) == 1
+    assert '"level":"warn"' in done.err
+    assert (status.code, status.out, trip.code) == (1, "", 1)
+    assert str(shell.env["XDG_STATE_HOME"]) in status.err
+    assert "Traceback" not in status.err + trip.err

@@ -1,0 +1,89 @@
+"""`curtsy cache` and `curtsy download`: what is kept, and what is saved."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from curtsy.cli.fields import SHAPES
+from tests.cli.shell import Shell
+from tests.support.site import Site, cut_short
+
+
+def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Site) -> None:
+    """N6, N7: `ls`, `show`, `verify`, `gc`, `clear`"""
+    site.page("/b", "b" * 1000, headers={"Cache-Control": "max-age=600"})
+    shell("get", site.url("/"), site.url("/b"))
+
+    listed, as_json = shell.cold("cache", "ls"), shell("cache", "ls", "--json", "127.0.0.1").json
+    show, body = shell("cache", "show", "--json", site.url("/")), shell("cache", "show", "--body", site.url("/"))
+    [damaged] = Path(shell.env["XDG_CACHE_HOME"]).rglob(f"{_stem(site.url('/b'))}.html")
+    damaged.write_text("something else")
+    verified, again = shell("cache", "verify", "--json"), shell("cache", "verify")
+    missing = shell("cache", "show", site.url("/b"))
+    cleared, empty = shell("cache", "clear", "127.0.0.1", "--json"), shell("cache", "ls")
+
+    assert [line.split()[-1] for line in listed.out.splitlines()[1:]] == [site.url("/b"), site.url("/")]
+    assert "2 pages" in listed.err
+    assert all(set(page) == set(SHAPES["cache ls"].fields) for page in as_json)
+    assert set(show.json) == set(SHAPES["cache show"].fields)
+    assert (show.json["status"], show.json["etag"]) == (200, '"1"')
+    assert body.out == "<title>Home</title>\n"
+    assert (verified.code, verified.json) == (1, {"good": 1, "damaged": 1})
+    assert '"level":"warn"' in verified.err
+    assert (again.code, again.err) == (0, "curtsy: 1 page good, 0 damaged and dropped.\n")
+    assert missing.code == 1
+    assert cleared.json == {"dropped": 1, "left": 0}
+    assert (empty.out, empty.err) == ("", "curtsy: nothing is kept.\n")
+
+
+def _stem(url: str) -> str:
+    return hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def test_the_cache_is_made_to_fit_and_forgotten_only_when_asked_for_clearly(shell: Shell, site: Site) -> None:
+    """N6: `gc --max-size`, `clear --all`; secrets in URLs are masked, so that only `--all` finds their pages"""
+    shell("get", "--json", site.url("/?token=s3cret"))
+
+    kept = shell("cache", "ls")
+    unclear, masked = shell("cache", "clear"), shell("cache", "clear", "127.0.0.1")
+    shrunk = shell("cache", "gc", "--max-size", "0", "--json")
+
+    assert "s3cret" not in kept.out
+    assert unclear.code == 2
+    assert "name a domain, or say --all" in unclear.err
+    assert masked.code == 1
+    assert "--all drops these too" in masked.err
+    assert set(shrunk.json) == set(SHAPES["cache gc"].fields)
+    assert shrunk.json["size"] == 0 < shrunk.json["freed"]
+
+
+def test_a_file_is_saved_whole_and_gone_on_with(shell: Shell, site: Site) -> None:
+    """Q8, U15: streamed, resumed, its checksum reported"""
+    content = bytes(range(256)) * 400
+    site.reply("/data", cut_short(content, 50_000))
+    broken = shell("download", site.url("/data"), "-o", "data.bin", "--json", CURTSY_MAX_RETRIES="0")
+    site.page("/data", content, etag='"d"', ranges=True)
+
+    done = shell.cold("download", site.url("/data"), "-o", "data.bin", "--json")
+    too_large = shell("download", site.url("/data"), "-o", "other.bin", "--max-size", "1k")
+    shown = shell.on_terminal("download", site.url("/data"), "-o", "third.bin")
+
+    assert (broken.code, broken.json["reason"]) == (1, "incomplete")
+    assert (done.code, set(done.json)) == (0, set(SHAPES["download"].fields))
+    assert done.json["sha256"] == hashlib.sha256(content).hexdigest()
+    assert (shell.project / "data.bin").read_bytes() == content
+    assert too_large.code == 1
+    assert not (shell.project / "other.bin").exists()
+    assert shown.code == 0
+    assert "100.0 KB" in shown.out or "100 KB" in shown.out
+    assert "100.0/100.0 KiB" in shown.out
+
+
+def test_a_forbidden_file_is_not_saved(shell: Shell, site: Site) -> None:
+    """R1"""
+    done = shell("download", site.url("/private/a"), "-o", "a.bin")
+
+    assert (done.code, done.out) == (3, "")
+    assert "robots.txt line 2" in done.err
+    assert list(shell.project.iterdir()) == []

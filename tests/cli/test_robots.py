@@ -1,0 +1,86 @@
+"""`curtsy robots`: a file or a site, as curtsy reads it."""
+
+from __future__ import annotations
+
+from curtsy.cli.fields import SHAPES
+from tests.cli.shell import Shell
+from tests.support.site import Site
+
+FILE = b"""\
+User-agent: Googlebot
+User-agent: Bingbot
+Disallow: /search
+
+User-agent: *
+Disallow: /private/
+Allow: /private/open
+Crawl-delay: 2
+Disalow: /drafts/\x1b]0;owned\x07
+Content-Signal: search=yes, ai-train=no
+Sitemap: https://example.org/sitemap.xml
+"""
+
+
+def test_a_local_file_is_shown_with_what_applies_to_us_and_what_is_odd(shell: Shell) -> None:
+    """R2, R12, U11: groups, delays, sitemaps, signals, oddities; nothing in it can steer a terminal"""
+    (shell.project / "robots.txt").write_bytes(FILE)
+
+    done = shell.cold("robots", "robots.txt", "--test", "/private/a", "--test", "/private/open/b", "--test", "/c")
+    narrow = shell("robots", "robots.txt", "--all", COLUMNS="40")
+
+    lines = [line.strip() for line in done.out.splitlines()]
+    assert done.code == 3
+    assert "User-agent: googlebot, bingbot  line 1, 1 rule" in lines
+    assert "▸ User-agent: *  line 5, 3 rules, for curtsy" in lines
+    assert "Disallow: /search" not in done.out
+    assert "Disallow: /search" in narrow.out
+    assert {"Crawl-delay: 2 s between two requests", "https://example.org/sitemap.xml"} <= set(lines)
+    assert "10  content-signal: search=yes, ai-train=no" in lines
+    assert any(line.startswith("9  ") and "read as disallow" in line for line in lines)
+    assert any(line.startswith("✗  /private/a ") and 'line 6, "Disallow: /private/"' in line for line in lines)
+    assert any(line.startswith("✓  /c ") for line in lines)
+    assert "\x1b" not in done.out
+    assert r"\x1b]0;owned\x07" in done.out
+    assert max(map(len, narrow.out.splitlines())) <= 40
+
+
+def test_another_agent_and_standard_input(shell: Shell) -> None:
+    """R2: `--agent`, and `--json` with every group"""
+    done = shell("robots", "-", "--agent", "Bingbot/2.0", "--test", "/private/a", "--json", stdin=FILE)
+
+    found = done.json
+    assert (done.code, done.err) == (0, "")
+    assert set(found) == set(SHAPES["robots"].fields)
+    assert (found["agent"], found["crawl_delay"]) == ("Bingbot", None)
+    assert [(group["line"], group["agents"], group["applies"]) for group in found["groups"]] == [
+        (1, ["googlebot", "bingbot"], True), (5, ["*"], False)
+    ]  # fmt: skip
+    assert found["groups"][0]["rules"] == [{"line": 3, "text": "Disallow: /search"}]
+    assert [test["allowed"] for test in found["tests"]] == [True]
+
+
+def test_the_file_of_a_site_is_asked_for_once_and_remembered(shell: Shell, site: Site) -> None:
+    """R5, R6: `--refresh` asks anew; a site without one, and one that may not be asked, are told"""
+    site.robots("", status=404, host="127.0.0.2")
+
+    first = shell("robots", site.url("/any/page"))
+    second = shell("robots", site.url("/"), "--json", "--test", "/private/x")
+    asked = site.paths()
+    shell("robots", site.url("/"), "--refresh")
+    none = shell("robots", site.url("/", host="127.0.0.2"))
+    refused = shell("robots", site.url("/"), "--refresh", CURTSY_ALLOW_PRIVATE=None)
+
+    assert (first.code, second.code, asked) == (0, 3, ["/robots.txt"])
+    assert second.json["tests"][0]["line"] == 2
+    assert site.paths("127.0.0.1") == ["/robots.txt"] * 2
+    assert "everything is allowed" in none.out
+    assert refused.code == 3
+    assert "Set allow_private" in refused.err
+
+
+def test_what_is_neither_file_nor_url_is_told(shell: Shell) -> None:
+    """U1"""
+    done = shell("robots", "example.org")
+
+    assert done.code == 2
+    assert "For a site, write https:// before it." in done.err

@@ -1,0 +1,85 @@
+"""What stands on a command line, and what a result comes to: kinds of value, exit codes, words."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from curtsy.cli.exits import MEANINGS, Exit, exit_for, worst
+from curtsy.cli.screen import plain, size
+from curtsy.cli.values import Duration, Header, Size
+from curtsy.core.errors import Reason
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("1.5s", 1.5), ("10m", 600), ("10 min", 600), ("1h30m", 5400), ("2d", 172_800)]
+)
+def test_a_duration_is_written_as_people_do(text: str, seconds: float) -> None:
+    """U5"""
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("500000", 500_000), ("20M", 20 << 20), ("1.5g", 3 << 29), ("1 KiB", 1024)]
+)
+def test_a_size_is_written_as_people_do(text: str, count: int) -> None:
+    """Q8"""
+    assert Size().convert(text, None, None) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "5 parsecs", "1h x", "nan", "999999d", "٣"])
+def test_what_is_no_duration_is_refused_with_the_right_form(text: str) -> None:
+    """U5"""
+    with pytest.raises(click.BadParameter, match=r"such as 90, 1\.5s, 10m"):
+        Duration().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1e3", "5 apples", "9" * 20])
+def test_what_is_no_size_is_refused_with_the_right_form(text: str) -> None:
+    """Q8"""
+    with pytest.raises(click.BadParameter, match="such as 500000, 20M"):
+        Size().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["X", ": v", "A B: v", "X: a\r\nY: b", "X: \0"])
+def test_a_header_that_could_break_the_request_is_refused(text: str) -> None:
+    """F26"""
+    with pytest.raises(click.BadParameter, match="Name: value"):
+        Header().convert(text, None, None)
+
+
+def test_every_reason_has_an_exit_code_and_knowing_when_makes_it_a_later() -> None:
+    """conventions: exit codes"""
+    found = {reason: exit_for(reason, None) for reason in Reason}
+
+    assert exit_for(None, None) is Exit.FINE
+    assert {reason for reason, code in found.items() if code is Exit.USAGE} == {Reason.INVALID_URL}
+    assert {reason for reason, code in found.items() if code is Exit.BAD_STATUS} == {Reason.HTTP_STATUS}
+    assert {reason for reason, code in found.items() if code is Exit.REFUSED} == {
+        Reason.DOMAIN_DENIED, Reason.PATH_DENIED, Reason.ADDRESS_REFUSED, Reason.ROBOTS_DISALLOWED,
+        Reason.ROBOTS_UNREACHABLE, Reason.CRAWL_DELAY_TOO_LONG, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN,
+        Reason.PAUSED, Reason.DEADLINE,
+    }  # fmt: skip
+    assert all(exit_for(reason, 9.0) is Exit.LATER for reason in Reason if reason is not Reason.INVALID_URL)
+
+
+def test_the_worst_of_several_is_what_somebody_must_mend() -> None:
+    """N10"""
+    assert worst([]) is Exit.FINE
+    assert worst([Exit.FINE, Exit.LATER]) is Exit.LATER
+    assert worst([Exit.REFUSED, Exit.LATER, Exit.BAD_STATUS]) is Exit.BAD_STATUS
+    assert worst([Exit.ERROR, Exit.BAD_STATUS]) is Exit.ERROR
+    assert set(MEANINGS) == set(Exit)
+
+
+def test_nothing_that_a_site_sends_can_steer_a_terminal() -> None:
+    """F32"""
+    assert plain("a\x1b[2Jb\x07\x9bc\u202ed\n") == "a\\x1b[2Jb\\x07\\x9bc\ufffdd\\x0a"
+    assert plain("Grüße ✓") == "Grüße ✓"
+
+
+def test_sizes_are_said_as_people_do() -> None:
+    """Q8"""
+    assert [size(count) for count in (0, 1023, 1536, 200 * 1024, 5 << 30)] == [
+        "0 B", "1023 B", "1.5 KB", "200 KB", "5.0 GB"
+    ]  # fmt: skip

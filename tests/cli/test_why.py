@@ -1,0 +1,243 @@
+"""`curtsy why`: the verdict as a process gives it, and each check for any state of a host."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from curtsy.cli.assessment import Assessment, assess
+from curtsy.cli.checks import Check, Known
+from curtsy.clock import FakeClock
+from curtsy.core.admission import Go, Override, Pause, Trip, admit, amend, settle
+from curtsy.core.cache import Entry, url_sha256
+from curtsy.core.host import Host
+from curtsy.core.message import Url, parse_url
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.rules import Rules, learned
+from curtsy.settings import Settings, load
+from tests.cli.shell import Shell
+from tests.support.site import Site
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def check_named(found: Any, name: str) -> Any:
+    return next(each for each in found["checks"] if each["name"] == name)
+
+
+def test_it_asks_nothing_of_anybody_and_says_what_it_does_not_know(shell: Shell, site: Site) -> None:
+    """issue: asks nothing of the page itself; robots.txt only from memory"""
+    done = shell("why", "--json", site.url("/private/a"))
+
+    assert (done.code, done.err) == (0, "")
+    assert set(done.json) == {
+        "url", "domain", "user_agent", "verdict", "reason", "message", "allowed_in", "checks"
+    }  # fmt: skip
+    assert (done.json["verdict"], done.json["allowed_in"]) == ("unknown", None)
+    assert check_named(done.json, "robots.txt")["state"] == "unknown"
+    assert site.journal == []
+    assert not (shell.home / "cache").exists()
+
+
+def test_it_may_be_let_ask_for_the_rules_and_names_the_line(shell: Shell, site: Site) -> None:
+    """R1: `--ask` fetches robots.txt, politely, and nothing else"""
+    done = shell.cold("why", "--ask", site.url("/private/a"))
+    again = shell("why", "--json", site.url("/private/a"))
+
+    assert site.paths() == ["/robots.txt"]
+    assert (done.code, again.code) == (3, 3)
+    assert '✗  robots.txt  line 2, "Disallow: /private/"' in done.out
+    assert 'robots.txt line 2 says "Disallow: /private/" to curtsy.' in done.out
+    assert again.json["reason"] == "robots_disallowed"
+    robots = check_named(again.json, "robots.txt")
+    assert (robots["line"], robots["rule"], robots["group"]) == (2, "Disallow: /private/", "User-agent: *")
+
+
+def test_the_policy_that_applies_is_named_with_its_file_and_line(shell: Shell, site: Site) -> None:
+    """U9: Settings.origin; C6: the entry that applies"""
+    domain = site.url("").removeprefix("http://")
+    shell.settle(
+        f"allowlist:\n  - domain: '{domain}'\n    domain_category: trusted\n    max_requests_per_day: 1\n",
+        "config/domains.yaml",
+    )
+    shell("why", "--ask", site.url("/"))
+
+    done = shell("why", "--json", site.url("/"))
+
+    policy, budget = check_named(done.json, "policy"), check_named(done.json, "budget")
+    assert (policy["entry"], policy["category"]) == (domain, "trusted")
+    assert policy["origin"] == "config/domains.yaml:3"
+    assert (budget["state"], budget["origin"]) == ("no", "config/domains.yaml:4")
+    assert (done.json["reason"], done.code) == ("domain_budget_exceeded", 75)
+    assert 0 < done.json["allowed_in"] <= 86_400
+    assert "has had its 1 requests" in done.json["message"]
+
+
+def test_no_line_is_wider_than_the_terminal_and_colours_can_be_had_without(shell: Shell, site: Site) -> None:
+    """issue: narrow terminals; NO_COLOR"""
+    narrow = shell("why", site.url("/"), COLUMNS="40")
+    coloured = shell.on_terminal("why", site.url("/"), columns=80)
+    plain = shell.on_terminal("why", site.url("/"), columns=80, NO_COLOR="1")
+
+    assert max(map(len, narrow.out.splitlines())) <= 40
+    assert max(len(ESCAPES.sub("", line)) for line in coloured.out.splitlines()) <= 80
+    assert "\x1b[32m" in coloured.out
+    assert re.search(r"\x1b\[[0-9;]*3[0-9]m", plain.out) is None
+    assert ESCAPES.sub("", plain.out) == ESCAPES.sub("", coloured.out)
+
+
+def test_a_store_that_cannot_be_read_is_told_not_hidden(shell: Shell, site: Site) -> None:
+    """U16: no permission on the state directory"""
+    Path(shell.env["XDG_STATE_HOME"]).write_text("a file where a directory should be")
+
+    done = shell("why", "--json", site.url("/"))
+
+    assert (done.code, done.json["verdict"]) == (1, "unknown")
+    assert check_named(done.json, "store")["state"] == "no"
+    assert "Traceback" not in done.err
+
+
+# --- For any state of a host, without a process ----------------------------------------------------------------------
+
+CLOCK = FakeClock()
+URL = parse_url("https://example.org/a?b=1")
+assert isinstance(URL, Url)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load(directory=tmp_path, user_directory=tmp_path / "user", env={})
+
+
+def assessed(settings: Settings, host: Host | None = None, rules: Rules | None = None, **more: Any) -> Assessment:
+    allowing = learned(None, CLOCK.now(), settings.policies.default, b"User-agent: *\nDisallow: /no\n")
+    assert isinstance(URL, Url)
+    return assess(URL, settings, Known(CLOCK.now(), host, rules=rules or allowing, **more))
+
+
+def named(found: Assessment, name: str) -> Check:
+    return next(check for check in found.checks if check.name == name)
+
+
+def asked(settings: Settings, ago: float = 0.0) -> Host:
+    """A host that was asked once, and answered well."""
+    clock = FakeClock()
+    policy, now = settings.policies.default, clock.now()
+    earlier = msgspec.structs.replace(now, at=now.at - round(ago * 1e6), epoch=now.epoch - round(ago * 1e6))
+    host, go = admit(None, earlier, policy, roll=0.5)
+    assert isinstance(go, Go)
+    return settle(host, earlier, policy, go.lease, Outcome(Kind.ANSWERED, status=200, page=True))
+
+
+def test_a_host_that_is_not_known_may_be_asked_now(settings: Settings) -> None:
+    """issue: verdict in one sentence and the time until it would be allowed"""
+    found = assessed(settings)
+
+    assert (found.verdict, found.allowed_in, found.message) == ("allowed", 0.0, "It may be fetched now.")
+    assert [check.name for check in found.checks] == [
+        "policy", "cache", "robots.txt", "breaker", "budget", "pace", "global"
+    ]  # fmt: skip
+
+
+def test_the_pause_is_waited_for(settings: Settings) -> None:
+    """P1, C1: the pause that was drawn at departure"""
+    found = assessed(settings, asked(settings, ago=1.0))
+
+    assert found.verdict == "allowed"
+    assert found.allowed_in == pytest.approx(2.5, abs=0.001)
+    assert found.message == "It may be fetched in 2.5 s, after the random pause of 1.5 to 5.5 s between two requests."
+    assert named(found, "pace").state == "wait"
+    assert named(found, "budget").says == "1 of 200 requests, 1 of 100 pages today"
+
+
+def test_a_hand_a_breaker_and_a_budget_refuse_in_that_order(settings: Settings) -> None:
+    """B13, Q4: as the gate would say it, with the time"""
+    policy, now = settings.policies.default, CLOCK.now()
+    tripped = amend(None, now, policy, Trip())
+    paused = amend(tripped, now, policy, Pause(60))
+    for_good = amend(tripped, now, policy, Pause())
+    spent = amend(None, now, policy, Override((("max_requests_per_day", 1.0),)))
+    spent = admit(spent, now, policy)[0] or spent
+
+    verdicts = [assessed(settings, host) for host in (tripped, paused, for_good, spent)]
+
+    assert [(found.reason, found.allowed_in) for found in verdicts[:3]] == [
+        ("circuit_open", 300.0), ("paused", 60.0), ("paused", None)
+    ]  # fmt: skip
+    assert verdicts[3].reason == "domain_budget_exceeded"
+    assert named(verdicts[0], "breaker").after == 300.0
+    assert named(verdicts[3], "by hand").says == "limits changed: max_requests_per_day = 1"
+    assert named(verdicts[3], "budget").says.startswith("1 of 1 requests, 1 of 100 pages today")
+
+
+def test_rules_that_are_old_are_asked_for_again_first(settings: Settings) -> None:
+    """R5: and the page comes after the pause"""
+    policy, now = settings.policies.default, CLOCK.now()
+    earlier = msgspec.structs.replace(now, epoch=now.epoch - 4000 * 1_000_000)
+    old = learned(None, earlier, policy, b"User-agent: *\nDisallow: /a\n")
+    gone = learned(None, earlier, policy, None, "it timed out")
+
+    forbidding, unreachable = assessed(settings, rules=old), assessed(settings, rules=gone)
+
+    assert forbidding.reason == "robots_disallowed"
+    assert named(forbidding, "robots.txt").says.endswith("it would be asked for again first")
+    assert (unreachable.verdict, unreachable.allowed_in) == ("allowed", 1.5)
+    assert "asked for again now, and the page 1.5 to 5.5 s later" in unreachable.message
+
+
+def test_the_settings_may_refuse(tmp_path: Path) -> None:
+    """U9: denylist and deny_paths, with the line"""
+    (tmp_path / "curtsy.yaml").write_text("default_policy:\n  deny_paths: ['/a']\ndenylist:\n  - example.net\n")
+    offline = load(directory=tmp_path / "none", user_directory=tmp_path / "user", env={}, cache_mode="offline")
+    settings = load(directory=tmp_path, user_directory=tmp_path / "user", env={})
+    other = parse_url("https://example.net/")
+    assert isinstance(other, Url)
+
+    path, domain = assessed(settings), assess(other, settings, Known(CLOCK.now()))
+
+    assert (path.reason, named(path, "policy").origin) == ("path_denied", "curtsy.yaml:2")
+    assert assessed(offline).reason == "not_in_cache"
+    assert (domain.reason, named(domain, "policy").origin) == ("domain_denied", "curtsy.yaml:4")
+
+
+def test_a_delay_that_is_too_long_and_a_request_under_way_are_told(settings: Settings) -> None:
+    """R8, P1"""
+    policy, now = settings.policies.default, CLOCK.now()
+    long = msgspec.structs.replace(asked(settings), crawl_delay=301 * 1_000_000)
+    busy, _ = admit(None, now, policy)
+    resting = msgspec.structs.replace(asked(settings, 10), rest_until=now.at + 7_000_000)
+
+    too_long, waiting, rests = assessed(settings, long), assessed(settings, busy), assessed(settings, resting)
+
+    assert (too_long.reason, named(too_long, "pace").state) == ("crawl_delay_too_long", "no")
+    assert "1 request to it under way, 1 at most" in named(waiting, "pace").says
+    assert (rests.allowed_in, named(rests, "rest").after) == (7.0, 7.0)
+
+
+def test_the_global_rate_is_waited_for(settings: Settings) -> None:
+    """Q1"""
+    overall, _ = admit(None, CLOCK.now(), settings.policies.overall, page=False)
+
+    found = assessed(settings, overall=overall)
+
+    assert (found.verdict, found.allowed_in) == ("allowed", 1.25)
+    assert "the global rate of 0.8 requests a second" in found.message
+
+
+def test_a_fresh_copy_answers_and_a_stale_one_is_asked_about(settings: Settings) -> None:
+    """N6: what is kept is part of the verdict"""
+    assert isinstance(URL, Url)
+    second = CLOCK.now().epoch / 1e6
+    copy = Entry(URL.text, url_sha256(URL.text), 200, (), "", 5, fetched_at=second - 60, lifetime=600, etag='"1"')
+    old = msgspec.structs.replace(copy, lifetime=10)
+
+    fresh, stale = assessed(settings, kept=copy), assessed(settings, kept=old)
+
+    assert (fresh.verdict, fresh.allowed_in) == ("cached", 0.0)
+    assert named(fresh, "cache").says == "a copy from 1 min ago is fresh: nothing is asked"
+    assert stale.verdict == "allowed"
+    assert named(stale, "cache").says == "a copy from 1 min ago, asked about first"
