@@ -240,3 +240,14 @@ def test_many_agents_do_not_fill_the_memory() -> None:
     assert not any(verdict.allowed for verdict in verdicts)
     assert len(robots._books) <= 64
     assert len(robots._books_by_agent) <= 64
+
+
+def test_the_groups_of_a_file_can_be_listed() -> None:
+    """R1, R2"""
+    robots = parse(b"User-agent: a\nUser-agent: b\nDisallow: /x\n\nUser-agent: *\nAllow: /\nDisallow: /y\n")
+
+    first, second = robots.groups("B/1.0")
+
+    assert (first.line, first.agents, first.rules, first.applies) == (1, ("a", "b"), ((3, "Disallow: /x"),), True)
+    assert (second.line, second.agents, second.applies) == (5, ("*",), False)
+    assert [line for line, _ in second.rules] == [6, 7]

@@ -20,21 +20,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from curtsy.core.message import Url
-    from curtsy.core.robots import Robots, Verdict
+    from curtsy.core.robots import Robots, RuleGroup, Verdict
     from curtsy.core.rules import Rules
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rules that stand together, and whom they are for."""
-
-    line: int
-    agents: tuple[str, ...]
-    rules: tuple[tuple[int, str], ...]
-    """Line and text of each."""
-
-    applies: bool
-    """Whether they are for us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +75,7 @@ def robots(
     user_agent = agent or given.settings().user_agent
     parsed = parse(found.body or b"")
     verdicts = {path: parsed.verdict(user_agent, path) for path in tests}
-    groups = _groups(parsed, user_agent)
+    groups = parsed.groups(user_agent)
     if is_json:
         screen.write_json(_fields(found, parsed, user_agent, groups, verdicts))
     else:
@@ -156,26 +143,8 @@ def _refused(given: Given, url: Url) -> Exit:
     return Exit.REFUSED
 
 
-def _groups(parsed: Robots, user_agent: str) -> list[Group]:
-    """The groups of a file, in its order. (`Robots` has no name for them; what it has is by agent.)"""
-    ours = parsed._key(user_agent)
-    texts = [line.strip(" \t").encode("latin-1").decode("utf-8", "replace") for line in parsed._lines]
-    found: dict[int, Group] = {}
-    for agent, groups in parsed._groups.items():
-        for line, rules in groups:
-            before = found.get(id(rules))
-            agents = (agent,) if before is None else (*before.agents, agent)
-            found[id(rules)] = Group(
-                line if before is None else min(line, before.line),
-                agents,
-                tuple((number, texts[number - 1]) for number, _, _ in rules),
-                ours in agents,
-            )
-    return sorted(found.values(), key=lambda group: group.line)
-
-
 def _fields(
-    source: Source, parsed: Robots, user_agent: str, groups: list[Group], verdicts: dict[str, Verdict]
+    source: Source, parsed: Robots, user_agent: str, groups: tuple[RuleGroup, ...], verdicts: dict[str, Verdict]
 ) -> dict[str, Any]:
     from curtsy.core.robots import product_token
 
@@ -210,7 +179,7 @@ def _show(
     source: Source,
     parsed: Robots,
     user_agent: str,
-    groups: list[Group],
+    groups: tuple[RuleGroup, ...],
     verdicts: dict[str, Verdict],
     is_all: bool,
 ) -> None:
@@ -250,7 +219,7 @@ def _nothing(source: Source) -> str:
     return "The site has none, or it says nothing: everything is allowed." if not source.body else "It has no groups."
 
 
-def _show_group(console: Console, group: Group, agent: str, is_all: bool) -> None:
+def _show_group(console: Console, group: RuleGroup, agent: str, is_all: bool) -> None:
     from rich.text import Text
 
     names = ", ".join(group.agents)

@@ -80,6 +80,23 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleGroup:
+    """Rules that stand together, and whom they are for."""
+
+    line: int
+    """The number of the first line that names an agent, from 1."""
+
+    agents: tuple[str, ...]
+    """The agents' tokens, in lower case; `*` for everyone."""
+
+    rules: tuple[tuple[int, str], ...]
+    """The number and the text of each rule's line."""
+
+    applies: bool
+    """Whether it is for the agent that was asked about."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRate:
     """A `Request-rate` record: so many requests in so many seconds."""
 
@@ -201,6 +218,19 @@ class Robots:
         """List the `Content-Signal` and `Content-Usage` records of the agent's groups, in the file's order."""
         records = self._records_of(user_agent, _SIGNAL, _USAGE)
         return tuple(ContentSignal(line, name, _text(value)) for name, line, value in records)
+
+    def groups(self, user_agent: str) -> tuple[RuleGroup, ...]:
+        """List the groups of the file, in its order, each with whether it is for the agent."""
+        ours = self._key(user_agent)
+        found: dict[int, RuleGroup] = {}
+        for agent, groups in self._groups.items():
+            for line, rules in groups:
+                before = found.get(id(rules))
+                agents = (agent,) if before is None else (*before.agents, agent)
+                texts = tuple((number, _text(self._lines[number - 1])) for number, _, _ in rules)
+                first = line if before is None else min(line, before.line)
+                found[id(rules)] = RuleGroup(first, agents, texts, ours in agents)
+        return tuple(sorted(found.values(), key=lambda group: group.line))
 
     @property
     def warnings(self) -> tuple[Oddity, ...]:
