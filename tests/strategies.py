@@ -172,6 +172,9 @@ class Play:
     epoch: int = START
     boot: int = 1
     host: Host | None = None
+    may_repeat: bool = True
+    """Whether an answer may come twice."""
+
     policy: Policy = field(init=False)
     flights: list[Flight] = field(default_factory=list)
 
@@ -195,8 +198,9 @@ class Play:
                     self.wait(round(seconds * SECOND))
                     self.ask(event)
             case Answer(which, outcome, sent):
-                if self.flights:
-                    self.answer(self.flights[-1 - which % len(self.flights)], outcome, sent)
+                flights = [flight for flight in self.flights if self.may_repeat or not flight.answers]
+                if flights:
+                    self.answer(flights[-1 - which % len(flights)], outcome, sent)
             case Report(outcome):
                 self.keep(settle(self.host, self.now, self.policy, None, outcome))
             case Pass(microseconds):

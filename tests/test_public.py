@@ -68,6 +68,7 @@ def test_every_public_function_is_typed() -> None:
 
 
 def test_a_name_that_is_none_is_an_error_in_words() -> None:
+    """Conventions: errors"""
     with pytest.raises(AttributeError, match="module 'curtsy' has no attribute 'nonsense'"):
         curtsy.nonsense  # noqa: B018
 
@@ -120,4 +121,5 @@ def test_the_reference_page_is_current() -> None:
 
 
 def test_the_version_is_a_version() -> None:
+    """Conventions: habits"""
     assert re.fullmatch(r"\d+\.\d+\.\d+(?:[a-z]+\d+)?", curtsy.__version__)

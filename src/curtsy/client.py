@@ -16,6 +16,8 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import msgspec
+
 from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
@@ -237,9 +239,16 @@ class AsyncClient:
         # What may change something is nobody else's: a key that no other has.
         is_shared = ask.method in ("GET", "HEAD") and body is None
         key = (ask.method, url, ask.headers.fields, ask.deadline) if is_shared else object()
-        return await self._joined(
-            key, lambda: self._driver.run(fetch(ask, self._around)), lambda: closed(ask, self._around)
-        )  # fmt: skip
+        began = self._around.now()
+
+        def work() -> Coroutine[Any, Any, FetchResult]:
+            asked = ask
+            if ask.deadline is not None:  # who takes over from another has waited already
+                left = ask.deadline - (self._around.now() - began)
+                asked = msgspec.structs.replace(ask, deadline=left)
+            return self._driver.run(fetch(asked, self._around))
+
+        return await self._joined(key, work, lambda: closed(ask, self._around))
 
     async def _joined(self, key: object, work: Callable[[], Coroutine[Any, Any, T]], closed: Callable[[], T]) -> T:
         """Do work that others may join. It runs in the task of the first; if that is cancelled, the next takes over."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from curtsy.clock import FakeClock
 from tests.support.site import Site
 
 
@@ -25,3 +27,21 @@ def site() -> Iterator[Site]:
     """A site whose robots.txt allows everything, as it has none."""
     with Site() as site:
         yield site
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A fake clock that is set right: the site's answers have the real date."""
+    return FakeClock(time.time())
+
+
+@pytest.fixture(params=["pages", "pages.sqlite"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where pages are kept: in files, and packed into one."""
+    return tmp_path / str(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a file shall be, in a folder that does not exist yet."""
+    return tmp_path / "new" / "report.pdf"

@@ -109,6 +109,7 @@ async def test_it_works_where_an_event_loop_runs_already(site: Site) -> None:
 
 
 def test_who_waits_when_it_is_closed_is_told(site: Site) -> None:
+    """Issue 4, 1"""
     site.reply("/", hang())
     got: list[FetchResult] = []
     web = blocking(**UNPACED, respect_robots=False)
@@ -127,6 +128,7 @@ def test_who_waits_when_it_is_closed_is_told(site: Site) -> None:
 
 
 def test_settings_that_are_wrong_are_told_and_leave_no_thread() -> None:
+    """U9"""
     before = threading.active_count()
 
     with pytest.raises(PolicyError, match="qps"):

@@ -159,12 +159,14 @@ def test_longer_paths_go_first() -> None:
 
 
 def test_a_later_cookie_replaces_or_removes_an_earlier_one() -> None:
+    """F64: RFC 6265, 5.3"""
     cookies = jar("a=1", "a=2", "b=1", "b=1; Max-Age=0")
 
     assert cookies.header_for(at("https://shop.example/cart/x")) == "a=2"
 
 
 def test_a_cookie_ends_in_its_time() -> None:
+    """F64"""
     clock = FakeClock(DAWN)
     cookies = Cookies(lambda: clock.now().epoch / 1e6)
     cookies.take(at("http://a.example/"), Headers([("Set-Cookie", "a=1; Max-Age=60")]))
@@ -190,6 +192,7 @@ def test_a_secure_cookie_is_neither_set_nor_sent_nor_overwritten_by_plain_http()
 
 @pytest.mark.parametrize("name", ["__Secure-a", "__Host-a", "__secure-a"])
 def test_names_that_promise_safety_must_keep_it(name: str) -> None:
+    """F64: RFC 6265bis, 4.1.3"""
     assert len(jar(f"{name}=1")) == 0
     assert len(jar(f"{name}=1; Secure")) == 1
 
@@ -207,6 +210,7 @@ async def test_cookies_over_tls(site: Site) -> None:
 
 
 async def test_a_cookie_that_the_caller_gives_goes_before_the_jars(site: Site) -> None:
+    """F64"""
     site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}))
 
     async with client(cookies=True) as web:

@@ -135,6 +135,7 @@ async def test_the_sites_own_silence_is_still_its_fault(site: Site) -> None:
     assert host.failures == 1
 
 
+@pytest.mark.alone
 async def test_who_waits_for_robots_txt_waits_no_longer_than_his_deadline(site: Site) -> None:
     """U5, R5: in real time, behind somebody who has no deadline"""
     site.reply("/robots.txt", Reply(wait=0.8))
@@ -150,6 +151,22 @@ async def test_who_waits_for_robots_txt_waits_no_longer_than_his_deadline(site: 
 
     assert hasty.reason is Reason.DEADLINE
     assert site.count("/hasty") == 0
+
+
+@pytest.mark.alone
+async def test_who_takes_over_from_another_has_waited_already(site: Site) -> None:
+    """U5: one deadline, though the one that it shared a fetch with has left"""
+    site.reply("/slow", hang())
+
+    async with client(clock=None, **UNPACED, respect_robots=False) as web:
+        first = asyncio.ensure_future(web.fetch(site.url("/slow"), deadline=0.6))
+        second = asyncio.ensure_future(web.fetch(site.url("/slow"), deadline=0.6))
+        await asyncio.sleep(0.4)
+        first.cancel()
+        with ends_within(0.5):
+            result = await second
+
+    assert result.reason is Reason.TIMEOUT
 
 
 @pytest.mark.parametrize("deadline", [0, 0.0001, -1])

@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from email.utils import formatdate
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +18,9 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.guards import PDFDownloader
 from tests.client.fetching import AGENT, UNPACED, client, host_of, until
+from tests.client.filing import CONTENT, SHA256, cut, files, served
 from tests.support.bounds import MIB, bounded_memory
-from tests.support.site import Reply, Site, Visit, dripping, encoded, endless, hang, later, redirect
-
-CONTENT = os.urandom(300_000)
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the file shall be, in a folder that does not exist yet."""
-    return tmp_path / "new" / "report.pdf"
-
-
-def files(path: Path) -> list[str]:
-    return sorted(each.name for each in path.parent.iterdir()) if path.parent.exists() else []
-
-
-def cut(content: bytes, after: int, **headers: str) -> Reply:
-    """The file, broken off."""
-    return Reply(body=content, headers={"ETag": '"1"', **headers}, stop_after=after, end="close")
-
-
-def served(content: bytes, first: Reply, etag: str | None = '"1"', **headers: str) -> Callable[[Visit], Reply]:
-    """A file whose first answer is another, and that can be had in part later."""
-    turns = [first]
-
-    def answer(visit: Visit) -> Reply:
-        if turns:
-            return turns.pop()
-        fields = {**({"ETag": etag} if etag else {}), **headers}
-        wanted, condition = visit.header("Range"), visit.header("If-Range")
-        if wanted is None or (condition is not None and condition not in fields.values()):
-            return Reply(body=content, headers=fields)
-        start = int(wanted.removeprefix("bytes=").partition("-")[0])
-        fields["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        return Reply(206, content[start:], fields)
-
-    return answer
+from tests.support.site import Reply, Site, dripping, endless, hang, later, redirect
 
 
 async def test_a_file_is_saved_whole_with_its_hash(site: Site, path: Path) -> None:
@@ -100,112 +63,6 @@ async def test_a_file_in_memory_is_never_whole(site: Site, path: Path) -> None:
     assert (result.ok, result.size) == (True, 1600 * 65_536)
 
 
-async def test_a_file_that_was_cut_off_is_gone_on_with(site: Site, path: Path) -> None:
-    """U15: by a range request, within the same call"""
-    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
-
-    async with client() as web:
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.sha256) == (True, SHA256)
-    assert 0 < result.resumed_at <= 100_000
-    second = site.visits("/file")[1]
-    assert second.header("Range") == f"bytes={result.resumed_at}-"
-    assert second.header("If-Range") == '"1"'
-    assert files(path) == ["report.pdf"]
-
-
-async def test_a_later_call_goes_on_where_an_earlier_one_ended(site: Site, path: Path) -> None:
-    """U15: even by another client"""
-    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
-
-    async with client(max_retries=0) as web:
-        first = await web.download(site.url("/file"), path)
-    left = files(path)
-    async with client(max_retries=0) as web:
-        second = await web.download(site.url("/file"), path)
-
-    assert (first.ok, first.reason, first.size, first.sha256) == (False, Reason.INCOMPLETE, 0, None)
-    assert left == ["report.pdf.part", "report.pdf.part.json"]
-    assert not first
-    assert (second.ok, second.sha256) == (True, SHA256)
-    assert second.resumed_at > 0
-    assert files(path) == ["report.pdf"]
-
-
-async def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, path: Path) -> None:
-    """U15: If-Range"""
-    other = os.urandom(200_000)
-    site.on("/file", served(other, cut(CONTENT, 100_000), etag='"2"'))
-
-    async with client() as web:
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.resumed_at) == (True, 0)
-    assert path.read_bytes() == other
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [{"ETag": 'W/"1"'}, {"ETag": ""}, {"Last-Modified": formatdate(time.time() + 60, usegmt=True)}],
-    ids=["weak", "none", "too new"],
-)
-async def test_without_a_strong_validator_a_part_is_not_gone_on_with(
-    site: Site, path: Path, headers: dict[str, str]
-) -> None:
-    """U15: RFC 9110, 13.1.5 and 8.8.2.2"""
-    site.script(
-        "/file",
-        [Reply(body=CONTENT, headers=headers, stop_after=100_000, end="close"), Reply(body=CONTENT, headers=headers)],
-    )
-
-    async with client() as web:
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.resumed_at) == (True, 0)
-    assert site.visits("/file")[1].header("Range") is None
-    assert path.read_bytes() == CONTENT
-
-
-async def test_an_old_date_of_change_is_strong_enough(site: Site, path: Path) -> None:
-    """U15"""
-    old = "Sun, 06 Nov 1994 08:49:37 GMT"
-    first = Reply(body=CONTENT, headers={"Last-Modified": old}, stop_after=100_000, end="close")
-    site.on("/file", served(CONTENT, first, etag=None, **{"Last-Modified": old}))
-
-    async with client() as web:
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.sha256) == (True, SHA256)
-    assert site.visits("/file")[1].header("If-Range") == old
-
-
-@pytest.mark.parametrize("kind", ["416", "another place", "no place", "coded"])
-async def test_a_part_that_does_not_fit_is_thrown_away_and_all_is_fetched(site: Site, path: Path, kind: str) -> None:
-    """U15: no file is put together of two"""
-    wrong = {
-        "416": Reply(416, headers={"Content-Range": "bytes */5"}),
-        "another place": Reply(206, CONTENT[7:], {"ETag": '"1"', "Content-Range": "bytes 7-299999/300000"}),
-        "no place": Reply(206, CONTENT[7:], {"ETag": '"1"'}),
-        "coded": encoded(CONTENT, "gzip"),
-    }[kind]
-    if kind == "coded":
-        fields = {"ETag": '"1"', "Content-Encoding": "gzip", "Content-Range": "bytes 100000-299999/300000"}
-        wrong = Reply(206, wrong.body, fields)
-
-    def answer(visit: Visit) -> Reply:
-        return wrong if visit.header("Range") else Reply(body=CONTENT, headers={"ETag": '"1"'})
-
-    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
-    async with client(max_retries=0) as web:
-        await web.download(site.url("/file"), path)
-        site.on("/file", answer)
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.sha256, result.resumed_at) == (True, SHA256, 0)
-    assert files(path) == ["report.pdf"]
-
-
 @pytest.mark.parametrize("status", [204, 206, 201])
 async def test_an_answer_without_the_file_is_not_taken_for_it(site: Site, path: Path, status: int) -> None:
     """U15: though it is a success, and an old part lies about"""
@@ -219,67 +76,6 @@ async def test_an_answer_without_the_file_is_not_taken_for_it(site: Site, path: 
     assert (result.ok, result.reason) == (False, Reason.BAD_RESPONSE)
     assert f"status {status} and no file" in result.message
     assert not path.exists()
-
-
-async def test_a_shorter_part_than_was_asked_for_is_not_the_whole(site: Site, path: Path) -> None:
-    """U15"""
-
-    def stingy(visit: Visit) -> Reply:
-        start = int((visit.header("Range") or "bytes=0-").removeprefix("bytes=")[:-1])
-        fields = {"ETag": '"1"', "Content-Range": f"bytes {start}-{start + 99}/300000"}
-        return Reply(206, CONTENT[start : start + 100], fields)
-
-    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
-    async with client(max_retries=0) as web:
-        await web.download(site.url("/file"), path)
-        site.on("/file", stingy)
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.reason) == (False, Reason.INCOMPLETE)
-    assert not path.exists()
-    assert path.with_name("report.pdf.part").exists()
-
-
-async def test_a_coded_body_that_broke_off_is_fetched_anew(site: Site, path: Path) -> None:
-    """U15: what was decoded has no place in what the server has"""
-    packed = encoded(CONTENT, "gzip").body
-    assert isinstance(packed, bytes)
-    fields = {"ETag": '"1"', "Content-Encoding": "gzip"}
-    first = Reply(body=packed, headers=fields, stop_after=len(packed) // 2, end="close")
-    site.on("/file", served(packed, first, **{"Content-Encoding": "gzip"}))
-
-    async with client() as web:
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.sha256) == (True, SHA256)
-    assert site.visits("/file")[1].header("Range") is None
-
-
-async def test_a_part_of_another_url_is_not_gone_on_with(site: Site, path: Path) -> None:
-    """U15"""
-    site.on("/a", served(CONTENT, cut(CONTENT, 100_000)))
-    site.reply("/b", Reply(body=b"other", headers={"ETag": '"1"'}))
-
-    async with client(max_retries=0) as web:
-        await web.download(site.url("/a"), path)
-        result = await web.download(site.url("/b"), path)
-
-    assert result.ok
-    assert path.read_bytes() == b"other"
-
-
-@pytest.mark.parametrize("note", [b"", b"{", b'{"url_sha256": 7}', b"\xff\xfe"])
-async def test_a_damaged_note_means_that_all_is_fetched(site: Site, path: Path, note: bytes) -> None:
-    """U16"""
-    site.reply("/file", Reply(body=CONTENT))
-    path.parent.mkdir()
-    path.with_name("report.pdf.part").write_bytes(b"left over")
-    path.with_name("report.pdf.part.json").write_bytes(note)
-
-    async with client() as web:
-        result = await web.download(site.url("/file"), path)
-
-    assert (result.ok, result.sha256) == (True, SHA256)
 
 
 @pytest.mark.parametrize("kind", ["announced", "endless"])
@@ -348,6 +144,7 @@ async def test_a_file_that_is_there_is_replaced_only_when_the_new_one_is_whole(s
 
 
 async def test_a_folder_is_no_place_for_a_file(site: Site, tmp_path: Path) -> None:
+    """U15"""
     async with client() as web:
         with pytest.raises(PolicyError, match="must be a file, not a directory"):
             await web.download(site.url("/file"), tmp_path)

@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 from curtsy.client import AsyncClient
+from tests.client.fetching import AGENT, until
 from tests.support.site import Site
-
-AGENT = "TestBot/1.0 (+https://test.example/bot)"
 
 
 async def test_a_request_that_waits_is_let_go_by_a_gentler_wait(site: Site, tmp_path: Path) -> None:
@@ -23,8 +22,7 @@ async def test_a_request_that_waits_is_let_go_by_a_gentler_wait(site: Site, tmp_
     ) as web:
         assert (await web.fetch(site.url("/a"))).ok
         waiting = asyncio.ensure_future(web.fetch(site.url("/b")))
-        while not web.gate.lines.waiting:
-            await asyncio.sleep(0)
+        await until(lambda: web.gate.lines.waiting)
 
         settings.write_text("default_policy:\n  qps: 1000\n  pause: [0, 0]\n  respect_robots: false\n")
         os.utime(settings, ns=(1, 1))

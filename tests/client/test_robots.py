@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
 
 import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.rules import Rules
-from curtsy.guards import RobotsTxtChecker
-from curtsy.http import AiohttpSender
 from curtsy.stores.memory import MemoryStore
-from tests.client.fetching import AGENT, TICK, UNPACED, client, domain_of, host_of, until
+from tests.client.fetching import TICK, UNPACED, client, domain_of, host_of, until
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.site import Reply, Site, bomb, encoded, endless, hang, later, redirect, reset
 
@@ -357,101 +354,6 @@ async def test_it_counts_as_a_request_and_never_as_a_page(site: Site) -> None:
     assert [(day.requests, day.pages) for day in host.days] == [(3, 2)]
 
 
-async def test_a_crawl_delay_holds_from_the_very_first_page(site: Site) -> None:
-    """R8: the larger of the site's and ours"""
-    site.robots("User-agent: *\nCrawl-delay: 12.5\n")
-    site.page("/*", "x")
-
-    async with client() as web:
-        results = await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(4)))
-
-    waits = sorted(result.record.at for result in results)
-    gaps = [b - a for a, b in itertools.pairwise(waits)]
-    assert min(gaps) >= 12.5 - TICK
-    assert min(result.record.waited for result in results) >= 12.5 - TICK
-
-
-@pytest.mark.alone
-async def test_a_crawl_delay_holds_by_the_sites_own_clock(site: Site) -> None:
-    """R8"""
-    site.robots("User-agent: *\nCrawl-delay: 0.2\n")
-    site.page("/*", "x")
-
-    async with client(clock=None, **UNPACED) as web:
-        await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(3)))
-
-    assert len(site.paths()) == 4
-    assert min(site.gaps()) >= 0.1995
-
-
-async def test_a_crawl_delay_shorter_than_ours_changes_nothing(site: Site) -> None:
-    """R8"""
-    site.robots("User-agent: *\nCrawl-delay: 0.1\n")
-    site.page("/*", "x")
-
-    async with client() as web:
-        results = [await web.fetch(site.url(f"/{number}")) for number in range(3)]
-
-    assert min(result.record.waited for result in results) >= 1.5 - TICK
-
-
-@pytest.mark.parametrize("delay", ["999999999", "301", "1e5"])
-async def test_a_crawl_delay_that_is_too_long_makes_the_host_refused(site: Site, delay: str) -> None:
-    """R8, F33: at once, and the reason names it"""
-    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
-    site.page("/*", "x")
-
-    with ends_within(5):
-        async with client() as web:
-            results = [await web.fetch(site.url(f"/{number}")) for number in range(2)]
-
-    assert {result.reason for result in results} == {Reason.CRAWL_DELAY_TOO_LONG}
-    assert "Crawl-delay above max_crawl_delay (300 s)" in results[0].message
-    assert site.paths() == ["/robots.txt"]
-
-
-@pytest.mark.parametrize("delay", ["nan", "inf", "-5", "soon", ""])
-async def test_a_crawl_delay_that_is_no_number_is_ignored(site: Site, delay: str) -> None:
-    """R8, F33"""
-    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
-    site.page("/*", "x")
-
-    async with client() as web:
-        result = await web.fetch(site.url("/1"))
-
-    assert result.ok
-    assert result.record.waited <= 5.5
-
-
-async def test_a_crawl_delay_that_is_lifted_is_forgotten(site: Site) -> None:
-    """R8: after too long a one, too"""
-    site.script("/robots.txt", [Reply(body="User-agent: *\nCrawl-delay: 9999\n"), Reply(body="User-agent: *\n")])
-    site.page("/page", "x")
-    clock = FakeClock()
-
-    async with client(clock=clock) as web:
-        refused = await web.fetch(site.url("/page"))
-        clock.advance(3700)
-        page = await web.fetch(site.url("/page"))
-
-    assert refused.reason is Reason.CRAWL_DELAY_TOO_LONG
-    assert page.ok
-
-
-async def test_an_origin_without_a_crawl_delay_takes_none_from_another_with_the_same_record(site: Site) -> None:
-    """R8, C6"""
-    site.robots("User-agent: *\nCrawl-delay: 20\n", host="a.shop.test")
-    site.page("/*", "x")
-    entries = [{"domain": "shop.test", "shared": True}]
-
-    async with client(allowlist=entries, sender=AiohttpSender(resolver=site.names)) as web:
-        await web.fetch(site.url("/1", host="a.shop.test"))
-        await web.fetch(site.url("/1", host="b.shop.test"))
-        result = await web.fetch(site.url("/2", host="a.shop.test"))
-
-    assert result.record.waited >= 20 - TICK
-
-
 async def test_a_caller_who_cannot_wait_for_robots_txt_does_not_open_the_site_for_others(site: Site) -> None:
     """U5, R6: his deadline is no failure of the site"""
     site.script("/robots.txt", [hang(), Reply(body=PRIVATE)])
@@ -526,91 +428,3 @@ async def test_a_record_of_rules_never_grows_beyond_what_is_read(site: Site) -> 
     assert isinstance(rules, Rules)
     assert rules.body is not None
     assert len(rules.body) == 512_000
-
-
-# The checker by itself
-
-
-def checker(**settings: Any) -> RobotsTxtChecker:
-    return RobotsTxtChecker(**{"clock": FakeClock(), "allow_private": True, **settings})
-
-
-async def test_the_checker_answers_by_the_rules_for_its_agent(site: Site) -> None:
-    """R9, R10"""
-    site.robots("User-agent: AIAssistantBot\nDisallow: /private\nCrawl-delay: 2.5\n\nUser-agent: *\nDisallow: /\n")
-
-    async with checker() as robots:
-        before = robots.get_crawl_delay(site.url("/"))
-        allowed = [await robots.is_allowed(site.url(path)) for path in ("/", "/private/a", "/private")]
-        verdict = await robots.verdict(site.url("/private"))
-
-        assert before is None
-        assert allowed == [True, False, False]
-        assert robots.get_crawl_delay(site.url("/anything")) == 2.5
-        assert (verdict.line, verdict.rule) == (2, "Disallow: /private")
-
-    assert [visit.header("User-Agent") for visit in site.journal] == ["AIAssistantBot/1.0"]
-
-
-async def test_the_checker_asks_again_after_its_ttl_or_when_it_is_told_to_forget(site: Site) -> None:
-    """R9, R5"""
-    site.robots(PRIVATE)
-    clock = FakeClock()
-
-    async with checker(clock=clock, cache_ttl=60) as robots:
-        await robots.is_allowed(site.url("/"))
-        await robots.is_allowed(site.url("/"))
-        once = site.count("/robots.txt")
-        clock.advance(61)
-        await robots.is_allowed(site.url("/"))
-        twice = site.count("/robots.txt")
-        robots.clear_cache()
-        assert robots.get_crawl_delay(site.url("/")) is None
-        await robots.is_allowed(site.url("/"))
-
-    assert (once, twice, site.count("/robots.txt")) == (1, 2, 3)
-
-
-async def test_the_checker_allows_what_it_cannot_ask_and_gives_up_in_time(site: Site) -> None:
-    """R6, R9"""
-    site.reply("/robots.txt", hang())
-
-    with ends_within(2):
-        async with checker(timeout=0.3) as robots:
-            assert await robots.is_allowed(site.url("/a"))
-        async with checker(timeout=0.3, robots_unreachable="disallow") as robots:
-            assert not await robots.is_allowed(site.url("/a"))
-
-
-async def test_the_checker_says_no_to_what_is_no_url() -> None:
-    """U1"""
-    async with checker() as robots:
-        assert not await robots.is_allowed("nonsense")
-        assert robots.get_crawl_delay("nonsense") is None
-
-
-async def test_fifty_tasks_share_the_checkers_one_fetch(site: Site) -> None:
-    """R5"""
-    site.reply("/robots.txt", Reply(body=PRIVATE, wait=0.05))
-
-    async with checker() as robots:
-        allowed = await asyncio.gather(
-            *(robots.is_allowed(site.url(f"/{'private' if number % 2 else 'open'}/{number}")) for number in range(50))
-        )
-
-    assert allowed == [True, False] * 25
-    assert site.count("/robots.txt") == 1
-
-
-async def test_the_checker_of_a_client_asks_with_its_store(site: Site) -> None:
-    """R9"""
-    site.robots(PRIVATE)
-    allowing(site)
-
-    async with client() as web:
-        await web.fetch(site.url("/page"))
-        async with RobotsTxtChecker(AGENT, client=web) as robots:
-            assert not await robots.is_allowed(site.url("/private"))
-        assert (await web.fetch(site.url("/page"))).ok
-
-    assert site.count("/robots.txt") == 1

@@ -446,6 +446,17 @@ def test_a_limit_by_hand_that_no_longer_fits_the_settings_is_left_out() -> None:
     assert play.ask() == Wait(4.0, "delay")
 
 
+def test_limits_by_hand_that_fit_only_together_hold_though_another_no_longer_fits() -> None:
+    """U9"""
+    play = Play([FREE, FREE.but(pause_max=2, qps=1.0, strategy="sliding_window")])
+    play.happen(Change(Override((("pause_min", 7.0), ("pause_max", 9.0), ("burst", 1.5)))))
+    play.depart()
+
+    play.happen(Settings(1))
+
+    assert play.ask() == Wait(7.0, "pause")
+
+
 def test_a_token_is_given_back_once() -> None:
     """Design, section 3: a global token that was not used goes back."""
     play = Play([FREE.but(qps=1.0, burst=3)])

@@ -213,9 +213,9 @@ def test_a_window_long_past_counts_for_nothing_and_the_last_one_for_half() -> No
         play.wait(pause * SECOND)
         for _ in range(6):
             play.answer(play.depart(), FAILED)
-        seen.append(where(play))
+            seen.append(where(play))
 
-    assert seen == [State.OPEN, State.CLOSED]
+    assert seen == [*[State.CLOSED] * 5, State.OPEN, *[State.CLOSED] * 6]
 
 
 @ANY

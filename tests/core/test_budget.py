@@ -83,12 +83,13 @@ def is_counted(flight: Flight) -> bool:
 
 
 @ANY
-@given(spending, st.sampled_from(ZONES), st.sampled_from((1, 2, 5)))
+@given(spending, st.sampled_from(ZONES), st.sampled_from((1, 2, 5)), st.none() | st.integers(1, 3))
 def test_no_history_of_the_calendar_sends_more_in_a_local_day_than_its_limit(
-    history: list[Event], zone: ZoneInfo, limit: int
+    history: list[Event], zone: ZoneInfo, limit: int, concurrency: int | None
 ) -> None:
     """B4, B6: clocks set back and forth by days, reboots, crashed holders, late answers."""
-    play = Play([BUDGET.but(zone=zone, max_requests_per_day=limit)])
+    policy = BUDGET.but(zone=zone, max_requests_per_day=limit, concurrency=concurrency)
+    play = Play([policy], may_repeat=concurrency is not None)  # only a place tells a second answer from the first
 
     for event in history:
         play.happen(event)
@@ -97,12 +98,13 @@ def test_no_history_of_the_calendar_sends_more_in_a_local_day_than_its_limit(
 
 
 @ANY
-@given(spending, st.sampled_from(ZONES), st.sampled_from((1, 2, 5)))
+@given(spending, st.sampled_from(ZONES), st.sampled_from((1, 2, 5)), st.none() | st.integers(1, 3))
 def test_no_history_of_the_calendar_gets_more_pages_in_a_local_day_than_its_limit(
-    history: list[Event], zone: ZoneInfo, limit: int
+    history: list[Event], zone: ZoneInfo, limit: int, concurrency: int | None
 ) -> None:
     """B4, B5: a page is set aside for each request that may bring one."""
-    play = Play([BUDGET.but(zone=zone, max_requests_per_day=0, max_pages_per_day=limit)])
+    policy = BUDGET.but(zone=zone, max_requests_per_day=0, max_pages_per_day=limit, concurrency=concurrency)
+    play = Play([policy], may_repeat=concurrency is not None)
 
     play.run(history)
 
@@ -421,14 +423,29 @@ def test_old_days_are_merged_into_one_that_counts_as_the_largest() -> None:
 
 def test_a_clock_that_ran_ahead_and_was_put_right_leaves_the_days_between_alone() -> None:
     """B6: a machine that woke in the wrong year costs its hosts nothing but that day."""
-    play = Play([FREE.but(max_requests_per_day=1)])
+    play = Play([FREE.but(max_requests_per_day=3)])
     play.happen(SetClock(400 * DAY))
     play.depart()
     play.happen(SetClock(-400 * DAY))
 
     for _ in range(30):
-        assert isinstance(play.ask(), Go)
+        assert [isinstance(play.ask(), Go) for _ in range(4)] == [True, True, True, False]
         play.wait(DAY)
+
+
+def test_a_day_of_another_zone_ends_where_one_that_was_spent_begins() -> None:
+    """B6: no stretch is spent twice, though the zone was changed and the clock set back."""
+    east, here = ZoneInfo("Pacific/Kiritimati"), ZONES[0]
+    play = Play([FREE.but(max_requests_per_day=9, zone=zone) for zone in (east, here)])
+    play.epoch = int(datetime(2027, 1, 15, 12, tzinfo=UTC).timestamp()) * SECOND
+    play.depart()
+    play.happen(SetClock(-3 * HOUR))
+    play.happen(Settings(1))
+
+    flight = play.depart()
+
+    ten_o_clock = int(datetime(2027, 1, 15, 10, tzinfo=UTC).timestamp())  # midnight in the east
+    assert flight.lease.day == (ten_o_clock - 36_000, ten_o_clock)
 
 
 def test_a_merged_day_keeps_its_charge() -> None:

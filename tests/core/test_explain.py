@@ -118,12 +118,14 @@ def test_the_examples_of_the_conventions_are_said_word_for_word(text: str, expec
      (86_399, "1 day"), (86_400, "1 day"), (183_600, "2 days 3 h"), (8_640_000, "100 days")],
 )  # fmt: skip
 def test_a_duration_is_said_as_people_say_it(seconds: float, text: str) -> None:
+    """Conventions: errors"""
     assert explain.span(seconds) == text
 
 
 @given(st.floats(0, 1e9))
 @ANY
 def test_any_duration_is_said_shortly_and_nearly_right(seconds: float) -> None:
+    """Conventions: errors"""
     text = explain.span(seconds)
     units = {"s": 1, "min": 60, "h": 3600, "day": 86_400, "days": 86_400}
 
@@ -181,6 +183,7 @@ def test_every_reason_is_raised_as_its_own_error_with_what_a_program_needs(reaso
 
 
 def test_a_success_raises_nothing() -> None:
+    """Conventions: errors"""
     good = result(None, 200)
 
     assert good.raise_for_reason() is good

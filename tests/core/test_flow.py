@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import CrawlDelay, Go, Late, Lease, No
-from curtsy.core.cache import Entry, Mode, entry_of
+from curtsy.core.admission import CrawlDelay, Late, No
+from curtsy.core.cache import Entry, Mode
 from curtsy.core.errors import Reason
 from curtsy.core.flow import (
     UNSENT,
@@ -32,120 +31,13 @@ from curtsy.core.flow import (
     Settle,
     Tell,
     closed,
-    fetch,
 )
-from curtsy.core.message import Failure, Headers, Reply, Request, Response, Url, parse_url
+from curtsy.core.message import Failure, Headers, Reply, Response
 from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy
-from curtsy.core.result import FetchResult
 from curtsy.core.rules import Busy, Claimed, Known, Rules
+from tests.core.hand import URL, Hand, Ticket, World, kept, robots
 from tests.strategies import ANY
-
-URL = "https://example.org/a"
-
-
-class Ticket:
-    """A request that may leave now."""
-
-    def __init__(self, waited: float = 0.0) -> None:
-        self.go = Go(Lease(1, 0, 35.0, True), 199, 99)
-        self.waited = waited
-
-
-class World:
-    """A world that stands still, but for what `Hand` does to its clock."""
-
-    def __init__(self, policies: Policies | None = None, cache_mode: Mode | None = None) -> None:
-        self.policies = policies or Policies(Policy(), user_agent="testbot/1.0")
-        self.has_cache = cache_mode is not None
-        self.cache_mode: Mode = cache_mode or "normal"
-        self.stale_if_error = 0.0
-        self.max_retries: int | None = None
-        self.seconds = 1000.0
-        self.cookies: list[str] = []
-
-    def now(self) -> float:
-        return self.seconds
-
-    def epoch(self) -> float:
-        return 1_800_000_000.0 + self.seconds
-
-    def cookies_for(self, url: Url) -> str | None:
-        return None
-
-    def take_cookies(self, url: Url, headers: Headers) -> None:
-        self.cookies.append(url.text)
-
-    def roll(self) -> float:
-        return 0.5
-
-
-class Hand:
-    """Answers a flow: by the answers given for a kind of effect, in turn, the last of which stays; else as usual."""
-
-    def __init__(self, world: World | None = None, **answers: Iterable[Any]) -> None:
-        self.world = world or World()
-        self.effects: list[Effect] = []
-        self.answers: list[Any] = []
-        self._answers = {name: list(given) for name, given in answers.items()}
-
-    def carry(self, ask: Ask) -> FetchResult:
-        """Carry a fetch to its end."""
-        flow = fetch(ask, self.world)
-        answer: Any = None
-        while True:
-            try:
-                effect = flow.send(answer)
-            except StopIteration as end:
-                result = end.value
-                assert isinstance(result, FetchResult)
-                return result
-            self.effects.append(effect)
-            answer = self._answer(effect)
-            self.answers.append(answer)
-
-    def _answer(self, effect: Effect) -> Any:
-        given = self._answers.get(type(effect).__name__.lower())
-        if given:
-            answer = given[0] if len(given) == 1 else given.pop(0)
-            if isinstance(answer, Ticket):
-                self.world.seconds += answer.waited
-            return answer
-        match effect:
-            case Enter():
-                return Ticket()
-            case Send():
-                return Response(200, Headers(), b"x", wire_bytes=1)
-            case Claim():
-                return Known(Rules(body=b""), 3600.0)
-            case Hold():
-                return Claimed(None)
-            case Learn():
-                return Rules(body=effect.body, failures=0 if effect.body is not None else 1)
-            case MayRetry() | Later():
-                return True
-            case _:
-                return None
-
-    def kinds(self) -> list[str]:
-        """The kinds of effects, in order."""
-        return [type(effect).__name__ for effect in self.effects]
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        """All effects of a kind."""
-        return [effect for effect in self.effects if isinstance(effect, kind)]
-
-
-def robots(body: bytes) -> Response:
-    return Response(200, Headers(), body)
-
-
-def kept(headers: dict[str, str], age: float = 0.0) -> tuple[Entry, bytes]:
-    parsed = parse_url(URL)
-    assert isinstance(parsed, Url)
-    entry = entry_of(Request(parsed), Response(200, Headers(headers.items()), b"kept"), 1_800_001_000.0 - age)
-    assert entry is not None
-    return entry, b"kept"
 
 
 def test_the_way_of_a_page_whose_rules_are_known() -> None:
@@ -213,10 +105,12 @@ def test_a_fresh_copy_asks_for_nothing() -> None:
     assert (result.body, result.from_cache, result.record.attempts) == (b"kept", True, 0)
 
 
-@pytest.mark.parametrize("mode", ["normal", "offline"])
-def test_a_miss_when_nothing_may_be_asked_is_told(mode: Mode) -> None:
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_a_miss_when_nothing_may_be_asked_is_told(has_cache: bool) -> None:
     """Issue 4, 5"""
-    hand = Hand(World(cache_mode="offline"))
+    world = World(cache_mode="offline")
+    world.has_cache = has_cache
+    hand = Hand(world)
 
     result = hand.carry(Ask(URL))
 
@@ -426,6 +320,7 @@ def test_a_claim_without_a_verdict_does_not_forbid_a_kept_page() -> None:
 
 
 def test_somebody_whose_client_was_closed_is_told_so() -> None:
+    """F62"""
     result = closed(Ask("https://user:pw@example.org/?token=abc"), World())
 
     assert (result.ok, result.reason) == (False, Reason.CLOSED)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import CrawlDelay, Go, No, Override, Pause, Resume, Trip, Wait, admit, amend, settle
+from curtsy.core.admission import CrawlDelay, Go, No, Override, Pause, Resume, Spend, Trip, Wait, admit, amend, settle
 from curtsy.core.breaker import State
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host, Place, fresh, in_time
@@ -291,6 +291,26 @@ def test_a_slow_bucket_is_kept_until_it_is_full_again() -> None:
     assert lasts >= 10 * DAY
 
 
+def test_a_long_rest_and_a_long_lease_are_kept_to_their_end() -> None:
+    """C2: Retry-After is believed up to 30 days, if one sets it so; a lease lasts as long as its request may."""
+    patient = FREE.but(max_retry_after=30 * 86_400.0, timeout=20 * 86_400.0, concurrency=1)
+    resting, held = Play([patient]), Play([patient])
+    resting.answer(resting.depart(), Outcome(Kind.FAILED, 503, retry_after=25 * 86_400.0))
+    held.depart()
+
+    assert (known(resting).lasts(resting.now) or 0) >= 25 * DAY
+    assert (known(held).lasts(held.now) or 0) >= 20 * DAY
+
+
+def test_a_day_is_remembered_for_two_more_than_it_lasts() -> None:
+    """B6: for clocks that are set back."""
+    play = Play([FREE.but(max_requests_per_day=1)])
+    play.happen(Change(Spend()))
+    _, ends = FREE.calendar.day_of(play.epoch // SECOND)
+
+    assert known(play).lasts(play.now) == ends * SECOND - play.epoch + 2 * DAY
+
+
 def test_a_record_that_the_core_did_not_write_lasts_too() -> None:
     """A store's own tests write records by hand; none of them is gone at once."""
     lasts = Host(requests=1).lasts(Now(Instant(START), START))
@@ -308,13 +328,18 @@ def test_a_record_that_the_core_did_not_write_lasts_too() -> None:
     histories(changes, reports, size=20),
     histories(changes, reports, size=20),
     policies,
+    st.booleans(),
 )
 def test_two_records_that_went_their_own_way_are_joined_carefully(
-    before: list[Event], theirs: list[Event], ours: list[Event], policy: Policy
+    before: list[Event], theirs: list[Event], ours: list[Event], policy: Policy, is_rebooted: bool
 ) -> None:
     """B8, F55: nothing that was spent is lost, and of everything else the more careful is kept."""
     store, alone = Play([policy]), Play([policy])
     store.run(before)
+    if is_rebooted and store.host is not None:  # from here on, what was before has instants below 0
+        store.happen(Reboot(HOUR))
+        store.host = in_time(store.host, store.now)
+    alone.boot = store.boot
     alone.host, alone.epoch, alone.at, alone.true = store.host, store.epoch, store.at, store.true
     base = store.host
     store.run(theirs)
@@ -327,18 +352,20 @@ def test_two_records_that_went_their_own_way_are_joined_carefully(
     host = store.host.joined(alone.host, base)
 
     pair = (store.host, alone.host)
-    for name in ("sent_at", "rest_until", "delay", "failures", "crawl_delay", "latency", "failed_trials", "serial"):
+    for name in ("sent_at", "rest_until", "backed_off_at"):
+        assert getattr(host, name) == max((each for each in (getattr(one, name) for one in pair) if each), default=0)
+    for name in ("delay", "failures", "crawl_delay", "latency", "failed_trials", "serial"):
         assert getattr(host, name) == max(getattr(each, name) for each in pair)
     for name in ("requests", "pages", "trips"):
         assert getattr(host, name) == sum(getattr(each, name) for each in pair) - getattr(was, name)
-    open_until = [each.tripped_at and each.tripped_at + each.cooldown for each in pair]
-    assert (host.tripped_at and host.tripped_at + host.cooldown) == max(open_until)
+    open_until = [each.tripped_at + each.cooldown for each in pair if each.tripped_at]
+    assert host.tripped_at + host.cooldown == max(open_until, default=0)
     assert (host.paused_until < 0) == any(each.paused_until < 0 for each in pair)
     assert all(one.starts < one.ends <= other.starts for one, other in pairwise(host.days))
     assert host.spent >= max(each.spent for each in pair if each.sent_at == host.sent_at)
     live = {place.number for each in pair for place in each.places if place not in was.places}
     assert {place.number for place in host.places} >= live
-    now = Now(Instant(later), START + later, 1)
+    now = Now(Instant(later), START + later, store.boot)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(host), type=Host) == host
     # Whatever either of them refuses or puts off, they refuse or put off together.
     decisions = [admit(each, now, policy, page=False)[1] for each in (*pair, host)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import FORGIVEN, CrawlDelay, Go, Override, Wait, admit, settle
+from curtsy.core.admission import FORGIVEN, CrawlDelay, Go, Override, Resume, Wait, admit, settle
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
@@ -33,11 +33,14 @@ from tests.strategies import (
     good,
     histories,
     long_lists,
+    outcomes,
     overrides,
     passes,
+    policies,
     reboots,
     reports,
     settings_changes,
+    waiting,
 )
 
 GOOD = Outcome(Kind.ANSWERED, 200)
@@ -149,19 +152,23 @@ def test_a_record_that_was_lost_on_the_way_still_spaces_the_next_request() -> No
 # The rate in any window
 
 
-@st.composite
-def streams(draw: st.DrawFn) -> list[Event]:
+def stream(*more: st.SearchStrategy[Event]) -> st.SearchStrategy[list[Event]]:
     """Somebody who asks as often as he may, and now and then does not."""
     each = st.one_of(
         st.builds(Ask, count=st.integers(1, 3), patient=st.booleans()),
         passes,
         st.builds(Answer, which=st.integers(0, 3), outcome=good, sent=st.floats(0, 1)),
+        *more,
     )
-    return draw(long_lists(each, 40))
+    return long_lists(each, 40)
+
+
+streams = stream() | stream(clocks) | stream(reboots)
+"""With a calendar that is set as one likes, or reboots over which it tells the time."""
 
 
 @ANY
-@given(streams(), rates, st.sampled_from((1, 1.6, 2, 3, 10)))
+@given(streams, rates, st.sampled_from((1, 1.6, 2, 3, 10)))
 def test_a_token_bucket_lets_no_more_go_in_any_window_than_burst_and_rate(
     history: list[Event], qps: float, burst: float
 ) -> None:
@@ -239,7 +246,7 @@ def test_a_scheduled_request_a_moment_after_the_clocks_zero_is_remembered() -> N
 
 
 @ANY
-@given(streams(), rates, st.integers(1, 5))
+@given(streams, rates, st.integers(1, 5))
 def test_a_leaky_bucket_lets_requests_leave_evenly(history: list[Event], qps: float, burst: int) -> None:
     """Q12: it saves nothing; who takes several at once is followed by as many intervals."""
     play = Play([FREE.but(qps=qps, burst=burst, strategy="leaky_bucket")])
@@ -250,7 +257,7 @@ def test_a_leaky_bucket_lets_requests_leave_evenly(history: list[Event], qps: fl
 
 
 @ANY
-@given(streams(), rates, st.integers(3, 6))
+@given(streams, rates, st.integers(3, 6))
 def test_a_sliding_window_never_holds_more_than_the_burst(history: list[Event], qps: float, burst: int) -> None:
     """Q12: at most `burst` requests in any `burst / qps` seconds."""
     play = Play([FREE.but(qps=qps, burst=burst, strategy="sliding_window")])
@@ -464,6 +471,50 @@ def test_no_rest_is_believed_beyond_max_retry_after(outcome: Outcome) -> None:
     play.answer(play.depart(), outcome)
 
     assert play.ask() == Wait(3600.0, "rest")
+
+
+def test_a_rest_is_not_cut_short_by_a_later_and_shorter_one() -> None:
+    """C1, C2: of two answers in flight, the one that asks for more is obeyed."""
+    play = Play([FREE])
+    flights = [play.depart(), play.depart()]
+
+    for flight, seconds in zip(flights, (50.0, 5.0), strict=True):
+        play.answer(flight, Outcome(Kind.SLOWED, 429, retry_after=seconds))
+
+    assert play.ask() == Wait(50.0, "rest")
+
+
+def test_failures_do_not_make_a_raised_delay_sink() -> None:
+    """N8: by a tenth after every 10 successes."""
+    play = Play([FREE.but(adapt=True)])
+    play.answer(play.depart(), SLOWED)
+
+    for _ in range(30):
+        play.answer(play.depart(), Outcome(Kind.FAILED, 500))
+
+    assert play.host is not None
+    assert play.host.delay == SECOND // 5
+
+
+@ANY
+@given(histories(reports, changes, size=30), policies, outcomes)
+def test_no_bad_answer_lets_the_next_request_go_sooner(history: list[Event], policy: Policy, outcome: Outcome) -> None:
+    """U7: whatever it says, and whenever it comes."""
+    free = {"concurrency": None, "breaker": False, "max_requests_per_day": 0, "max_pages_per_day": 0}
+    play = Play([policy.but(**free, max_crawl_delay=86_400.0)])
+    play.run([*history, Change(Resume())])
+    if play.host is not None and play.host.crawl_delay > DAY:
+        return
+    flight = play.depart()
+    before = play.ask(Ask(page=False))
+    if isinstance(before, Go):
+        return
+
+    play.answer(flight, outcome)
+
+    after = play.ask(Ask(page=False))
+    is_calm = outcome.kind in (Kind.ANSWERED, Kind.NOT_MODIFIED) and policy.adapt
+    assert is_calm or (waiting(after) or 0.0) >= (waiting(before) or 0.0)
 
 
 # The response time

@@ -129,7 +129,7 @@ class Host(Record, frozen=True, tag="host"):
         host = in_time(self, now)
         if host.paused_until < 0 or host.paused_until > now.at or host.overrides:
             return None
-        pace = host.sent_at + max(1, host.spent / TOKEN, len(host.recent)) * DAY * SECOND
+        pace = host.sent_at and host.sent_at + max(1, host.spent / TOKEN, len(host.recent)) * DAY * SECOND
         held = max((place.until for place in host.places), default=0)
         day = (host.days[-1].ends * SECOND - now.epoch + now.at) if host.days else 0
         written_at = host.written_at or now.at
@@ -146,9 +146,9 @@ class Host(Record, frozen=True, tag="host"):
         was = Host() if base is None else base
         gone = {place.number for place in was.places} - {place.number for place in ours.places}
         new = (place for place in ours.places if place not in was.places and place not in self.places)
-        later, earlier = (ours, self) if ours.sent_at > self.sent_at else (self, ours)
+        later, earlier = (ours, self) if _latest(self.sent_at, ours.sent_at) != self.sent_at else (self, ours)
         both_sent = ours.serial != was.serial and self.serial != was.serial
-        open_longer = max(self, ours, key=lambda each: each.tripped_at and each.tripped_at + each.cooldown)
+        open_longer = max(self, ours, key=lambda each: (each.tripped_at != 0, each.tripped_at + each.cooldown))
         return msgspec.structs.replace(
             self,
             sent_at=later.sent_at,
@@ -158,9 +158,9 @@ class Host(Record, frozen=True, tag="host"):
             serial=max(self.serial, ours.serial),
             places=(*(place for place in self.places if place.number not in gone), *new),
             days=budget.joined(self.days, ours.days, was.days),
-            rest_until=max(self.rest_until, ours.rest_until),
+            rest_until=_latest(self.rest_until, ours.rest_until),
             delay=max(self.delay, ours.delay),
-            backed_off_at=max(self.backed_off_at, ours.backed_off_at),
+            backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
             latency=max(self.latency, ours.latency),
             crawl_delay=max(self.crawl_delay, ours.crawl_delay),
             failures=max(self.failures, ours.failures),
@@ -180,6 +180,11 @@ class Host(Record, frozen=True, tag="host"):
         """Where the breaker stands."""
         host = in_time(self, now)
         return breaker.state(host.tripped_at, host.cooldown, now.at)
+
+
+def _latest(one: int, other: int) -> int:
+    """The later of two instants, of which 0 means never; what was before the present boot is below 0."""
+    return max(one, other) if one and other else one or other
 
 
 def fresh(now: Now) -> Host:

@@ -1,0 +1,1 @@
+"""Many pages: what waits to be fetched, what is found on a page, and the loop between the two."""

@@ -1,0 +1,248 @@
+"""What is in a page: its title, its links, what it asks of crawlers, and its main text (U12, U13).
+
+Links and title are found without building a tree, in time that grows with the page and not faster (see `markup.py`).
+The main text needs a tree and costs more than the fetch: ask for it only if it is wanted, and off the event loop.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, Literal
+
+import msgspec
+from selectolax.lexbor import LexborHTMLParser, SelectolaxError
+
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import Url, parse_url
+from curtsy.core.text import decode
+from curtsy.crawling.links import Joiner, KnownHrefs
+from curtsy.crawling.markup import SECTIONS, TITLE, attributes, simplified, tags
+
+XHTML = "application/xhtml+xml"
+HTML = frozenset({"text/html", XHTML})
+"""Types that are read; everything else is saved as it is."""
+
+AI_SIGNALS = frozenset({"noai", "noimageai"})
+"""Directives about the use of a page by AI, which are reported and decide nothing here."""
+
+# Directives of their own that look like the name of a crawler with something for it.
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+
+_REFRESH = re.compile(r"""[\s\d.]*[;,]?\s*url\s*=\s*["']?\s*([^"']+)""", re.IGNORECASE)
+
+# In XML, a tag like this is complete; in HTML, it would begin a script that goes on to the next end of one.
+_CLOSED = re.compile(r"<(script|style|title|textarea|iframe|noscript)\b([^<>]*+)(?<=/)>", re.IGNORECASE)
+
+_LEFT_OUT = sorted(SECTIONS - {"article", "main", "body"})
+
+Reader = Literal["plain", "trafilatura"]
+
+
+class Extract(msgspec.Struct, frozen=True):
+    """What was found in a page."""
+
+    title: str | None
+    links: tuple[str, ...]
+    """Canonical URLs of the pages that it links to, in order, each once; those of `known` hrefs are left out."""
+
+    unfollowed: frozenset[str]
+    """Those links that stand there only with `rel=nofollow`."""
+
+    hrefs: tuple[str, ...]
+    """The hrefs behind the links as they are written, for `KnownHrefs.learn`."""
+
+    skipped: int
+    """How many hrefs lead to no page: other schemes, and what is no URL at all."""
+
+    base: Url
+    """What relative links are relative to."""
+
+    canonical: str | None
+    """What the page calls its own URL."""
+
+    directives: frozenset[str]
+    """What the page asks of crawlers, by meta tags and `X-Robots-Tag`, in lower case."""
+
+    signals: tuple[str, ...]
+    """What it says about AI and text mining."""
+
+    encoding: str | None
+    """Of the body; None if it was not read, because it is not HTML."""
+
+    @property
+    def noindex(self) -> bool:
+        """Whether the page asks not to be kept."""
+        return "noindex" in self.directives
+
+    @property
+    def nofollow(self) -> bool:
+        """Whether it asks that its links are not followed."""
+        return "nofollow" in self.directives
+
+
+def is_html(content_type: str | None, body: bytes = b"") -> bool:
+    """Whether an answer is a page to be read. Without a Content-Type, its beginning tells."""
+    kind = _kind(content_type)
+    return kind in HTML or (not kind and body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"))
+
+
+def _kind(content_type: str | None) -> str:
+    return (content_type or "").partition(";")[0].strip().lower()
+
+
+def _decoded(body: bytes, content_type: str | None) -> tuple[str, str]:
+    """The text of a page, in which empty elements are as HTML knows them, and its encoding."""
+    text, encoding = decode(body, content_type)
+    if _kind(content_type) == XHTML:
+        text = _CLOSED.sub(r"<\1\2></\1>", text)
+    return text, encoding
+
+
+def extract(
+    body: bytes,
+    content_type: str | None,
+    url: Url,
+    *,
+    agent: str = "curtsy",
+    x_robots_tag: Iterable[str] = (),
+    known: KnownHrefs | None = None,
+) -> Extract:
+    """Find what is in a page. Never raises, whatever the page.
+
+    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Links whose
+    hrefs are `known` are left out.
+    """
+    asked = header_directives(x_robots_tag, agent)
+    if not is_html(content_type, body):
+        return Extract(None, (), frozenset(), (), 0, url, None, frozenset(asked), _signals(asked), None)
+    text, encoding = _decoded(body, content_type)
+    page = _Page(url, agent)
+    for name, written in tags(text):
+        page.read(name, written)
+    base = page.base or url
+    joiner = Joiner(base)
+    hrefs = list(page.hrefs) if known is None else known.unknown(base.origin, page.hrefs)
+    links: dict[str, bool] = {}
+    skipped = 0
+    for href in hrefs:
+        link = joiner.join(href)
+        if link is None:
+            skipped += 1
+        else:
+            links[link] = links.get(link, False) or page.hrefs[href]
+    asked |= page.directives
+    return Extract(
+        title=page.title,
+        links=tuple(links),
+        unfollowed=frozenset(link for link, is_followed in links.items() if not is_followed),
+        hrefs=tuple(hrefs),
+        skipped=skipped,
+        base=base,
+        canonical=None if page.canonical is None else joiner.join(page.canonical),
+        directives=frozenset(asked),
+        signals=_signals(asked) + tuple(page.signals),
+        encoding=encoding,
+    )
+
+
+class _Page:
+    """What the tags of a page have said so far."""
+
+    def __init__(self, url: Url, agent: str) -> None:
+        self._url = url
+        self._names = ("robots", agent.lower())
+        self.title: str | None = None
+        self.base: Url | None = None
+        self.canonical: str | None = None
+        self.hrefs: dict[str, bool] = {}
+        """In order; whether they are to be followed."""
+        self.directives: set[str] = set()
+        self.signals: list[str] = []
+
+    def read(self, name: str, written: str) -> None:
+        """Take in one tag."""
+        if name == TITLE:
+            if self.title is None:
+                self.title = " ".join(html.unescape(written).split()) or None
+            return
+        values = attributes(written)
+        if name == "meta":
+            self._meta(values)
+        elif (href := values.get("href")) is None:
+            return
+        elif name == "base":
+            if self.base is None:
+                found = parse_url(href, self._url)
+                self.base = found if isinstance(found, Url) else self._url
+        elif name == "link":
+            if self.canonical is None and "canonical" in values.get("rel", "").lower().split():
+                self.canonical = href
+        else:
+            is_followed = "rel" not in values or "nofollow" not in values["rel"].lower().split()
+            self.hrefs[href] = self.hrefs.get(href, False) or is_followed
+
+    def _meta(self, values: dict[str, str]) -> None:
+        name, content = values.get("name", "").strip().lower(), values.get("content", "")
+        if name in self._names:
+            self.directives |= _directives(content)
+        elif name == "tdm-reservation":
+            self.signals.append(f"tdm-reservation={content.strip()[:100]}")
+        elif values.get("http-equiv", "").strip().lower() == "refresh" and (found := _REFRESH.match(content)):
+            self.hrefs[found[1]] = True
+
+
+def header_directives(x_robots_tag: Iterable[str], agent: str = "curtsy") -> set[str]:
+    """What the values of `X-Robots-Tag` ask of us: all that is meant for everybody, or for `agent`."""
+    asked: set[str] = set()
+    for value in x_robots_tag:
+        is_ours = True
+        for part in value.split(","):
+            name, colon, rest = part.partition(":")
+            if colon and name.strip().lower() not in _VALUED:
+                is_ours = name.strip().lower() == agent.lower()
+                part = rest
+            if is_ours:
+                asked |= _directives(part)
+    return asked
+
+
+def _directives(content: str) -> set[str]:
+    found = {word for part in content.split(",") if (word := " ".join(part.lower().split())[:100])}
+    return found | {"noindex", "nofollow"} if "none" in found else found
+
+
+def _signals(directives: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(directives & AI_SIGNALS))
+
+
+def main_text(body: bytes, content_type: str | None = None, *, reader: Reader = "plain") -> str:
+    """The main text of a page, a line for each block; empty if it is no HTML.
+
+    `plain` takes the first of article, main and body, and leaves out navigation, header, footer, asides and scripts.
+    `trafilatura` knows better what is content and what is not, takes longer, and has to be installed.
+    """
+    if not is_html(content_type, body):
+        return ""
+    text, _ = _decoded(body, content_type)
+    if reader == "trafilatura":
+        return str(_trafilatura().extract(text, include_comments=False) or "")
+    try:
+        tree = LexborHTMLParser(" ".join(simplified(text).split()))
+    except SelectolaxError:  # it gives no reason; of a page that it cannot read there is no text
+        return ""
+    tree.strip_tags(_LEFT_OUT, recursive=True)
+    root = tree.css_first("article") or tree.css_first("main") or tree.body
+    return "" if root is None else root.text(separator="\n", strip=True, skip_empty=True)
+
+
+def _trafilatura() -> Any:
+    try:
+        return import_module("trafilatura")
+    except ImportError as error:
+        raise PolicyError(
+            'the text reader "trafilatura" needs the library of that name, which is missing. Install it: '
+            'pip install "curtsy[text]".'
+        ) from error

@@ -1,0 +1,247 @@
+"""Shelf: where URLs lie while they wait, host by host, and what was ever put there.
+
+A frontier is an agenda, which says whose turn it is, over a shelf, which has the URLs. There is one shelf in memory,
+here, and one on the disk, in `durable.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+import msgspec
+
+DEEPEST = 0xFFFF
+"""Depths beyond it count as it."""
+
+_blake2b = hashlib.blake2b
+
+
+class Loan(msgspec.Struct, frozen=True, gc=False):
+    """A URL that was taken from the shelf and is to be given back, or finished."""
+
+    id: int
+    url: str
+    host: str
+    rank: int
+    parent: str | None
+    tries: int
+    """How often it was lent before and nothing was heard of it again."""
+
+
+class Totals(msgspec.Struct, gc=False, array_like=True):
+    """What was ever done, in numbers."""
+
+    added: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+class Shelf(Protocol):
+    """What an agenda stands on. Hosts are known by small numbers, from 1."""
+
+    totals: Totals
+
+    def begin(self) -> None:
+        """From here to `commit`, all changes are one."""
+        ...
+
+    def commit(self) -> None:
+        """Let all changes since `begin` hold, whatever happens."""
+        ...
+
+    def roll_back(self) -> bool:
+        """Take back all changes since `begin`. False if that cannot be done here: then they hold."""
+        ...
+
+    def number(self, host: str) -> int:
+        """The number of a host, a new one if it has none."""
+        ...
+
+    def find(self, host: str) -> int | None:
+        """The number of a host; None if it has none."""
+        ...
+
+    def hosts(self) -> int:
+        """How many hosts have a number."""
+        ...
+
+    def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
+        """Put URLs of one host there, but for those ever seen; how many were new."""
+        ...
+
+    def mark(self, host: int, urls: Sequence[str]) -> int:
+        """Count URLs of one host as seen; how many were new."""
+        ...
+
+    def lend(self, host: int, out: Container[int], count: int) -> Loan:
+        """The first URL of a host that is not `out`, of which that host has `count`. There must be one."""
+        ...
+
+    def take_back(self, loan: Loan, *, heard: bool) -> None:
+        """A loan waits again, at its old place. If it was `heard` of, it does not count among its tries."""
+        ...
+
+    def finish(self, loan: Loan) -> None:
+        """A loan is done: it will not be lent again."""
+        ...
+
+    def fail(self, loan: Loan, reason: str) -> None:
+        """A loan will not be lent again, for this reason."""
+        ...
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        ...
+
+    def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep some values, each under its name."""
+        ...
+
+    def notes(self) -> dict[str, Any]:
+        """All values that were kept."""
+        ...
+
+    def waiting(self) -> Iterable[tuple[int, int]]:
+        """Every host that has URLs, lent ones included, and how many."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        ...
+
+
+def rank_of(depth: int, priority: int) -> int:
+    """The place among a host's URLs, least first: by priority, then breadth first."""
+    return (-priority << 16) + min(max(depth, 0), DEEPEST)
+
+
+def depth_of(rank: int) -> int:
+    """The depth that a rank was made of."""
+    return rank & DEEPEST
+
+
+def priority_of(rank: int) -> int:
+    """The priority that a rank was made of."""
+    return -(rank >> 16)
+
+
+def fingerprint(url: str) -> int:
+    """64 bits that stand for a URL, the same in every process.
+
+    Among a million URLs of one host, two are taken for one with a chance of 1 in 37 million.
+    """
+    return int.from_bytes(_blake2b(url.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+class MemoryShelf:
+    """A shelf that is gone with its process."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self._numbers: dict[str, int] = {}
+        self._names: list[str] = [""]
+        self._queues: list[list[tuple[int, int, str, str | None]]] = [[]]
+        self._seen: set[int] = set()
+        self._tries: dict[int, int] = {}
+        self._failures: list[tuple[str, str]] = []
+        self._notes: dict[str, Any] = {}
+        self._last = 0
+
+    def begin(self) -> None:
+        """Nothing to do: nothing here outlives the process."""
+
+    def commit(self) -> None:
+        """Nothing to do."""
+
+    def roll_back(self) -> bool:
+        """Say that it cannot be done."""
+        return False
+
+    def number(self, host: str) -> int:
+        """The number of a host, a new one if it has none."""
+        number = self._numbers.get(host)
+        if number is None:
+            number = self._numbers[host] = len(self._names)
+            self._names.append(host)
+            self._queues.append([])
+        return number
+
+    def find(self, host: str) -> int | None:
+        """The number of a host; None if it has none."""
+        return self._numbers.get(host)
+
+    def hosts(self) -> int:
+        """How many hosts have a number."""
+        return len(self._numbers)
+
+    def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
+        """Put URLs of one host there, but for those ever seen; how many were new."""
+        queue = self._queues[host]
+        new = self._unseen(urls)
+        for url in new:
+            self._last += 1
+            heappush(queue, (rank, self._last, url, parent))
+        self.totals.added += len(new)
+        return len(new)
+
+    def mark(self, host: int, urls: Sequence[str]) -> int:
+        """Count URLs of one host as seen; how many were new."""
+        return len(self._unseen(urls))
+
+    def _unseen(self, urls: Sequence[str]) -> list[str]:
+        seen = self._seen
+        new = []
+        for url in urls:
+            key = fingerprint(url)
+            if key not in seen:
+                seen.add(key)
+                new.append(url)
+        return new
+
+    def lend(self, host: int, out: Container[int], count: int) -> Loan:
+        """The first URL of a host. What is out is not in its queue."""
+        rank, number, url, parent = heappop(self._queues[host])
+        tries = self._tries.get(number, 0)
+        self._tries[number] = tries + 1
+        return Loan(number, url, self._names[host], rank, parent, tries)
+
+    def take_back(self, loan: Loan, *, heard: bool) -> None:
+        """A loan waits again, at its old place. If it was `heard` of, it does not count among its tries."""
+        heappush(self._queues[self._numbers[loan.host]], (loan.rank, loan.id, loan.url, loan.parent))
+        if heard:
+            self._tries[loan.id] = loan.tries
+            if not loan.tries:
+                del self._tries[loan.id]
+
+    def finish(self, loan: Loan) -> None:
+        """A loan is done: it will not be lent again."""
+        self.totals.done += 1
+        del self._tries[loan.id]
+
+    def fail(self, loan: Loan, reason: str) -> None:
+        """A loan will not be lent again, for this reason."""
+        self.totals.failed += 1
+        del self._tries[loan.id]
+        self._failures.append((loan.url, reason))
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        return iter(tuple(self._failures))
+
+    def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep some values, each under its name."""
+        self._notes.update(notes)
+
+    def notes(self) -> dict[str, Any]:
+        """All values that were kept."""
+        return dict(self._notes)
+
+    def waiting(self) -> Iterable[tuple[int, int]]:
+        """Nothing: what is in memory was never there before its agenda."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to do."""

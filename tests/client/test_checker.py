@@ -1,0 +1,104 @@
+"""RobotsTxtChecker by itself: may this URL be fetched, and how slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from curtsy.clock import FakeClock
+from curtsy.guards import RobotsTxtChecker
+from tests.client.fetching import AGENT, client
+from tests.support.bounds import ends_within
+from tests.support.site import Reply, Site, hang
+
+PRIVATE = "User-agent: *\nDisallow: /private\n"
+
+
+def allowing(site: Site) -> None:
+    site.page("/page", "x")
+    site.page("/private", "x")
+
+
+def checker(**settings: Any) -> RobotsTxtChecker:
+    return RobotsTxtChecker(**{"clock": FakeClock(), "allow_private": True, **settings})
+
+
+async def test_the_checker_answers_by_the_rules_for_its_agent(site: Site) -> None:
+    """R9, R10"""
+    site.robots("User-agent: AIAssistantBot\nDisallow: /private\nCrawl-delay: 2.5\n\nUser-agent: *\nDisallow: /\n")
+
+    async with checker() as robots:
+        before = robots.get_crawl_delay(site.url("/"))
+        allowed = [await robots.is_allowed(site.url(path)) for path in ("/", "/private/a", "/private")]
+        verdict = await robots.verdict(site.url("/private"))
+
+        assert before is None
+        assert allowed == [True, False, False]
+        assert robots.get_crawl_delay(site.url("/anything")) == 2.5
+        assert (verdict.line, verdict.rule) == (2, "Disallow: /private")
+
+    assert [visit.header("User-Agent") for visit in site.journal] == ["AIAssistantBot/1.0"]
+
+
+async def test_the_checker_asks_again_after_its_ttl_or_when_it_is_told_to_forget(site: Site) -> None:
+    """R9, R5"""
+    site.robots(PRIVATE)
+    clock = FakeClock()
+
+    async with checker(clock=clock, cache_ttl=60) as robots:
+        await robots.is_allowed(site.url("/"))
+        await robots.is_allowed(site.url("/"))
+        once = site.count("/robots.txt")
+        clock.advance(61)
+        await robots.is_allowed(site.url("/"))
+        twice = site.count("/robots.txt")
+        robots.clear_cache()
+        assert robots.get_crawl_delay(site.url("/")) is None
+        await robots.is_allowed(site.url("/"))
+
+    assert (once, twice, site.count("/robots.txt")) == (1, 2, 3)
+
+
+async def test_the_checker_allows_what_it_cannot_ask_and_gives_up_in_time(site: Site) -> None:
+    """R6, R9"""
+    site.reply("/robots.txt", hang())
+
+    with ends_within(2):
+        async with checker(timeout=0.3) as robots:
+            assert await robots.is_allowed(site.url("/a"))
+        async with checker(timeout=0.3, robots_unreachable="disallow") as robots:
+            assert not await robots.is_allowed(site.url("/a"))
+
+
+async def test_the_checker_says_no_to_what_is_no_url() -> None:
+    """U1"""
+    async with checker() as robots:
+        assert not await robots.is_allowed("nonsense")
+        assert robots.get_crawl_delay("nonsense") is None
+
+
+async def test_fifty_tasks_share_the_checkers_one_fetch(site: Site) -> None:
+    """R5"""
+    site.reply("/robots.txt", Reply(body=PRIVATE, wait=0.05))
+
+    async with checker() as robots:
+        allowed = await asyncio.gather(
+            *(robots.is_allowed(site.url(f"/{'private' if number % 2 else 'open'}/{number}")) for number in range(50))
+        )
+
+    assert allowed == [True, False] * 25
+    assert site.count("/robots.txt") == 1
+
+
+async def test_the_checker_of_a_client_asks_with_its_store(site: Site) -> None:
+    """R9"""
+    site.robots(PRIVATE)
+    allowing(site)
+
+    async with client() as web:
+        await web.fetch(site.url("/page"))
+        async with RobotsTxtChecker(AGENT, client=web) as robots:
+            assert not await robots.is_allowed(site.url("/private"))
+        assert (await web.fetch(site.url("/page"))).ok
+
+    assert site.count("/robots.txt") == 1

@@ -1,0 +1,110 @@
+"""Crawl-delay: joined with the pace from the very first page, refused when it is too long."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import Reason
+from curtsy.http import AiohttpSender
+from tests.client.fetching import TICK, UNPACED, client
+from tests.support.bounds import ends_within
+from tests.support.site import Reply, Site
+
+
+async def test_a_crawl_delay_holds_from_the_very_first_page(site: Site) -> None:
+    """R8: the larger of the site's and ours"""
+    site.robots("User-agent: *\nCrawl-delay: 12.5\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        results = await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(4)))
+
+    waits = sorted(result.record.at for result in results)
+    gaps = [b - a for a, b in itertools.pairwise(waits)]
+    assert min(gaps) >= 12.5 - TICK
+    assert min(result.record.waited for result in results) >= 12.5 - TICK
+
+
+@pytest.mark.alone
+async def test_a_crawl_delay_holds_by_the_sites_own_clock(site: Site) -> None:
+    """R8"""
+    site.robots("User-agent: *\nCrawl-delay: 0.2\n")
+    site.page("/*", "x")
+
+    async with client(clock=None, **UNPACED) as web:
+        await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(3)))
+
+    assert len(site.paths()) == 4
+    assert min(site.gaps()) >= 0.1995
+
+
+async def test_a_crawl_delay_shorter_than_ours_changes_nothing(site: Site) -> None:
+    """R8"""
+    site.robots("User-agent: *\nCrawl-delay: 0.1\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        results = [await web.fetch(site.url(f"/{number}")) for number in range(3)]
+
+    assert min(result.record.waited for result in results) >= 1.5 - TICK
+
+
+@pytest.mark.parametrize("delay", ["999999999", "301", "1e5"])
+async def test_a_crawl_delay_that_is_too_long_makes_the_host_refused(site: Site, delay: str) -> None:
+    """R8, F33: at once, and the reason names it"""
+    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
+    site.page("/*", "x")
+
+    with ends_within(5):
+        async with client() as web:
+            results = [await web.fetch(site.url(f"/{number}")) for number in range(2)]
+
+    assert {result.reason for result in results} == {Reason.CRAWL_DELAY_TOO_LONG}
+    assert "Crawl-delay above max_crawl_delay (300 s)" in results[0].message
+    assert site.paths() == ["/robots.txt"]
+
+
+@pytest.mark.parametrize("delay", ["nan", "inf", "-5", "soon", ""])
+async def test_a_crawl_delay_that_is_no_number_is_ignored(site: Site, delay: str) -> None:
+    """R8, F33"""
+    site.robots(f"User-agent: *\nCrawl-delay: {delay}\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/1"))
+
+    assert result.ok
+    assert result.record.waited <= 5.5
+
+
+async def test_a_crawl_delay_that_is_lifted_is_forgotten(site: Site) -> None:
+    """R8: after too long a one, too"""
+    site.script("/robots.txt", [Reply(body="User-agent: *\nCrawl-delay: 9999\n"), Reply(body="User-agent: *\n")])
+    site.page("/page", "x")
+    clock = FakeClock()
+
+    async with client(clock=clock) as web:
+        refused = await web.fetch(site.url("/page"))
+        clock.advance(3700)
+        page = await web.fetch(site.url("/page"))
+
+    assert refused.reason is Reason.CRAWL_DELAY_TOO_LONG
+    assert page.ok
+
+
+async def test_an_origin_without_a_crawl_delay_takes_none_from_another_with_the_same_record(site: Site) -> None:
+    """R8, C6"""
+    site.robots("User-agent: *\nCrawl-delay: 20\n", host="a.shop.test")
+    site.page("/*", "x")
+    entries = [{"domain": "shop.test", "shared": True}]
+
+    async with client(allowlist=entries, sender=AiohttpSender(resolver=site.names)) as web:
+        await web.fetch(site.url("/1", host="a.shop.test"))
+        await web.fetch(site.url("/1", host="b.shop.test"))
+        result = await web.fetch(site.url("/2", host="a.shop.test"))
+
+    assert result.record.waited >= 20 - TICK

@@ -1,0 +1,184 @@
+"""Downloads that were cut off: gone on with where that is safe, begun anew where it is not."""
+
+# ruff: noqa: ASYNC240 -- a test may look at its files
+
+from __future__ import annotations
+
+import os
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from curtsy.core.errors import Reason
+from tests.client.fetching import client
+from tests.client.filing import CONTENT, SHA256, cut, files, served
+from tests.support.site import Reply, Site, Visit, encoded
+
+
+async def test_a_file_that_was_cut_off_is_gone_on_with(site: Site, path: Path) -> None:
+    """U15: by a range request, within the same call"""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert 0 < result.resumed_at <= 100_000
+    second = site.visits("/file")[1]
+    assert second.header("Range") == f"bytes={result.resumed_at}-"
+    assert second.header("If-Range") == '"1"'
+    assert files(path) == ["report.pdf"]
+
+
+async def test_a_later_call_goes_on_where_an_earlier_one_ended(site: Site, path: Path) -> None:
+    """U15: even by another client"""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+
+    async with client(max_retries=0) as web:
+        first = await web.download(site.url("/file"), path)
+    left = files(path)
+    async with client(max_retries=0) as web:
+        second = await web.download(site.url("/file"), path)
+
+    assert (first.ok, first.reason, first.size, first.sha256) == (False, Reason.INCOMPLETE, 0, None)
+    assert left == ["report.pdf.part", "report.pdf.part.json"]
+    assert not first
+    assert (second.ok, second.sha256) == (True, SHA256)
+    assert second.resumed_at > 0
+    assert files(path) == ["report.pdf"]
+
+
+async def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, path: Path) -> None:
+    """U15: If-Range"""
+    other = os.urandom(200_000)
+    site.on("/file", served(other, cut(CONTENT, 100_000), etag='"2"'))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.resumed_at) == (True, 0)
+    assert path.read_bytes() == other
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"ETag": 'W/"1"'}, {"ETag": ""}, {"Last-Modified": formatdate(time.time() + 86_400, usegmt=True)}],
+    ids=["weak", "none", "too new"],
+)
+async def test_without_a_strong_validator_a_part_is_not_gone_on_with(
+    site: Site, path: Path, headers: dict[str, str]
+) -> None:
+    """U15: RFC 9110, 13.1.5 and 8.8.2.2"""
+    site.script(
+        "/file",
+        [Reply(body=CONTENT, headers=headers, stop_after=100_000, end="close"), Reply(body=CONTENT, headers=headers)],
+    )
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.resumed_at) == (True, 0)
+    assert site.visits("/file")[1].header("Range") is None
+    assert path.read_bytes() == CONTENT
+
+
+async def test_an_old_date_of_change_is_strong_enough(site: Site, path: Path) -> None:
+    """U15"""
+    old = "Sun, 06 Nov 1994 08:49:37 GMT"
+    first = Reply(body=CONTENT, headers={"Last-Modified": old}, stop_after=100_000, end="close")
+    site.on("/file", served(CONTENT, first, etag=None, **{"Last-Modified": old}))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert site.visits("/file")[1].header("If-Range") == old
+
+
+@pytest.mark.parametrize("kind", ["416", "another place", "no place", "coded"])
+async def test_a_part_that_does_not_fit_is_thrown_away_and_all_is_fetched(site: Site, path: Path, kind: str) -> None:
+    """U15: no file is put together of two"""
+    wrong = {
+        "416": Reply(416, headers={"Content-Range": "bytes */5"}),
+        "another place": Reply(206, CONTENT[7:], {"ETag": '"1"', "Content-Range": "bytes 7-299999/300000"}),
+        "no place": Reply(206, CONTENT[7:], {"ETag": '"1"'}),
+        "coded": encoded(CONTENT, "gzip"),
+    }[kind]
+    if kind == "coded":
+        fields = {"ETag": '"1"', "Content-Encoding": "gzip", "Content-Range": "bytes 100000-299999/300000"}
+        wrong = Reply(206, wrong.body, fields)
+
+    def answer(visit: Visit) -> Reply:
+        return wrong if visit.header("Range") else Reply(body=CONTENT, headers={"ETag": '"1"'})
+
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        site.on("/file", answer)
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256, result.resumed_at) == (True, SHA256, 0)
+    assert files(path) == ["report.pdf"]
+
+
+async def test_a_shorter_part_than_was_asked_for_is_not_the_whole(site: Site, path: Path) -> None:
+    """U15"""
+
+    def stingy(visit: Visit) -> Reply:
+        start = int((visit.header("Range") or "bytes=0-").removeprefix("bytes=")[:-1])
+        fields = {"ETag": '"1"', "Content-Range": f"bytes {start}-{start + 99}/300000"}
+        return Reply(206, CONTENT[start : start + 100], fields)
+
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        site.on("/file", stingy)
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.reason) == (False, Reason.INCOMPLETE)
+    assert not path.exists()
+    assert path.with_name("report.pdf.part").exists()
+
+
+async def test_a_coded_body_that_broke_off_is_fetched_anew(site: Site, path: Path) -> None:
+    """U15: what was decoded has no place in what the server has"""
+    packed = encoded(CONTENT, "gzip").body
+    assert isinstance(packed, bytes)
+    fields = {"ETag": '"1"', "Content-Encoding": "gzip"}
+    first = Reply(body=packed, headers=fields, stop_after=len(packed) // 2, end="close")
+    site.on("/file", served(packed, first, **{"Content-Encoding": "gzip"}))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert site.visits("/file")[1].header("Range") is None
+
+
+async def test_a_part_of_another_url_is_not_gone_on_with(site: Site, path: Path) -> None:
+    """U15"""
+    site.on("/a", served(CONTENT, cut(CONTENT, 100_000)))
+    site.reply("/b", Reply(body=b"other", headers={"ETag": '"1"'}))
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/a"), path)
+        result = await web.download(site.url("/b"), path)
+
+    assert result.ok
+    assert path.read_bytes() == b"other"
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b'{"url_sha256": 7}', b"\xff\xfe"])
+async def test_a_damaged_note_means_that_all_is_fetched(site: Site, path: Path, note: bytes) -> None:
+    """U16"""
+    site.reply("/file", Reply(body=CONTENT))
+    path.parent.mkdir()
+    path.with_name("report.pdf.part").write_bytes(b"left over")
+    path.with_name("report.pdf.part.json").write_bytes(note)
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)

@@ -1,0 +1,210 @@
+"""Many tasks with one client: who shares a fetch, who waits for whom, and what becomes of them when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.record import FetchRecord
+from tests.client.fetching import TICK, UNPACED, client, until
+from tests.support.site import (
+    Reply,
+    Site,
+    hang,
+)
+
+
+async def test_a_hundred_tasks_for_one_page_are_one_fetch(site: Site) -> None:
+    """Issue 4, 5: one fetch however many tasks ask for the same URL at once"""
+    site.page("/a", "x")
+
+    async with client() as web:
+        results = await asyncio.gather(*(web.fetch(site.url("/a")) for _ in range(100)))
+
+    assert all(result.ok for result in results)
+    assert site.paths() == ["/robots.txt", "/a"]
+
+
+async def test_tasks_that_differ_in_their_headers_do_not_share(site: Site) -> None:
+    """Issue 4, 5"""
+    site.on("/a", lambda visit: Reply(body=visit.header("Accept-Language") or ""))
+
+    async with client() as web:
+        texts = await asyncio.gather(
+            web.fetch(site.url("/a"), headers={"Accept-Language": "de"}),
+            web.fetch(site.url("/a"), headers={"Accept-Language": "fr"}),
+        )
+
+    assert [each.text for each in texts] == ["de", "fr"]
+
+
+async def test_one_of_those_who_share_may_go_without_harm_to_the_others(site: Site) -> None:
+    """Issue 4, 5"""
+    site.reply("/a", Reply(body="x", wait=0.1))
+
+    async with client() as web:
+        leaver = asyncio.ensure_future(web.fetch(site.url("/a")))
+        stayer = asyncio.ensure_future(web.fetch(site.url("/a")))
+        await until(lambda: site.count("/a"))
+        leaver.cancel()
+
+        assert (await stayer).ok
+
+    assert leaver.cancelled()
+    assert site.count("/a") == 2  # the first one's request ended with it: the one who stayed asked anew, in its turn
+    assert site.max_concurrency() == 1
+
+
+async def test_posts_are_never_shared(site: Site) -> None:
+    """Issue 4, 4"""
+    site.on("/form", lambda visit: Reply(body=visit.body))
+
+    async with client() as web:
+        results = await asyncio.gather(
+            *(web.fetch(site.url("/form"), method="POST", body=each) for each in (b"1", b"2"))
+        )
+
+    assert [each.body for each in results] == [b"1", b"2"]
+
+
+async def test_a_hundred_tasks_are_served_first_come_first_served_and_one_at_a_time(site: Site) -> None:
+    """P1, issue 4, 1"""
+    site.reply("/*", Reply(body="x", wait=0.001))
+    told: list[FetchRecord] = []
+
+    async with client(on_record=told.append, max_requests_per_day=0, max_pages_per_day=0) as web:
+        await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(100)))
+
+    assert site.paths() == ["/robots.txt", *(f"/{number}" for number in range(100))]
+    assert site.max_concurrency() == 1
+    gaps = [b.at - a.at for a, b in itertools.pairwise(told)]
+    assert min(gaps) >= 1.5 - TICK
+
+
+@pytest.mark.alone
+async def test_in_real_time_no_two_requests_are_closer_than_the_pause(site: Site) -> None:
+    """P1, Q1: by the site's own clock"""
+    site.page("/*", "x")
+
+    async with client(clock=None, global_qps=None, qps=None, pause_min=0.1, pause_max=0.15) as web:
+        await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(10)))
+
+    assert site.count() == 11
+    assert min(site.gaps()) >= 0.0995
+    assert sum(site.gaps()) < 10 * 0.15 + 0.5
+    assert site.max_concurrency() == 1
+
+
+async def test_many_are_given_out_as_they_come_and_one_that_fails_stops_nobody(site: Site) -> None:
+    """N10"""
+    site.reply("/slow", Reply(body="slow", wait=0.3))
+    site.page("/quick", "quick", host="127.0.0.2")
+    urls = [site.url("/slow"), "nonsense", site.url("/quick", host="127.0.0.2")]
+
+    async with client(clock=None, **UNPACED, respect_robots=False) as web:
+        results = [result async for result in web.fetch_many(iter(urls))]
+
+    assert [result.reason for result in results] == [Reason.INVALID_URL, None, None]
+    assert [result.text for result in results[1:]] == ["quick", "slow"]
+
+
+async def test_many_may_be_endless_and_what_is_not_wanted_any_more_is_given_back(site: Site) -> None:
+    """B5"""
+    site.page("/*", "x")
+
+    def numbers() -> Any:
+        number = 0
+        while True:
+            yield site.url(f"/{number}")
+            number += 1
+
+    async with client(**UNPACED) as web:
+        results = web.fetch_many(numbers(), at_once=4)
+        got = [await anext(results) for _ in range(3)]
+        await results.aclose()
+
+        assert all(result.ok for result in got)
+        assert web.gate.lines.waiting == 0
+        assert web.gate.lines.out == 0
+
+
+async def test_a_batch_that_cannot_be_sent_is_one_error(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """F26: and nothing is left over that nobody looks at"""
+    async with client() as web:
+        with pytest.raises(PolicyError, match="header"):
+            async for _ in web.fetch_many([site.url(f"/{number}") for number in range(5)], headers={"X": "a\nb"}):
+                pass
+    gc.collect()
+
+    assert site.journal == []
+    assert "never retrieved" not in caplog.text
+
+
+async def test_an_url_that_is_none_does_not_end_a_batch(site: Site) -> None:
+    """N10"""
+    site.page("/*", "x")
+    urls: list[Any] = [site.url("/1"), None, site.url("/2")]
+
+    async with client() as web:
+        results = [result async for result in web.fetch_many(urls)]
+
+    assert sorted(result.ok for result in results) == [False, True, True]
+
+
+async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site: Site, tmp_path: Path) -> None:
+    """Issue 4, 1: a task that was not cancelled itself is not told that it was"""
+    site.reply("/*", hang())
+    web = client(respect_robots=False, concurrency=4, **UNPACED)
+    waiting: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(web.fetch(site.url("/get"))),
+        asyncio.ensure_future(web.fetch(site.url("/post"), method="POST", body=b"x")),
+        asyncio.ensure_future(web.download(site.url("/file"), tmp_path / "file")),
+    ]
+    await until(lambda: site.count() == 3)
+
+    await web.close()
+
+    results = await asyncio.gather(*waiting)
+    assert [result.reason for result in results] == [Reason.CLOSED] * 3
+    assert "was closed" in results[0].message
+    assert web.gate.lines.out == 0
+    await web.close()
+    with pytest.raises(PolicyError, match="closed"):
+        await web.fetch(site.url("/late"))
+
+
+async def test_requests_to_all_hosts_together_keep_the_global_rate(site: Site) -> None:
+    """Q1, C8: 0.8 a second, or none with the preset for many hosts"""
+    clock = FakeClock()
+    came: list[float] = []
+    site.on("/*", lambda visit: came.append(clock.now().at / 1e6) or Reply(body="x"))  # type: ignore[func-returns-value]
+    urls = [site.url("/", host=f"127.0.0.{number}") for number in range(1, 7)]
+
+    async with client(clock=clock) as web:
+        await asyncio.gather(*(web.fetch(url) for url in urls))
+    gaps = [b - a for a, b in itertools.pairwise(came)]
+    came.clear()
+    async with client(clock=clock, preset="broad") as web:
+        await asyncio.gather(*(web.fetch(url) for url in urls))
+
+    assert len(gaps) == 11
+    assert min(gaps) >= 1.25 - TICK
+    assert came[5] == came[0]
+
+
+async def test_a_site_of_ones_own_is_asked_sixteen_times_at_once(site: Site) -> None:
+    """C8"""
+    site.reply("/*", Reply(body="x", wait=0.05))
+
+    async with client(clock=None, preset="own", respect_robots=False) as web:
+        results = await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(40)))
+
+    assert all(result.ok for result in results)
+    assert 8 < site.max_concurrency() <= 16

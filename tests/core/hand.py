@@ -1,0 +1,131 @@
+"""A hand that answers a flow, and a world that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from curtsy.core.admission import Go, Lease
+from curtsy.core.cache import Entry, Mode, entry_of
+from curtsy.core.flow import (
+    Ask,
+    Claim,
+    Effect,
+    Enter,
+    Hold,
+    Later,
+    Learn,
+    MayRetry,
+    Send,
+    fetch,
+)
+from curtsy.core.message import Headers, Request, Response, Url, parse_url
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.result import FetchResult
+from curtsy.core.rules import Claimed, Known, Rules
+
+URL = "https://example.org/a"
+
+
+class Ticket:
+    """A request that may leave now."""
+
+    def __init__(self, waited: float = 0.0) -> None:
+        self.go = Go(Lease(1, 0, 35.0, True), 199, 99)
+        self.waited = waited
+
+
+class World:
+    """A world that stands still, but for what `Hand` does to its clock."""
+
+    def __init__(self, policies: Policies | None = None, cache_mode: Mode | None = None) -> None:
+        self.policies = policies or Policies(Policy(), user_agent="testbot/1.0")
+        self.has_cache = cache_mode is not None
+        self.cache_mode: Mode = cache_mode or "normal"
+        self.stale_if_error = 0.0
+        self.max_retries: int | None = None
+        self.seconds = 1000.0
+        self.cookies: list[str] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def epoch(self) -> float:
+        return 1_800_000_000.0 + self.seconds
+
+    def cookies_for(self, url: Url) -> str | None:
+        return None
+
+    def take_cookies(self, url: Url, headers: Headers) -> None:
+        self.cookies.append(url.text)
+
+    def roll(self) -> float:
+        return 0.5
+
+
+class Hand:
+    """Answers a flow: by the answers given for a kind of effect, in turn, the last of which stays; else as usual."""
+
+    def __init__(self, world: World | None = None, **answers: Iterable[Any]) -> None:
+        self.world = world or World()
+        self.effects: list[Effect] = []
+        self.answers: list[Any] = []
+        self._answers = {name: list(given) for name, given in answers.items()}
+
+    def carry(self, ask: Ask) -> FetchResult:
+        """Carry a fetch to its end."""
+        flow = fetch(ask, self.world)
+        answer: Any = None
+        while True:
+            try:
+                effect = flow.send(answer)
+            except StopIteration as end:
+                result = end.value
+                assert isinstance(result, FetchResult)
+                return result
+            self.effects.append(effect)
+            answer = self._answer(effect)
+            self.answers.append(answer)
+
+    def _answer(self, effect: Effect) -> Any:
+        given = self._answers.get(type(effect).__name__.lower())
+        if given:
+            answer = given[0] if len(given) == 1 else given.pop(0)
+            if isinstance(answer, Ticket):
+                self.world.seconds += answer.waited
+            return answer
+        match effect:
+            case Enter():
+                return Ticket()
+            case Send():
+                return Response(200, Headers(), b"x", wire_bytes=1)
+            case Claim():
+                return Known(Rules(body=b""), 3600.0)
+            case Hold():
+                return Claimed(None)
+            case Learn():
+                return Rules(body=effect.body, failures=0 if effect.body is not None else 1)
+            case MayRetry() | Later():
+                return True
+            case _:
+                return None
+
+    def kinds(self) -> list[str]:
+        """The kinds of effects, in order."""
+        return [type(effect).__name__ for effect in self.effects]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """All effects of a kind."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+
+def robots(body: bytes) -> Response:
+    return Response(200, Headers(), body)
+
+
+def kept(headers: dict[str, str], age: float = 0.0) -> tuple[Entry, bytes]:
+    parsed = parse_url(URL)
+    assert isinstance(parsed, Url)
+    entry = entry_of(Request(parsed), Response(200, Headers(headers.items()), b"kept"), 1_800_001_000.0 - age)
+    assert entry is not None
+    return entry, b"kept"
