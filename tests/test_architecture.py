@@ -20,7 +20,7 @@ CORE = (
     # One limit each, and the record that they all share.
     "breaker", "budget", "pace", "host", "admission",
     # The way of a request.
-    "result", "explain", "flow",
+    "result", "explain", "effects", "flow",
 )  # fmt: skip
 """The modules of the core, each of which may import those before it."""
 
@@ -34,7 +34,7 @@ UNITS = (
     "alarm", "lines", "steps", "gate",  # the queue before the decision
     "address", "decoding", "connections", "exchange", "http",  # the sender
     "download", "surroundings", "drive",  # carry out a flow's effects
-    "client",  # the everyday way in
+    "client", "blocking",  # the everyday way in
     "guards",  # the documents' parts
     "crawling",  # many pages
     "adapters", "mcp",  # other ways in

@@ -1,9 +1,9 @@
 """What the built-in sender refuses to write: nothing that a caller gives can break the head of a request."""
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Request, Url, parse_url
@@ -66,7 +66,7 @@ async def test_a_target_that_was_not_made_canonical_is_never_written(
 @pytest.mark.parametrize("method", ["", "GE T", "GET\r\n", "CONNECT"])
 async def test_a_method_that_is_none_is_never_written(site: Site, sender: AiohttpSender, method: str) -> None:
     """F26"""
-    reply = await sender.send(replace(request(site.url("/")), method=method), OPEN)
+    reply = await sender.send(structs.replace(request(site.url("/")), method=method), OPEN)
 
     assert isinstance(reply, Failure)
     assert (reply.reason, site.connections) == (Reason.INVALID_URL, 0)

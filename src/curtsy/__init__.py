@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
+    from curtsy.blocking import Client as Client
+    from curtsy.blocking import get as get
     from curtsy.client import AsyncClient as AsyncClient
-    from curtsy.client import Client as Client
     from curtsy.client import fetch_url as fetch_url
-    from curtsy.client import get as get
     from curtsy.clock import FakeClock as FakeClock
     from curtsy.core.errors import BadStatus as BadStatus
     from curtsy.core.errors import CurtsyError as CurtsyError
@@ -71,7 +71,7 @@ _HOMES = {
     "AsyncClient": "curtsy.client",
     "BadStatus": "curtsy.core.errors",
     "CircuitBreaker": "curtsy.guards",
-    "Client": "curtsy.client",
+    "Client": "curtsy.blocking",
     "CurtsyError": "curtsy.core.errors",
     "DiskCache": "curtsy.stores.disk",
     "DomainBudgetCheckResult": "curtsy.guards",
@@ -111,7 +111,7 @@ _HOMES = {
     "can_request_to_domain": "curtsy.guards",
     "create_logger": "curtsy.log",
     "fetch_url": "curtsy.client",
-    "get": "curtsy.client",
+    "get": "curtsy.blocking",
     "get_domain_budget_manager": "curtsy.guards",
     "get_rate_limiter": "curtsy.guards",
     "parse_robots": "curtsy.core.robots",

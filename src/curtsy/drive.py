@@ -12,10 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from curtsy.core.admission import Renew
-from curtsy.core.errors import Reason
-from curtsy.core.flow import (
-    UNHEARD,
-    UNSENT,
+from curtsy.core.effects import (
     Amend,
     Ask,
     Claim,
@@ -33,6 +30,8 @@ from curtsy.core.flow import (
     Settle,
     Tell,
 )
+from curtsy.core.errors import Reason
+from curtsy.core.flow import UNHEARD, UNSENT
 from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Claimed, Known
 from curtsy.download import Part, TooLong, Unwanted

@@ -15,7 +15,7 @@ from curtsy.alarm import Waiter
 from curtsy.core.admission import Late
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
-from curtsy.core.flow import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Remember, Send, Tell
+from curtsy.core.effects import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Remember, Send, Tell
 from curtsy.core.message import SECOND, Headers, Now, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.client import Client, get
+from curtsy.blocking import Client, get
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host

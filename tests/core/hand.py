@@ -7,18 +7,8 @@ from typing import Any
 
 from curtsy.core.admission import Go, Lease
 from curtsy.core.cache import Entry, Mode, entry_of
-from curtsy.core.flow import (
-    Ask,
-    Claim,
-    Effect,
-    Enter,
-    Hold,
-    Later,
-    Learn,
-    MayRetry,
-    Send,
-    fetch,
-)
+from curtsy.core.effects import Ask, Claim, Effect, Enter, Hold, Later, Learn, MayRetry, Send
+from curtsy.core.flow import fetch
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.result import FetchResult

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.admission import CrawlDelay, Late, No
 from curtsy.core.cache import Entry, Mode
-from curtsy.core.errors import Reason
-from curtsy.core.flow import (
-    UNSENT,
+from curtsy.core.effects import (
     Admitted,
     Amend,
     Ask,
@@ -30,8 +28,9 @@ from curtsy.core.flow import (
     Send,
     Settle,
     Tell,
-    closed,
 )
+from curtsy.core.errors import Reason
+from curtsy.core.flow import UNSENT, closed
 from curtsy.core.message import Failure, Headers, Reply, Response
 from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy

@@ -418,15 +418,12 @@ class Policies:
         host, colon, port = name.rpartition(":")
         if not colon or name.endswith("]"):
             host, port = name, ""
-        is_address = host.endswith("]") or host.rpartition(".")[2].isdigit()
         while host:
             if port and f"{host}:{port}" in entries:
                 return f"{host}:{port}"
             if host in entries:
                 return host
-            if is_address:
-                break
-            host = host.partition(".")[2]
+            host = host.partition(".")[2]  # of an address too: no entry is a part of one
         return None
 
     def _find(self, domain: str) -> Policy:

@@ -1,0 +1,141 @@
+"""The same way in for threads: `Client`, and `get()` for one line."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Generator, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from curtsy.client import END, MOST_AT_ONCE, AsyncClient
+from curtsy.core.errors import PolicyError
+from curtsy.core.policy import Policies
+from curtsy.core.result import FetchResult
+from curtsy.download import DownloadResult
+from curtsy.tally import TallySnapshot
+
+T = TypeVar("T")
+
+
+class Client:
+    """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads.
+
+    In a forked child it starts anew, for threads are not inherited: fork while no other thread is using it.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self._is_closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._process = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="curtsy-client", daemon=True)
+        self._thread.start()
+        try:
+            self._client: AsyncClient = self._call(_make(self._settings))
+        except BaseException:
+            self._stop()
+            raise
+
+    def _opened(self) -> AsyncClient:
+        if self._is_closed:
+            raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
+        if self._process != os.getpid():
+            _INHERITED.append((self._loop, self._client))
+            self._start()
+        return self._client
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting: what is under way gives everything back
+            future.cancel()
+            raise
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force: files that have changed are read again."""
+        return self._opened().policies
+
+    def fetch(self, url: str, **options: Any) -> FetchResult:
+        """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
+        return self._call(self._opened().fetch(url, **options))
+
+    def fetch_many(
+        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
+    ) -> Generator[FetchResult, None, None]:
+        """Fetch many URLs, and yield each result as it comes. `urls` is read by the calling thread, as it goes on."""
+        client, waiting = self._opened(), iter(urls)
+        done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
+        under_way: set[Future[FetchResult]] = set()
+        try:
+            while True:
+                while len(under_way) < at_once and (url := next(waiting, END)) is not END:
+                    future = self._submit(client.fetch(url, **options))
+                    under_way.add(future)
+                    future.add_done_callback(done.put)
+                if not under_way:
+                    return
+                under_way.discard(future := done.get())
+                yield future.result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+    def download(self, url: str, path: str | os.PathLike[str], **options: Any) -> DownloadResult:
+        """Save a URL as a file, in its turn; see `AsyncClient.download`."""
+        return self._call(self._opened().download(url, path, **options))
+
+    def stats(self) -> TallySnapshot:
+        """What this client has done so far."""
+        return self._client.stats()
+
+    def close(self) -> None:
+        """End what is under way, and give back what is held open. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._process != os.getpid():
+            _INHERITED.append((self._loop, self._client))
+            return
+        try:
+            self._call(self._client.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_INHERITED: list[object] = []
+"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
+
+
+async def _make(settings: dict[str, Any]) -> AsyncClient:
+    return AsyncClient(**settings)
+
+
+def get(url: str, **settings: Any) -> FetchResult:
+    """Fetch one URL politely, blocking, with a client of its own."""
+    with Client(**settings) as client:
+        return client.fetch(url)

@@ -1,0 +1,204 @@
+"""What a flow asks to have done, each with what it is answered by, and what it may look at meanwhile."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from curtsy.core.admission import Amendment, Go
+from curtsy.core.cache import Absorbed, Mode
+from curtsy.core.message import NO_HEADERS, Headers, Request, Url
+from curtsy.core.outcome import Outcome
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.record import FetchRecord
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What the caller wants."""
+
+    url: str
+    method: str = "GET"
+    headers: Headers = NO_HEADERS
+    body: bytes | None = None
+    deadline: float | None = None
+    """Seconds for all of it, waits and retries included; None for as long as it takes."""
+
+    repeatable: bool | None = None
+    """Whether it may be sent again; None for what its method says."""
+
+
+class World(Protocol):
+    """What a flow may look at while it runs: settings, a clock and dice."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force."""
+        ...
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether pages are kept."""
+        ...
+
+    @property
+    def cache_mode(self) -> Mode:
+        """How kept pages are used."""
+        ...
+
+    @property
+    def stale_if_error(self) -> float:
+        """Seconds beyond its lifetime that a kept page may stand in for an answer that failed."""
+        ...
+
+    @property
+    def max_retries(self) -> int | None:
+        """Instead of the policies'; None to leave it to them."""
+        ...
+
+    def now(self) -> float:
+        """Seconds of a clock that never jumps."""
+        ...
+
+    def epoch(self) -> float:
+        """The calendar's second."""
+        ...
+
+    def cookies_for(self, url: Url) -> str | None:
+        """What was kept of the host's cookies, as a header; None if nothing, or if none are kept."""
+        ...
+
+    def take_cookies(self, url: Url, headers: Headers) -> None:
+        """Keep the cookies of an answer, if they are kept at all."""
+        ...
+
+    def roll(self) -> float:
+        """Dice, in [0, 1)."""
+        ...
+
+
+class Admitted(Protocol):
+    """A request that may leave now, as the gate gives it."""
+
+    @property
+    def go(self) -> Go:
+        """What was granted."""
+        ...
+
+    @property
+    def waited(self) -> float:
+        """Seconds spent in line."""
+        ...
+
+
+# The effects, each with what it is answered by.
+
+
+class Enter(msgspec.Struct, frozen=True, gc=False):
+    """Wait for the host's turn and be charged: `Admitted`, `No` or `Late`."""
+
+    key: str
+    policy: Policy
+    page: bool
+    robots: bool
+    deadline: float | None
+    domain: str = ""
+    """Whose policy it is: settings that change while it waits hold for it."""
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """Send: a `Reply`; None if the place has run out meanwhile, and nothing was sent."""
+
+    request: Request
+    policy: Policy
+    ticket: Admitted
+    timeout: float
+    max_body: int | None
+    cut: bool = False
+    """Whether a body that is too long is cut instead of refused."""
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """Write the consequences into the host's record."""
+
+    ticket: Admitted
+    outcome: Outcome
+
+
+class Recall(msgspec.Struct, frozen=True, gc=False):
+    """Look for a kept copy: `(entry, body)` or None."""
+
+    url: Url
+
+
+class Keep(msgspec.Struct, frozen=True, gc=False):
+    """Do to the cache what `absorb()` said."""
+
+    url: Url
+    what: Absorbed
+
+
+class Remember(msgspec.Struct, frozen=True, gc=False):
+    """What is known of an origin's rules, however old: `Rules` or None. Asks nobody."""
+
+    origin: str
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """Have an origin's rules, or the task of fetching them: `Known`, `Claimed` or `Late`. Waits for who is at it."""
+
+    origin: str
+    deadline: float | None
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """Claim once more what was claimed a while ago: `Claimed`, or `Known` or `Busy` if another was quicker."""
+
+    origin: str
+
+
+class Learn(msgspec.Struct, frozen=True, gc=False):
+    """Write down what came of fetching the rules (None: could not be had), and let those who wait have it: `Rules`."""
+
+    origin: str
+    policy: Policy
+    body: bytes | None
+    why: str = ""
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """Give the task of fetching the rules back, undone."""
+
+    origin: str
+
+
+class Amend(msgspec.Struct, frozen=True, gc=False):
+    """Change a host's record for another reason than a request."""
+
+    key: str
+    policy: Policy
+    change: Amendment
+
+
+class MayRetry(msgspec.Struct, frozen=True, gc=False):
+    """Ask whether the share of retries allows one more: a bool."""
+
+    unused: bool = False
+    """Give one back instead, which was not sent after all."""
+
+
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """Ask for a page once more when this is over, to renew its copy: whether that can be done."""
+
+    ask: Ask
+
+
+class Tell(msgspec.Struct, frozen=True, gc=False):
+    """Tell log, metrics and statistics."""
+
+    record: FetchRecord
+
+
+Effect = (
+    Enter | Send | Settle | Recall | Keep | Remember | Claim | Hold | Learn | Release | Amend | MayRetry | Later | Tell
+)  # fmt: skip
