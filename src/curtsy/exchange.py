@@ -163,7 +163,8 @@ class Exchange:
         if sink is not None and not sink.begin(status, headers):
             sink = None
         wire = self.departure.wire
-        if sink is not None and wire is not None and wire.departure is self.departure:
+        is_wanted = sink is not None and status in (200, 206)  # an error page need not come fast
+        if is_wanted and wire is not None and wire.departure is self.departure:
             wire.widen()
         parts: list[bytes] = []
         size = 0

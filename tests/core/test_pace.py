@@ -25,6 +25,7 @@ from tests.strategies import (
     Event,
     Flight,
     Play,
+    Reboot,
     SetClock,
     Settings,
     changes,
@@ -284,6 +285,20 @@ def test_a_sliding_window_counts_from_the_real_departures(
         play.wait(took % (2 * SECOND))
         on_their_way = [each for each in play.flights if not each.answers]
         play.answer(on_their_way[-1 - which % len(on_their_way)], GOOD, sent)
+
+
+def test_a_sliding_window_survives_a_reboot() -> None:
+    """Design, rule 1: each of its departures is moved over to the new run of the clock."""
+    play = Play([FREE.but(qps=1.0, burst=3, strategy="sliding_window")])
+    for _ in range(3):
+        play.depart()
+        play.wait(SECOND // 2)
+
+    play.happen(Reboot(SECOND // 2))
+
+    assert play.ask() == Wait(1.0, "rate")
+    play.wait(SECOND)
+    assert [isinstance(play.ask(), Go) for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("strategy", ["token_bucket", "leaky_bucket", "sliding_window"])

@@ -256,7 +256,13 @@ class SQLiteFrontier(LocalFrontier):
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(SQLiteShelf(path, fresh=fresh, cache=cache), concurrency=concurrency, lease=lease, clock=clock)
+        shelf = SQLiteShelf(path, fresh=fresh, cache=cache)
+        super().__init__(shelf, concurrency=concurrency, lease=lease, clock=clock)
+        try:
+            self._present()  # so that what is wrong with the file is said now
+        except BaseException:
+            shelf.close()
+            raise
 
 
 def _parts(url: str) -> tuple[bool, str]:

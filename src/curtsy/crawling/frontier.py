@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from curtsy.core.message import SECOND
+from curtsy.core.message import DEFAULT_PORTS, SECOND
 from curtsy.crawling.agenda import Agenda
 from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, priority_of, rank_of
 
@@ -162,9 +162,9 @@ class Frontier(Protocol):
 
 def host_of(url: str) -> str:
     """The host, with its port if that is not the scheme's own, of a canonical URL: its `Url.domain`."""
-    _, slashes, rest = url.partition("://")
+    scheme, _, rest = url.partition("://")
     host, slash, _ = rest.partition("/")
-    if not slashes or not slash:
+    if scheme not in DEFAULT_PORTS or not slash:
         raise ValueError(f"{url[:100]!r} is not a canonical URL. Give the text that parse_url() makes of it.")
     return host
 

@@ -27,11 +27,11 @@ APPLICATION = 0x43757266
 """The `application_id` of our files, so that another program's database is not taken for ours."""
 
 _PRAGMAS = (
-    "locking_mode = EXCLUSIVE",
+    "wal_autocheckpoint = 4000", "locking_mode = EXCLUSIVE",
     "journal_mode = WAL",
     # A killed process loses nothing; a power cut may lose the last moments, and never the file.
     "synchronous = NORMAL",
-    "journal_size_limit = 8388608",
+    "journal_size_limit = 67108864",
 )
 
 # A sound file gives us neither of the last two.
@@ -42,7 +42,7 @@ _DAMAGE = (
     sqlite3.SQLITE_CONSTRAINT,
     sqlite3.SQLITE_TOOBIG,
 )
-_COMPLAINT = re.compile("no such |Could not decode|malformed")
+_COMPLAINT = re.compile("no such |Could not decode|malformed|unsupported file format")
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FORBIDDEN = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 
@@ -192,7 +192,7 @@ class Ledger:
             for name in ("application_id", "user_version", "quick_check(1)")
         )
         if found != "ok":
-            raise Unsound(found)
+            raise Unsound(" ".join(found.split()))
         if application != APPLICATION and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise StoreError(f"{self.path} is a database of another program. Give the crawl a file of its own.")
         if version > len(self._schema):
@@ -200,10 +200,11 @@ class Ledger:
                 f"{self.path} has format {version}, but this curtsy knows formats up to {len(self._schema)}: a later "
                 "version wrote it. Upgrade curtsy, or give the crawl another name."
             )
-        for statement in self._schema[version:]:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(self._schema)}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        if version < len(self._schema):
+            for statement in self._schema[version:]:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {len(self._schema)}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute("COMMIT")
 
     def judge(self, error: Exception) -> StoreError:
