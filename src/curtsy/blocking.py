@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from curtsy.client import END, MOST_AT_ONCE, AsyncClient
+from curtsy.client import END, MOST_AT_ONCE, AsyncClient, many
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
@@ -75,7 +75,7 @@ class Client:
         self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
     ) -> Generator[FetchResult, None, None]:
         """Fetch many URLs, and yield each result as it comes. `urls` is read by the calling thread, as it goes on."""
-        client, waiting = self._opened(), iter(urls)
+        client, waiting = self._opened(), iter(many(urls))
         done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
         under_way: set[Future[FetchResult]] = set()
         try:

@@ -22,10 +22,11 @@ from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.flow import Journey, closed, fetch, rules_for
 from curtsy.core.message import SECOND, Headers, Request, Url
-from curtsy.core.policy import Policies
+from curtsy.core.policy import Policies, number
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
+from curtsy.core.secrets import mask_url
 from curtsy.download import GIB, DownloadResult, Part
 from curtsy.drive import AsyncDriver
 from curtsy.gate import AsyncGate
@@ -55,6 +56,15 @@ UNBOUNDED = 2**62
 """Bytes: more than any disk has."""
 
 END: Any = object()
+
+
+def many(urls: Iterable[str]) -> Iterable[str]:
+    """URLs, but not one: a text would be taken for its letters."""
+    if isinstance(urls, str | bytes):
+        raise PolicyError(
+            f"urls = {mask_url(str(urls))!r} must be several URLs, not one. Put it in a list, or use fetch()."
+        )
+    return urls
 
 
 class _Flight:
@@ -135,7 +145,7 @@ class AsyncClient:
         self._settings = LiveSettings(config=config, preset=preset, **given)
         for warning in self._settings.current.warnings:
             _log.warning(warning)
-        self._deadline = deadline
+        self._deadline = None if deadline is None else number("deadline", deadline)
         self._on_record = on_record
         self._store = self._open_store(store, clock)
         self._owns_store = store is None or isinstance(store, str)
@@ -273,7 +283,7 @@ class AsyncClient:
         self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
     ) -> AsyncGenerator[FetchResult, None]:
         """Fetch many URLs, and yield each result as it comes. One that fails does not stop the others."""
-        waiting = iter(urls)
+        waiting = iter(many(urls))
         under_way: set[asyncio.Task[FetchResult]] = set()
         done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would look at all each time
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from curtsy.address import refusal
 from curtsy.alarm import Waiter
 from curtsy.core.admission import Late
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
@@ -148,6 +149,12 @@ class Surroundings:
     def has_cache(self) -> bool:
         """Whether pages are kept."""
         return self.cache is not None
+
+    def refused_address(self, url: Url) -> str | None:
+        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name."""
+        is_address = ":" in url.host or url.host.rpartition(".")[2].isdigit()
+        kind = refusal(url.host) if is_address else None
+        return None if kind is None else f"{url.host} is {kind}"
 
     def cookies_for(self, url: Url) -> str | None:
         """The `Cookie` header for a URL; None if there is nothing to send."""

@@ -43,6 +43,9 @@ class World:
     def epoch(self) -> float:
         return 1_800_000_000.0 + self.seconds
 
+    def refused_address(self, url: Url) -> str | None:
+        return "127.0.0.1 is loopback" if url.host == "127.0.0.1" else None
+
     def cookies_for(self, url: Url) -> str | None:
         return None
 

@@ -145,7 +145,8 @@ def _show(found: Assessment) -> None:
     screen.show(console, rows)
     style = "yellow" if found.verdict == "allowed" and found.allowed_in else _STYLES[found.verdict]
     message = screen.plain(found.message)
-    words = Text(message[:1].upper() + message[1:], style="bold")
+    first = message if message.startswith("http") else message[:1].upper() + message[1:]
+    words = Text(first, style="bold")
     console.print()
     if console.is_terminal and console.width >= 30:
         console.print(Panel.fit(words, border_style=style, padding=(0, 1)))

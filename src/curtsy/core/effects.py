@@ -56,6 +56,10 @@ class World(Protocol):
         """Instead of the policies'; None to leave it to them."""
         ...
 
+    def refused_address(self, url: Url) -> str | None:
+        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name."""
+        ...
+
     def now(self) -> float:
         """Seconds of a clock that never jumps."""
         ...

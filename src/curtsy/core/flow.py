@@ -165,6 +165,10 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
         return Refusal(Reason.PATH_DENIED, explain.path_denied(url, pattern))
 
+    if not policy.allow_private and (why := world.refused_address(url)):
+        # A name is judged when it is resolved; an address need not wait for that, nor for its turn.
+        return Failure(Reason.ADDRESS_REFUSED, why)
+
     found: Freshness = Absent()
     kept: tuple[Entry, bytes] | None = None
     if world.has_cache or world.cache_mode == "offline":

@@ -16,7 +16,7 @@ from curtsy.core.budget import Day, today
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
-from curtsy.core.policy import Policies, Policy
+from curtsy.core.policy import Policies, Policy, rule
 from curtsy.log import library_logger
 from curtsy.stores import Answer, Step, Store, open_store
 from curtsy.stores.memory import MemoryStore
@@ -67,6 +67,8 @@ class DomainDailyBudgetManager:
     def __init__(
         self, policies: Policies | Callable[[], Policies] | None = None, *, store: Store | str | None = None
     ) -> None:
+        if policies is not None and not callable(policies) and not isinstance(policies, Policies):
+            raise rule("policies", policies, "Policies, or a function that gives them")
         present = policies if callable(policies) else None
         given = Policies() if policies is None or callable(policies) else policies
         self._policies = present or (lambda: given)

@@ -55,6 +55,10 @@ class RateLimiter:
         store: str | MemoryStore | tuple[Store, AsyncStore] | None = None,
         alarm: Alarm | None = None,
     ) -> None:
+        if config is not None and not isinstance(config, LimitConfig | str | os.PathLike):
+            raise rule(
+                "config", config, "a LimitConfig(requests_per_second, burst_capacity), or the path of a JSON file"
+            )
         listed: Mapping[str, LimitConfig] = {}
         if isinstance(config, str | os.PathLike):
             from curtsy.settings import load_limits  # not before it is needed: settings are slow to import

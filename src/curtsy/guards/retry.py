@@ -12,6 +12,7 @@ from typing import TypeVar, overload
 
 from curtsy.core.errors import FetchError, Reason
 from curtsy.core.outcome import PASSING, backoff
+from curtsy.core.policy import number, rule
 
 Result = TypeVar("Result")
 
@@ -73,6 +74,10 @@ async def with_retry(
 
     This is for what does not go through a client: a client's retries wait in line with everybody else's.
     """
+    if not callable(fn):
+        raise rule("fn", fn, "a function, which can be called again; a coroutine cannot")
+    number("max_retries", max_retries)
+    number("initial_delay", initial_delay)
     attempt = 0
     while True:
         attempt += 1
