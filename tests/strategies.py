@@ -50,7 +50,7 @@ Item = TypeVar("Item")
 
 _more = os.environ.get("CURTSY_EXAMPLES")
 ANY = settings(
-    max_examples=int(_more or 100),
+    max_examples=int(_more or 80),
     derandomize=_more is None,
     deadline=None,
     database=None,

@@ -146,7 +146,10 @@ class Host(Record, frozen=True, tag="host"):
         was = Host() if base is None else base
         gone = {place.number for place in was.places} - {place.number for place in ours.places}
         new = (place for place in ours.places if place not in was.places and place not in self.places)
-        later, earlier = (ours, self) if _latest(self.sent_at, ours.sent_at) != self.sent_at else (self, ours)
+        is_later = ours.sent_at == _latest(self.sent_at, ours.sent_at)
+        if self.sent_at == ours.sent_at:
+            is_later = ours.serial > self.serial
+        later, earlier = (ours, self) if is_later else (self, ours)
         both_sent = ours.serial != was.serial and self.serial != was.serial
         open_longer = max(self, ours, key=lambda each: (each.tripped_at != 0, each.tripped_at + each.cooldown))
         return msgspec.structs.replace(
@@ -180,6 +183,11 @@ class Host(Record, frozen=True, tag="host"):
         """Where the breaker stands."""
         host = in_time(self, now)
         return breaker.state(host.tripped_at, host.cooldown, now.at)
+
+    def breaker_left(self, now: Now) -> float:
+        """Seconds until the breaker lets a trial through; 0 if it is not open."""
+        host = in_time(self, now)
+        return max(0, host.tripped_at + host.cooldown - now.at) / SECOND if host.tripped_at else 0.0
 
 
 def _latest(one: int, other: int) -> int:

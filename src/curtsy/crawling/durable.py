@@ -18,8 +18,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from curtsy.crawling.frontier import LEASE, Concurrency, LocalFrontier
+from curtsy.crawling.frontier import LEASE, Concurrency
 from curtsy.crawling.ledger import Ledger, Unsound
+from curtsy.crawling.local import LocalFrontier
 from curtsy.crawling.shelf import Loan, Totals, fingerprint
 
 SCHEMA = (
@@ -70,15 +71,15 @@ class SQLiteShelf:
 
     def __init__(self, path: str | os.PathLike[str], *, fresh: bool, cache: int) -> None:
         self._ledger = Ledger(path, SCHEMA, fresh=fresh, cache=cache)
-        self._execute = self._ledger.execute
+        self._execute, self._rows = self._ledger.execute, self._ledger.rows
         self._numbers: dict[str, int] = {}
         self._page: tuple[str, int] | None = None
         """The page that URLs were last found on, and its number."""
         self._tries: dict[int, int] = {}
         try:
-            totals = self._execute("SELECT added, done, failed FROM totals").fetchone()
+            totals = next(self._rows("SELECT added, done, failed FROM totals"), None)
             self.totals = self._sound(msgspec.convert, totals, Totals)
-            self._hosts = int(self._execute("SELECT coalesce(max(id), 0) FROM hosts").fetchone()[0])
+            self._hosts: int = next(self._rows("SELECT coalesce(max(id), 0) FROM hosts"))[0]
         except BaseException:
             self.close()
             raise
@@ -86,8 +87,8 @@ class SQLiteShelf:
 
     def begin(self) -> None:
         """From here to `commit`, all changes are one."""
-        self._ledger.begin()
         self._before = msgspec.structs.replace(self.totals), self._hosts
+        self._ledger.begin()
 
     def commit(self) -> None:
         """Let all changes since `begin` hold, whatever happens."""
@@ -118,11 +119,8 @@ class SQLiteShelf:
         """The number of a host; None if it has none."""
         number = self._numbers.get(host)
         if number is None:
-            row = self._execute("SELECT id FROM hosts WHERE name = ?", (host,)).fetchone()
-            if row is None:
-                return None
-            number = int(row[0])
-            self._remember(host, number)
+            for (number,) in self._rows("SELECT id FROM hosts WHERE name = ?", (host,)):
+                self._remember(host, number)
         return number
 
     def _remember(self, host: str, number: int) -> None:
@@ -163,7 +161,7 @@ class SQLiteShelf:
 
     def lend(self, host: int, out: Container[int], count: int) -> Loan:
         """The first URL of a host that is not `out`, of which that host has `count`."""
-        for values in self._execute(_FIRST, (host, count + 1)):
+        for values in self._rows(_FIRST, (host, count + 1)):
             if values[0] not in out:
                 row = self._sound(msgspec.convert, values, _Row)
                 tries = self._tries.get(row.id, 0)
@@ -204,7 +202,7 @@ class SQLiteShelf:
         """The URLs that failed, each with its reason, in order."""
         last = 0
         query = "SELECT id, url, reason FROM failures WHERE id > ? ORDER BY id LIMIT 1000"
-        while rows := self._execute(query, (last,)).fetchall():
+        while rows := list(self._rows(query, (last,))):
             for last, url, reason in rows:  # noqa: B007
                 yield url, reason
 
@@ -215,14 +213,14 @@ class SQLiteShelf:
 
     def notes(self) -> dict[str, Any]:
         """All values that were kept."""
-        rows = self._execute("SELECT name, value FROM notes")
+        rows = self._rows("SELECT name, value FROM notes")
         return {name: self._sound(msgspec.json.decode, value) for name, value in rows}
 
     def waiting(self) -> Iterator[tuple[int, int]]:
         """Every host that has URLs, lent ones included, and how many."""
-        tries = dict(self._execute("SELECT url, count FROM tries").fetchall())
+        tries = dict(self._rows("SELECT url, count FROM tries"))
         self._tries = self._sound(msgspec.convert, tries, dict[int, int])
-        for host, count in self._execute("SELECT host, count(*) FROM urls GROUP BY host"):
+        for host, count in self._rows("SELECT host, count(*) FROM urls GROUP BY host"):
             if not isinstance(host, int) or not 0 < host <= self._hosts:
                 raise self._ledger.judge(Unsound(f"there is no host {host!r:.20}"))
             yield host, count

@@ -6,7 +6,6 @@ The main text needs a tree and costs more than the fetch: ask for it only if it 
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
 from importlib import import_module
@@ -19,7 +18,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
 from curtsy.core.text import decode
 from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import SECTIONS, TITLE, attributes, simplified, tags
+from curtsy.crawling.markup import SECTIONS, TITLE, attributes, plain_text, simplified, tags
 
 XHTML = "application/xhtml+xml"
 HTML = frozenset({"text/html", XHTML})
@@ -31,7 +30,7 @@ AI_SIGNALS = frozenset({"noai", "noimageai"})
 # Directives of their own that look like the name of a crawler with something for it.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 
-_REFRESH = re.compile(r"""[\s\d.]*[;,]?\s*url\s*=\s*["']?\s*([^"']+)""", re.IGNORECASE)
+_REFRESH = re.compile(r"""[\s\d.]*+[;,]?\s*+url\s*+=\s*+["']?\s*+([^"']+)""", re.IGNORECASE)
 
 # In XML, a tag like this is complete; in HTML, it would begin a script that goes on to the next end of one.
 _CLOSED = re.compile(r"<(script|style|title|textarea|iframe|noscript)\b([^<>]*+)(?<=/)>", re.IGNORECASE)
@@ -166,7 +165,7 @@ class _Page:
         """Take in one tag."""
         if name == TITLE:
             if self.title is None:
-                self.title = " ".join(html.unescape(written).split()) or None
+                self.title = " ".join(plain_text(written).split()) or None
             return
         values = attributes(written)
         if name == "meta":

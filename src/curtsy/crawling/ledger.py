@@ -14,7 +14,7 @@ import re
 import sqlite3
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,9 @@ _COMPLAINT = re.compile("no such |Could not decode|malformed|unsupported file fo
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FORBIDDEN = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 
+_TROUBLE = (sqlite3.Error, UnicodeError, OSError)
+"""What can come of it: the second from what SQLite quotes of a damaged file in its message."""
+
 
 class Unsound(sqlite3.DatabaseError):
     """The file is not what we wrote."""
@@ -73,6 +76,8 @@ class Ledger:
         self._process = os.getpid()
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
+        self._is_made = False
+        """Whether it was opened before: then it is there, with its tables, or something is wrong."""
         try:
             self._take()
             if fresh:
@@ -82,7 +87,7 @@ class Ledger:
             self._sign()
         except BaseException as error:
             self.close()
-            if isinstance(error, OSError | sqlite3.Error | UnicodeError):
+            if isinstance(error, _TROUBLE):
                 raise self.judge(error) from error
             raise
         _opened.add(self)
@@ -108,17 +113,24 @@ class Ledger:
             self._connection = None  # opened again by the next use; the log has nothing of what was not committed
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run one statement. Raises StoreError."""
+        """Run one statement that changes something. Raises StoreError."""
         try:
             return (self._connection or self._connect()).execute(statement, values)
-        except (sqlite3.Error, UnicodeError) as error:  # the latter from what SQLite quotes of a damaged file
+        except _TROUBLE as error:
             raise self.judge(error) from error
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each of some rows. Raises StoreError."""
         try:
             (self._connection or self._connect()).executemany(statement, rows)
-        except (sqlite3.Error, UnicodeError) as error:
+        except _TROUBLE as error:
+            raise self.judge(error) from error
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        """What is found, one row after the other. Raises StoreError."""
+        try:
+            yield from (self._connection or self._connect()).execute(query, values)
+        except _TROUBLE as error:
             raise self.judge(error) from error
 
     def close(self) -> None:
@@ -177,7 +189,7 @@ class Ledger:
             )
         if self._is_closed:
             raise StoreError(f"{self.path} is closed. Open the frontier again.")
-        if not os.path.exists(self.path):
+        if not self._is_made and not os.path.exists(self.path):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would let everybody read it
         address = Path(self.path).as_uri() + "?mode=rw"
         connection = sqlite3.connect(address, uri=True, timeout=0.5, isolation_level=None, check_same_thread=False)
@@ -186,7 +198,7 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
-        self._connection = connection
+        self._connection, self._is_made = connection, True
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
@@ -208,6 +220,8 @@ class Ledger:
                 "version wrote it. Upgrade curtsy, or give the crawl another name."
             )
         if version < len(self._schema):
+            if self._is_made:
+                raise Unsound("it is not the file that was opened")
             for statement in self._schema[version:]:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(self._schema)}")

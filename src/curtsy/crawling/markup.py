@@ -39,6 +39,9 @@ _ATTRIBUTE = re.compile(
 )
 _REFERENCE = re.compile(r"&(?:#[0-9]++;?|#[xX][0-9a-fA-F]++;?|[A-Za-z][A-Za-z0-9]*+(?:;|(?![=A-Za-z0-9])))")
 
+# More digits than any character has; of some thousands, Python makes no number at all.
+_ENDLESS = re.compile(r"&#(?:[0-9]{20,}+|[xX][0-9a-fA-F]{20,}+);?")
+
 _MARKUP = re.compile(
     rf"""<(?:
         (?=[sStTnNxXiI])((?i:script|style|noscript|title|textarea|xmp|iframe|noembed|noframes)){_ENDS}{_ATTRIBUTES}>
@@ -130,5 +133,10 @@ def unescape(value: str) -> str:
 
 def _character(reference: re.Match[str]) -> str:
     if reference[0][1] == "#":
-        return html.unescape(reference[0])
+        return plain_text(reference[0])
     return html5.get(reference[0][1:], reference[0])
+
+
+def plain_text(inside: str) -> str:
+    """What stands inside a title, without character references."""
+    return html.unescape(_ENDLESS.sub("\ufffd", inside))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from curtsy.core.admission import Go, Reset, Trip, admit, amend, settle
 from curtsy.core.breaker import State
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now
+from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import DAY, UNLIMITED, number
 from curtsy.log import library_logger
@@ -111,9 +111,7 @@ class CircuitBreaker:
     def time_left(self) -> float:
         """Seconds until a trial is let through; 0 if it is not open."""
         host, now = self._look()
-        if host is None or not host.tripped_at:
-            return 0.0
-        return max(0, host.tripped_at + host.cooldown - now.at) / SECOND
+        return 0.0 if host is None else host.breaker_left(now)
 
     @property
     def trips(self) -> int:

@@ -15,7 +15,7 @@ from curtsy.core.admission import No, Reset, settle
 from curtsy.core.breaker import State
 from curtsy.core.errors import InvalidDomain, LimiterClosed, Reason, UnknownDomain
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now, Url, parse_domain, parse_url
+from curtsy.core.message import Now, Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, number, rule
 from curtsy.core.record import StatsSnapshot, TotalStats
@@ -233,7 +233,7 @@ class RateLimiter:
         host, now = self.store.update(limiter.key, lambda host, now: (host, (host, now)))
         if host is None or not host.tripped_at:
             return State.CLOSED, 0.0
-        return host.breaker_state(now), max(0, host.tripped_at + host.cooldown - now.at) / SECOND
+        return host.breaker_state(now), host.breaker_left(now)
 
     def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
         """The statistics of a domain (an error if it was never seen), or without one the totals over all."""

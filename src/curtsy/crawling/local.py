@@ -1,0 +1,305 @@
+"""Frontiers of one process: an agenda, which says whose turn it is, over a shelf, which has the URLs.
+
+What is out is known here alone, so leases are as good as their process: when it is gone, nothing is out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from curtsy.core.message import SECOND
+from curtsy.crawling.agenda import Agenda
+from curtsy.crawling.frontier import LEASE, Claimed, Concurrency, Counts, host_of
+from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, priority_of, rank_of
+
+CHUNK = 5000
+"""URLs that go to the disk in one piece, when more are added at once."""
+
+_LONGEST = 10 * 365 * 86_400.0
+
+_tickets = itertools.count(1)
+"""For all frontiers of the process: a claim of one that was closed is not to be taken for another's."""
+
+
+class _Lease(msgspec.Struct, gc=False):
+    claimed: Claimed
+    loan: Loan
+    host: int
+    until: int
+
+
+class LocalFrontier:
+    """A frontier of this process: an agenda of hosts over a shelf of URLs."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shelf = shelf
+        self._concurrency = concurrency
+        self._lease = round(lease * SECOND)
+        self._clock = clock
+        # All leases last equally long, so that the first of them is always the first to run out.
+        self._leases: dict[int, _Lease] = {}
+        self._out: set[int] = set()
+        """The URLs that are out, by their numbers on the shelf."""
+        self._agenda: Agenda | None = None
+        """None if it has to be made from what lies on the shelf."""
+        self._is_within = False
+        self._granted: list[_Lease] = []
+        self._ended: list[_Lease] = []
+        """What the block under way has done to the leases."""
+
+    def add(self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None) -> int:
+        """Queue URLs, each only once ever; how many were new."""
+        rank = rank_of(depth, priority)
+        added = 0
+        for hosts in _by_host(urls):
+            with self.together():
+                agenda, now = self._present()
+                for name, group in hosts.items():
+                    host = self._shelf.number(name)
+                    new = self._shelf.put(host, group, rank, parent)
+                    if new:
+                        agenda.arrive(host, new, self._limit(name), now)
+                    added += new
+        return added
+
+    def mark_seen(self, urls: Iterable[str]) -> int:
+        """Count URLs as added without queueing them; how many were new."""
+        new = 0
+        for hosts in _by_host(urls):
+            with self.together():
+                new += sum(self._shelf.mark(self._shelf.number(name), group) for name, group in hosts.items())
+        return new
+
+    def claim(self, limit: int = 1) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, one of each host in turn."""
+        agenda, now = self._present()
+        self._reclaim(agenda, now)
+        due_at = agenda.due_at(now)
+        if due_at is None or due_at > now:
+            return []  # without going to the disk
+        claimed: list[Claimed] = []
+        with self.together():
+            while len(claimed) < limit and (host := agenda.next(now)) is not None:
+                claimed.append(self._grant(agenda, host, now))
+        return claimed
+
+    def _grant(self, agenda: Agenda, host: int, now: int) -> Claimed:
+        loan = self._shelf.lend(host, self._out, agenda.out(host))
+        agenda.leave(host, self._limit(loan.host), now)
+        until = now + self._lease
+        claimed = Claimed(
+            url=loan.url,
+            host=loan.host,
+            depth=depth_of(loan.rank),
+            priority=priority_of(loan.rank),
+            parent=loan.parent,
+            tries=loan.tries,
+            ticket=next(_tickets),
+            leased_until=until / SECOND,
+        )
+        lease = _Lease(claimed, loan, host, until)
+        self._leases[claimed.ticket] = lease
+        self._out.add(loan.id)
+        self._granted.append(lease)
+        return claimed
+
+    def _reclaim(self, agenda: Agenda, now: int) -> None:
+        """Put back what was handed out too long ago."""
+        while self._leases and (lease := next(iter(self._leases.values()))).until <= now:
+            self._shelf.take_back(lease.loan, heard=False)
+            self._end(agenda, lease, now, is_waiting=True)
+
+    def done(self, claimed: Claimed, *, after: float | None = None, notes: Mapping[str, Any] | None = None) -> bool:
+        """End a claim for good."""
+        return self._finish(claimed, None, after, notes)
+
+    def fail(
+        self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
+    ) -> bool:
+        """End a claim for good, and keep the reason."""
+        return self._finish(claimed, reason, after, notes)
+
+    def _finish(
+        self, claimed: Claimed, reason: str | None, after: float | None, notes: Mapping[str, Any] | None
+    ) -> bool:
+        with self.together():
+            if notes:
+                self._shelf.note(notes)
+            lease = self._leases.get(claimed.ticket)
+            if lease is None:
+                return False
+            if reason is None:
+                self._shelf.finish(lease.loan)
+            else:
+                self._shelf.fail(lease.loan, reason)
+            self._conclude(lease, after, is_waiting=False)
+            return True
+
+    def defer(self, claimed: Claimed, seconds: float) -> bool:
+        """Put a URL back to its old place; its host is due in so many seconds."""
+        with self.together():
+            lease = self._leases.get(claimed.ticket)
+            if lease is None:
+                return False
+            self._shelf.take_back(lease.loan, heard=True)
+            self._conclude(lease, seconds, is_waiting=True)
+            return True
+
+    def _conclude(self, lease: _Lease, after: float | None, *, is_waiting: bool) -> None:
+        agenda, now = self._present()
+        if after is not None:
+            agenda.postpone(lease.host, now + _microseconds(after))
+        self._end(agenda, lease, now, is_waiting=is_waiting)
+
+    def _end(self, agenda: Agenda, lease: _Lease, now: int, *, is_waiting: bool) -> None:
+        del self._leases[lease.claimed.ticket]
+        self._out.remove(lease.loan.id)
+        agenda.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_waiting)
+        if self._is_within:
+            self._ended.append(lease)
+
+    def renew(self, claimed: Claimed) -> Claimed | None:
+        """Have the lease begin anew."""
+        lease = self._leases.pop(claimed.ticket, None)
+        if lease is None:
+            return None
+        lease.until = self._now() + self._lease
+        lease.claimed = msgspec.structs.replace(lease.claimed, leased_until=lease.until / SECOND)
+        self._leases[claimed.ticket] = lease  # at the end, for it runs out last now
+        return lease.claimed
+
+    def host_due(self, host: str, seconds: float) -> None:
+        """A host is due in so many seconds, be it sooner or later than it was."""
+        agenda, now = self._present()
+        number = self._shelf.find(host)
+        if number is not None:
+            agenda.postpone(number, now + _microseconds(seconds))
+
+    def due_in(self) -> float | None:
+        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
+        agenda, now = self._present()
+        due_at = agenda.due_at(now)
+        if self._leases:
+            ends_at = next(iter(self._leases.values())).until
+            due_at = ends_at if due_at is None else min(due_at, ends_at)
+        return None if due_at is None else max(0, due_at - now) / SECOND
+
+    def counts(self) -> Counts:
+        """How much there is."""
+        totals, leased = self._shelf.totals, len(self._leases)
+        queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be at it
+        return Counts(queued, leased, totals.done, totals.failed, self._shelf.hosts())
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        return self._shelf.failures()
+
+    def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep plain values, each under its name."""
+        with self.together():
+            self._shelf.note(notes)
+
+    def notes(self) -> dict[str, Any]:
+        """All that was noted."""
+        return self._shelf.notes()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Have all calls within the block go to the disk in one piece."""
+        if self._is_within:
+            yield
+            return
+        self._present()
+        self._is_within = True
+        try:
+            self._shelf.begin()
+            yield
+            self._shelf.commit()
+        except BaseException:
+            if self._shelf.roll_back():
+                self._take_back_block()
+            raise
+        finally:
+            self._is_within = False
+            self._granted.clear()
+            self._ended.clear()
+
+    def _take_back_block(self) -> None:
+        """Make the leases what they were before the block; the agenda is made anew from what lies on the shelf."""
+        for lease in self._granted:
+            self._leases.pop(lease.claimed.ticket, None)
+        granted = {lease.claimed.ticket for lease in self._granted}
+        for lease in self._ended:
+            if lease.claimed.ticket not in granted:
+                self._leases[lease.claimed.ticket] = lease
+        self._leases = dict(sorted(self._leases.items(), key=lambda item: item[1].until))
+        self._out = {lease.loan.id for lease in self._leases.values()}
+        self._agenda = None
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        self._shelf.close()
+
+    def _present(self) -> tuple[Agenda, int]:
+        """The agenda, and what time it is."""
+        now = self._now()
+        if self._agenda is None:
+            self._agenda = self._resumed(now)
+        return self._agenda, now
+
+    def _resumed(self, now: int) -> Agenda:
+        """An agenda for what lies on the shelf."""
+        agenda = Agenda()
+        out = Counter(lease.host for lease in self._leases.values())
+        limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
+        for host, count in self._shelf.waiting():
+            agenda.resume(host, count - out[host], out[host], limits.get(host), now)
+        return agenda
+
+    def _now(self) -> int:
+        return round(self._clock() * SECOND)
+
+    def _limit(self, host: str) -> int | None:
+        return self._concurrency(host) if callable(self._concurrency) else self._concurrency
+
+
+class MemoryFrontier(LocalFrontier):
+    """A frontier that is gone with its process: for small crawls, and for tests."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(MemoryShelf(), concurrency=concurrency, lease=lease, clock=clock)
+
+
+def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:
+    """The URLs by their hosts, in order, some thousands at a time."""
+    rest = iter(urls)
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        hosts: dict[str, list[str]] = {}
+        for url in chunk:
+            hosts.setdefault(host_of(url), []).append(url)
+        yield hosts
+
+
+def _microseconds(seconds: float) -> int:
+    """A duration from outside: not negative, not endless, and a number."""
+    return round(min(seconds, _LONGEST) * SECOND) if seconds > 0 else 0

@@ -1,0 +1,635 @@
+"""The contract of frontiers: one suite over all of them, which never asks which one it has."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from curtsy.crawling.durable import SQLiteFrontier
+from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Frontier, host_of
+from curtsy.crawling.local import MemoryFrontier
+from tests.strategies import ANY
+
+LEASE = 100.0
+
+
+class Time:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Make(Protocol):
+    """Opens a frontier on a clock, and closes it at the end."""
+
+    def __call__(self, *, concurrency: Concurrency = 1) -> Frontier: ...
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make(request: pytest.FixtureRequest, time: Time, tmp_path: Path) -> Iterator[Make]:
+    with ExitStack() as opened:
+
+        def make(*, concurrency: Concurrency = 1) -> Frontier:
+            frontier: Frontier
+            if request.param == "memory":
+                frontier = MemoryFrontier(concurrency=concurrency, lease=LEASE, clock=time)
+            else:
+                path = tmp_path / "frontier.sqlite"
+                frontier = SQLiteFrontier(path, concurrency=concurrency, lease=LEASE, clock=time)
+            opened.callback(frontier.close)
+            return frontier
+
+        yield make
+
+
+@pytest.fixture
+def frontier(make: Make) -> Frontier:
+    return make()
+
+
+def urls(host: str, *names: object) -> list[str]:
+    return [f"https://{host}/{name}" for name in names]
+
+
+def texts(claims: list[Claimed]) -> list[str]:
+    return [claimed.url for claimed in claims]
+
+
+# Adding
+
+
+def test_a_url_is_added_once_ever(frontier: Frontier) -> None:
+    assert frontier.add(urls("a.org", 1, 2, 1)) == 2
+    assert frontier.add(urls("a.org", 2, 3), depth=5, priority=9) == 1
+    [claimed] = frontier.claim()
+    frontier.done(claimed)
+
+    assert frontier.add([claimed.url]) == 0
+    assert frontier.counts() == Counts(queued=2, leased=0, done=1, failed=0, hosts=1)
+
+
+def test_urls_that_differ_in_scheme_port_or_query_are_different(frontier: Frontier) -> None:
+    given = ["http://a.org/", "https://a.org/", "https://a.org:8443/", "https://a.org/?x", "https://a.org/?y"]
+
+    assert frontier.add(given) == 5
+    got = []
+    while claims := frontier.claim(5):
+        got += texts(claims)
+        for claimed in claims:
+            assert claimed.host == host_of(claimed.url)
+            frontier.done(claimed)
+    assert sorted(got) == sorted(given)
+    assert frontier.counts().hosts == 2
+
+
+def test_everything_said_about_a_url_comes_back_with_it(frontier: Frontier, time: Time) -> None:
+    long = "https://a.org/" + "x" * 8000
+    frontier.add([long], depth=3, priority=7, parent="https://b.org/page")
+
+    [claimed] = frontier.claim()
+
+    assert (claimed.url, claimed.host, claimed.depth, claimed.priority) == (long, "a.org", 3, 7)
+    assert claimed.parent == "https://b.org/page"
+    assert claimed.tries == 0
+    assert claimed.leased_until == time() + LEASE
+
+
+def test_the_parent_is_the_page_it_was_found_on_first(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1), parent="https://a.org/first")
+    frontier.add(urls("a.org", 1, 2), parent="https://a.org/second")
+
+    parents = []
+    while claims := frontier.claim():
+        parents.append(claims[0].parent)
+        frontier.done(claims[0])
+    assert parents == ["https://a.org/first", "https://a.org/second"]
+
+
+def test_what_is_marked_as_seen_is_never_queued(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1))
+
+    assert frontier.mark_seen(urls("a.org", 1, 2) + urls("b.org", 1)) == 2
+    assert frontier.add(urls("a.org", 1, 2) + urls("b.org", 1)) == 0
+    assert len(frontier.claim(9)) == 1
+
+
+@pytest.mark.parametrize("wrong", ["a.org", "https://a.org", "/x", "", "ftp://a.org/"])
+def test_what_is_not_canonical_is_refused_and_nothing_is_added(frontier: Frontier, wrong: str) -> None:
+    with pytest.raises(ValueError, match="not a canonical URL"):
+        frontier.add([*urls("a.org", 1), wrong])
+    assert frontier.counts().queued == 0
+
+
+def test_more_urls_than_go_into_one_piece_are_all_added(frontier: Frontier) -> None:
+    assert frontier.add(f"https://{number % 7}.org/{number}" for number in range(12_000)) == 12_000
+    assert frontier.counts().queued == 12_000
+
+
+# Order
+
+
+def test_a_host_gives_its_urls_by_priority_then_depth_then_age(make: Make) -> None:
+    frontier = make(concurrency=None)
+    frontier.add(urls("a.org", "deep"), depth=2)
+    frontier.add(urls("a.org", "one", "two"), depth=1)
+    frontier.add(urls("a.org", "seed"))
+    frontier.add(urls("a.org", "urgent and deep"), depth=9, priority=1)
+    frontier.add(urls("a.org", "some day"), priority=-1)
+    frontier.add(urls("a.org", "three"), depth=1)
+
+    got = [claimed.url.rpartition("/")[2] for claimed in frontier.claim(9)]
+
+    assert got == ["urgent and deep", "seed", "one", "two", "three", "deep", "some day"]
+
+
+def test_hosts_take_turns(make: Make) -> None:
+    frontier = make(concurrency=2)
+    frontier.add(urls("a.org", 1, 2, 3) + urls("b.org", 1, 2) + urls("c.org", 1))
+
+    assert [claimed.host for claimed in frontier.claim(9)] == ["a.org", "b.org", "c.org", "a.org", "b.org"]
+
+
+def test_a_host_with_very_many_urls_delays_no_other(frontier: Frontier) -> None:
+    """F61"""
+    frontier.add(f"https://big.org/{number}" for number in range(20_000))
+    frontier.add(f"https://{number}.org/" for number in range(500))
+
+    got = frontier.claim(501)
+
+    assert len({claimed.host for claimed in got}) == 501
+
+
+def test_a_slow_host_delays_no_other(frontier: Frontier, time: Time) -> None:
+    frontier.add(urls("slow.org", 1, 2, 3) + urls("a.org", *range(50)))
+    first = frontier.claim(2)
+    for claimed in first:
+        frontier.done(claimed, after=1000 if claimed.host == "slow.org" else 1)
+
+    got = []
+    for _ in range(49):
+        time.seconds += 1
+        [claimed] = frontier.claim(5)
+        got.append(claimed.host)
+        frontier.done(claimed, after=1)
+    assert got == ["a.org"] * 49
+    assert frontier.due_in() == pytest.approx(1000 - 49)
+
+
+# Claims
+
+
+def test_a_host_with_a_url_out_is_left_alone(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1, 2))
+    [claimed] = frontier.claim(9)
+
+    assert frontier.claim(9) == []
+    frontier.done(claimed)
+    assert texts(frontier.claim(9)) == urls("a.org", 2)
+
+
+@pytest.mark.parametrize(("concurrency", "expected"), [(1, 1), (3, 3), (None, 5)])
+def test_as_many_of_a_host_are_out_as_its_concurrency_allows(
+    make: Make, concurrency: int | None, expected: int
+) -> None:
+    frontier = make(concurrency=concurrency)
+    frontier.add(urls("a.org", *range(5)))
+
+    assert len(frontier.claim(9)) == expected
+    assert frontier.claim(9) == []
+
+
+def test_each_host_can_have_its_own_concurrency(make: Make) -> None:
+    frontier = make(concurrency={"a.org": 2, "b.org": 1}.get)
+    frontier.add(urls("a.org", 1, 2, 3) + urls("b.org", 1, 2))
+
+    assert sorted(claimed.host for claimed in frontier.claim(9)) == ["a.org", "a.org", "b.org"]
+
+
+def test_nothing_is_handed_out_beyond_the_limit(frontier: Frontier) -> None:
+    frontier.add(f"https://{number}.org/" for number in range(10))
+
+    assert len(frontier.claim(3)) == 3
+    assert frontier.claim(0) == []
+    assert frontier.counts() == Counts(queued=7, leased=3, done=0, failed=0, hosts=10)
+
+
+def test_a_deferred_url_goes_back_to_its_place(frontier: Frontier, time: Time) -> None:
+    frontier.add(urls("a.org", 1, 2))
+    [claimed] = frontier.claim()
+
+    assert frontier.defer(claimed, 5)
+
+    assert frontier.claim() == []
+    assert frontier.due_in() == 5
+    time.seconds += 5
+    [again] = frontier.claim()
+    assert again.url == claimed.url
+    assert again.tries == 0, "it was heard of"
+
+
+def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: Frontier) -> None:
+    """U14"""
+    frontier.add(urls("a.org", 1, 2))
+    for reason in ("http_status", "timeout"):
+        [claimed] = frontier.claim()
+        frontier.fail(claimed, reason)
+
+    assert frontier.due_in() is None
+    assert list(frontier.failures()) == [("https://a.org/1", "http_status"), ("https://a.org/2", "timeout")]
+    assert frontier.counts() == Counts(queued=0, leased=0, done=0, failed=2, hosts=1)
+
+
+# Leases
+
+
+def test_a_url_whose_lease_has_run_out_is_handed_out_again_and_says_so(frontier: Frontier, time: Time) -> None:
+    frontier.add(urls("a.org", 1))
+    [lost] = frontier.claim()
+    time.seconds += LEASE - 1
+    assert frontier.claim() == []
+    assert frontier.due_in() == 1
+    time.seconds += 1
+
+    [again] = frontier.claim()
+
+    assert (again.url, again.tries) == (lost.url, 1)
+    time.seconds += LEASE
+    assert frontier.claim()[0].tries == 2
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda frontier, claimed: frontier.done(claimed),
+        lambda frontier, claimed: frontier.fail(claimed, "timeout"),
+        lambda frontier, claimed: frontier.defer(claimed, 1),
+        lambda frontier, claimed: frontier.renew(claimed),
+    ],
+    ids=["done", "fail", "defer", "renew"],
+)
+@pytest.mark.parametrize("is_claimed_again", [True, False])
+def test_one_who_is_too_late_changes_nothing(
+    frontier: Frontier, time: Time, late: Callable[[Frontier, Claimed], object], is_claimed_again: bool
+) -> None:
+    frontier.add(urls("a.org", 1))
+    [lost] = frontier.claim()
+    time.seconds += LEASE
+    [again] = frontier.claim()
+    if not is_claimed_again:
+        frontier.defer(again, 0)
+    counts = frontier.counts()
+
+    assert not late(frontier, lost)
+
+    assert frontier.counts() == counts
+    assert list(frontier.failures()) == []
+    if is_claimed_again:
+        assert frontier.done(again)
+    else:
+        assert len(frontier.claim()) == 1
+
+
+def test_what_ended_cannot_be_ended_again(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1))
+    [claimed] = frontier.claim()
+
+    assert frontier.done(claimed)
+    assert not frontier.done(claimed)
+    assert not frontier.defer(claimed, 0)
+    assert frontier.counts() == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
+
+
+def test_a_lease_that_is_renewed_begins_anew(frontier: Frontier, time: Time) -> None:
+    frontier.add(urls("a.org", 1) + urls("b.org", 1))
+    long, short = frontier.claim(2)
+    time.seconds += LEASE - 1
+    renewed = frontier.renew(long)
+    assert renewed is not None
+    assert renewed.leased_until == time() + LEASE
+    time.seconds += 1
+
+    assert texts(frontier.claim(9)) == [short.url]
+    assert frontier.done(long)
+
+
+# When
+
+
+def test_nothing_left_is_told_from_nothing_due(frontier: Frontier, time: Time) -> None:
+    assert frontier.due_in() is None
+    frontier.add(urls("a.org", 1, 2))
+    assert frontier.due_in() == 0
+    [claimed] = frontier.claim()
+    assert frontier.due_in() == LEASE, "unless something happens"
+    frontier.done(claimed, after=3)
+    assert frontier.due_in() == 3
+    time.seconds += 3
+    frontier.done(*frontier.claim(), after=3)
+    assert frontier.due_in() is None
+
+
+def test_admission_can_say_that_a_host_is_due_later_or_sooner(frontier: Frontier, time: Time) -> None:
+    frontier.add(urls("a.org", 1))
+    frontier.host_due("a.org", 60)
+    frontier.host_due("never.seen.org", 60)
+    assert frontier.claim() == []
+    assert frontier.due_in() == 60
+
+    frontier.host_due("a.org", 90)
+    assert frontier.due_in() == 90
+    frontier.host_due("a.org", 2)
+    assert frontier.due_in() == 2
+
+    time.seconds += 2
+    assert len(frontier.claim()) == 1
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(-5, 0), (math.nan, 0), (math.inf, 11 * 365 * 86_400), (1e300, 1e9)])
+def test_any_number_is_a_hint(frontier: Frontier, seconds: float, most: float) -> None:
+    frontier.add(urls("a.org", 1))
+
+    frontier.host_due("a.org", seconds)
+
+    due_in = frontier.due_in()
+    assert due_in is not None
+    assert due_in <= most
+
+
+def test_a_hint_for_a_host_with_a_url_out_holds_when_it_is_back(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1, 2))
+    [claimed] = frontier.claim()
+    frontier.host_due("a.org", 30)
+
+    frontier.done(claimed)
+
+    assert frontier.due_in() == 30
+
+
+def test_a_host_that_was_hinted_at_a_million_times_takes_no_more_room(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1) + urls("b.org", 1))
+    for number in range(20_000):
+        frontier.host_due("a.org", 1 + number % 100)
+
+    frontier.host_due("a.org", 0)
+
+    assert sorted(texts(frontier.claim(9))) == urls("a.org", 1) + urls("b.org", 1)
+
+
+# Notes and pieces
+
+
+def test_notes_are_kept_with_what_they_belong_to(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1, 2))
+    frontier.note({"scope": {"hosts": ["a.org"]}, "pages.jsonl": 0})
+    [claimed] = frontier.claim()
+    frontier.done(claimed, notes={"pages.jsonl": 512})
+    assert frontier.notes() == {"scope": {"hosts": ["a.org"]}, "pages.jsonl": 512}
+
+    frontier.done(claimed, notes={"pages.jsonl": 1024})
+
+    assert frontier.notes()["pages.jsonl"] == 1024, (
+        "where an output ends is a fact, even if the claim was none any more"
+    )
+
+
+def test_calls_can_go_together(frontier: Frontier) -> None:
+    with frontier.together():
+        frontier.add(urls("a.org", 1))
+        with frontier.together():
+            [claimed] = frontier.claim()
+            frontier.add(urls("b.org", 1, 2), depth=1, parent=claimed.url)
+        frontier.done(claimed, after=0)
+        [second] = frontier.claim()
+
+    assert second.parent == claimed.url
+    assert frontier.counts() == Counts(queued=1, leased=1, done=1, failed=0, hosts=2)
+
+
+def test_a_frontier_can_be_closed_twice(frontier: Frontier) -> None:
+    frontier.close()
+    frontier.close()
+
+
+# Any history
+
+
+HOSTS = st.sampled_from(["a.org", "b.org", "c.org:81"])
+NAMES = st.integers(0, 6)
+SECONDS = st.integers(0, 80).map(lambda quarters: quarters / 4)
+
+
+class Model(RuleBasedStateMachine):
+    """Any history of a frontier, beside a model of it that looks at everything there is each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = Time()
+        self.places: dict[str, tuple[int, int, int]] = {}
+        """Priority, depth and age of what waits or is out, the least first."""
+        self.known: set[str] = set()
+        self.due_at: dict[str, float] = {}
+        self.out: dict[str, Claimed] = {}
+        self.stale: list[Claimed] = []
+        self.tries: dict[str, int] = {}
+        self.done = self.failed = 0
+        self.frontier: Frontier
+        self.concurrency = 1
+
+    def open(self) -> Frontier:
+        raise NotImplementedError
+
+    @initialize(concurrency=st.integers(1, 3))
+    def begin(self, concurrency: int) -> None:
+        self.concurrency = concurrency
+        self.frontier = self.open()
+
+    def expire(self) -> None:
+        for url, claimed in list(self.out.items()):
+            if claimed.leased_until <= self.time():
+                self.stale.append(self.out.pop(url))
+
+    def candidates(self) -> dict[str, str]:
+        """The URL that each host which is due would give next."""
+        found = {}
+        for host in {host_of(url) for url in self.places}:
+            waiting = [url for url in self.places if host_of(url) == host and url not in self.out]
+            out = sum(host_of(url) == host for url in self.out)
+            if waiting and out < self.concurrency and self.due_at.get(host, 0) <= self.time():
+                found[host] = min(waiting, key=self.places.__getitem__)
+        return found
+
+    @rule(host=HOSTS, names=st.lists(NAMES, max_size=4), depth=st.integers(0, 2), priority=st.integers(-1, 1))
+    def add(self, host: str, names: list[int], depth: int, priority: int) -> None:
+        given = urls(host, *names)
+        new = [url for url in dict.fromkeys(given) if url not in self.known]
+        assert self.frontier.add(given, depth=depth, priority=priority) == len(new)
+        for url in new:
+            self.known.add(url)
+            self.places[url] = (-priority, depth, len(self.known))
+
+    @rule(host=HOSTS, name=NAMES)
+    def mark_seen(self, host: str, name: int) -> None:
+        [url] = urls(host, name)
+        assert self.frontier.mark_seen([url]) == (url not in self.known)
+        self.known.add(url)
+
+    @rule(limit=st.integers(0, 4))
+    def claim(self, limit: int) -> None:
+        self.expire()
+        got = self.frontier.claim(limit)
+        for claimed in got:
+            assert self.candidates()[claimed.host] == claimed.url
+            assert claimed.tries == self.tries.get(claimed.url, 0)
+            self.tries[claimed.url] = claimed.tries + 1
+            self.out[claimed.url] = claimed
+        assert len(got) == limit or not self.candidates(), "somebody who is due was left standing"
+
+    @precondition(lambda self: self.out)
+    @rule(data=st.data(), how=st.sampled_from(["done", "fail", "defer", "renew"]), seconds=SECONDS)
+    def end(self, data: st.DataObject, how: str, seconds: float) -> None:
+        url = data.draw(st.sampled_from(sorted(self.out)))
+        claimed = self.out[url]
+        if how == "renew":
+            renewed = self.frontier.renew(claimed)
+            assert renewed is not None
+            self.out[url] = renewed
+            return
+        del self.out[url]
+        self.due_at[claimed.host] = self.time() + seconds
+        if how == "defer":
+            assert self.frontier.defer(claimed, seconds)
+            self.tries[url] = claimed.tries
+            return
+        del self.places[url]
+        if how == "done":
+            assert self.frontier.done(claimed, after=seconds)
+            self.done += 1
+        else:
+            assert self.frontier.fail(claimed, "because", after=seconds)
+            self.failed += 1
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data())
+    def end_too_late(self, data: st.DataObject) -> None:
+        claimed = data.draw(st.sampled_from(self.stale))
+        # Its lease may have run out without anybody having looked: then it is not too late yet.
+        self.frontier.claim(0)
+        self.expire()
+        assert not self.frontier.done(claimed)
+        assert not self.frontier.defer(claimed, 5)
+
+    @rule(host=HOSTS, seconds=SECONDS)
+    def hint(self, host: str, seconds: float) -> None:
+        self.frontier.host_due(host, seconds)
+        if any(host_of(url) == host for url in self.known):
+            self.due_at[host] = self.time() + seconds
+
+    @rule(seconds=st.one_of(SECONDS, st.just(LEASE / 2), st.just(LEASE)))
+    def wait(self, seconds: float) -> None:
+        self.time.seconds += seconds
+
+    @rule()
+    def sleep_until_something_is_due(self) -> None:
+        due_in = self.frontier.due_in()
+        if due_in is None:
+            assert not self.places
+            return
+        if due_in > 0:
+            self.expire()
+            assert not self.candidates()
+            self.time.seconds += due_in
+        self.expire()
+        got = self.frontier.claim()
+        if not got:  # a lease has run out, and its host is due later
+            assert self.frontier.due_in() != 0, "who sleeps as he is told would never sleep"
+        for claimed in got:
+            assert self.candidates()[claimed.host] == claimed.url
+            self.tries[claimed.url] = claimed.tries + 1
+            self.out[claimed.url] = claimed
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        if not hasattr(self, "frontier"):
+            return
+        counts = self.frontier.counts()
+        assert (counts.done, counts.failed) == (self.done, self.failed)
+        assert counts.queued + counts.leased == len(self.places)
+        assert counts.hosts == len({host_of(url) for url in self.known})
+
+    def teardown(self) -> None:
+        if hasattr(self, "frontier"):
+            self.frontier.close()
+
+
+class InMemory(Model):
+    def open(self) -> Frontier:
+        return MemoryFrontier(concurrency=self.concurrency, lease=LEASE, clock=self.time)
+
+
+class InFile(Model):
+    """The same, and between two calls the file may be closed and opened again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+
+    def open(self) -> Frontier:
+        path = Path(self.folder.name) / "frontier.sqlite"
+        return SQLiteFrontier(path, concurrency=self.concurrency, lease=LEASE, clock=self.time)
+
+    @rule()
+    def reopen(self) -> None:
+        self.frontier.close()
+        self.frontier = self.open()
+        self.out.clear()
+        self.stale.clear()
+        self.due_at.clear()
+
+    @rule(host=HOSTS, names=st.lists(NAMES, max_size=4))
+    def change_our_mind(self, host: str, names: list[int]) -> None:
+        """All that is done in a block that raises is taken back."""
+        with contextlib.suppress(RuntimeError), self.frontier.together():
+            self.frontier.add(urls(host, *names))
+            for claimed in self.frontier.claim(2):
+                self.frontier.done(claimed)
+            for claimed in list(self.out.values())[:2]:
+                self.frontier.done(claimed)
+            raise RuntimeError
+        self.expire()
+        self.due_at.clear()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.folder.cleanup()
+
+
+@pytest.mark.parametrize("model", [InMemory, InFile])
+def test_any_history_is_as_the_model_has_it(model: Any) -> None:
+    """Contract: added once, claimed in order, never twice at once, never lost."""
+    run_state_machine_as_test(model, settings=settings(ANY, max_examples=ANY.max_examples // 4))
