@@ -23,7 +23,7 @@ from tests.support.site import (
     garbage,
 )
 
-QUICK = replace(OPEN, timeout=0.4, connect_timeout=0.3)
+QUICK = replace(OPEN, timeout=1.0, connect_timeout=0.8)
 SMALL = replace(OPEN, max_body=MIB)
 
 
@@ -122,7 +122,7 @@ async def test_an_announced_length_over_the_limit_is_refused_before_reading(
     """F03"""
     site.reply("/", reply)
 
-    with bounded_memory(), ends_within(1):
+    with bounded_memory(), ends_within(3):
         failure = await fail(sender, site.url("/"))
 
     assert failure.reason is Reason.TOO_LARGE
@@ -161,12 +161,12 @@ async def test_a_body_that_drips_ends_at_the_deadline(site: Site, sender: Aiohtt
     """F04"""
     site.reply("/", replace(reply, drip=(1, 0.05)))
 
-    with ends_within(1.4):
+    with ends_within(4):
         failure = await fail(sender, site.url("/"), QUICK)
 
     assert (failure.reason, failure.status) == (Reason.TIMEOUT, 200)
     assert failure.sent_ago is not None
-    assert 0.3 <= failure.sent_ago < 1.4
+    assert 0.9 <= failure.sent_ago < 4
     # The slot is free: the sender has one connection only.
     assert (await get(sender, site.url("/other"))).status == 404
 
@@ -175,7 +175,7 @@ async def test_a_fast_endless_body_ends_at_the_deadline_too(site: Site, sender: 
     """F04: a stream that is never empty never waits, and so would never be timed out."""
     site.reply("/", endless())
 
-    with ends_within(1.4):
+    with ends_within(4):
         failure = await fail(sender, site.url("/"), replace(QUICK, max_body=None))
 
     assert failure.reason is Reason.TIMEOUT
@@ -185,7 +185,7 @@ async def test_a_body_below_the_least_speed_is_given_up(site: Site, sender: Aioh
     """F04"""
     site.reply("/", dripping(b"x" * 10_000, 0.02, size=10))
 
-    with ends_within(2):
+    with ends_within(4):
         failure = await fail(sender, site.url("/"), replace(OPEN, min_speed=5000, speed_window=0.3))
 
     assert (failure.reason, failure.status) == (Reason.TOO_SLOW, 200)
@@ -204,7 +204,7 @@ async def test_a_body_that_falls_silent_is_incomplete(site: Site, sender: Aiohtt
     """F06"""
     site.reply("/", cut_short(b"x" * 1000, 400, end="hang"))
 
-    with ends_within(1.5):
+    with ends_within(4):
         failure = await fail(sender, site.url("/"), replace(OPEN, speed_window=0.3))
 
     assert (failure.reason, failure.status, failure.wire_bytes) == (Reason.INCOMPLETE, 200, 400)
@@ -245,7 +245,7 @@ async def test_broken_chunk_framing_is_a_bad_response(site: Site, sender: Aiohtt
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     site.reply("/", garbage(head + b"5\r\nhello\r\n" + size + b"\r\n" + b"x" * 5000, end="hang"))
 
-    with bounded_memory(), ends_within(1):
+    with bounded_memory(), ends_within(3):
         failure = await fail(sender, site.url("/"))
 
     assert failure.reason is Reason.BAD_RESPONSE
@@ -264,7 +264,7 @@ async def test_framing_that_breaks_after_the_head_was_read_is_noticed_at_once(
 
     site.reply("/", Reply(raw=raw, end="hang"))
 
-    with ends_within(1):
+    with ends_within(3):
         failure = await fail(sender, site.url("/"))
 
     assert failure.reason is Reason.BAD_RESPONSE

@@ -46,7 +46,7 @@ async def test_those_who_stand_before_it_are_counted(site: Site) -> None:
     async with client(**STEADY) as web:
         tasks = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(20)]
         await until(lambda: site.count() == 1 and web.gate.lines.waiting == 19)
-        with ends_within(1):
+        with ends_within(5):
             late = await web.fetch(site.url("/late"), deadline=50)
         for task in tasks:
             task.cancel()
@@ -113,8 +113,8 @@ async def test_an_answer_that_does_not_come_by_the_deadline_is_a_timeout_and_no_
     site.page("/quick", "x")
 
     async with client(clock=None, **UNPACED, respect_robots=False) as web:
-        with ends_within(2):
-            hasty = [await web.fetch(site.url("/slow"), deadline=0.15) for _ in range(3)]
+        with ends_within(10):
+            hasty = [await web.fetch(site.url("/slow"), deadline=0.7) for _ in range(3)]
         host = await host_of(web, site.url("/"))
         quick = await web.fetch(site.url("/quick"))
 

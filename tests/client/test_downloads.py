@@ -282,12 +282,12 @@ async def test_a_long_download_keeps_its_place(site: Site, path: Path) -> None:
 
 async def test_a_download_that_is_slow_but_comes_has_no_deadline(site: Site, path: Path) -> None:
     """Design, section 5"""
-    site.reply("/slow", dripping(b"x" * 40, 0.02))
+    site.reply("/slow", dripping(b"x" * 50, 0.02))
 
-    async with client(timeout=0.3) as web:
+    async with client(timeout=0.7) as web:
         result = await web.download(site.url("/slow"), path)
 
-    assert (result.ok, result.size) == (True, 40)
+    assert (result.ok, result.size) == (True, 50)
 
 
 # The document's own

@@ -102,8 +102,8 @@ async def test_a_body_that_drips_ends_at_the_timeout_and_frees_the_host(site: Si
     site.reply("/drip", dripping(b"x" * 1000, 0.05))
     site.page("/next", "x")
 
-    async with client(**ONCE, timeout=0.4) as web:
-        with ends_within(2):
+    async with client(**ONCE, timeout=1.5) as web:
+        with ends_within(8):
             result = await web.fetch(site.url("/drip"))
         following = await web.fetch(site.url("/next"))
 
@@ -115,14 +115,14 @@ async def test_no_answer_within_the_timeout_is_a_timeout(site: Site) -> None:
     """N9, U6"""
     site.reply("/", hang())
 
-    async with client(**ONCE, timeout=0.3) as web:
-        with ends_within(2):
+    async with client(**ONCE, timeout=1.5) as web:
+        with ends_within(8):
             result = await web.fetch(site.url("/"))
         host = await host_of(web, site.url("/"))
 
     assert result.reason is Reason.TIMEOUT
     assert host.failures == 1
-    assert "no answer within 0.3 s" in result.message
+    assert "no answer within 1.5 s" in result.message
 
 
 async def test_a_connection_that_is_not_made_in_time_costs_no_budget() -> None:

@@ -68,7 +68,7 @@ async def test_what_may_pass_is_asked_for_again(site: Site, kind: str) -> None:
     """N3"""
     site.script("/", [PASSING[kind], Reply(body="fine")])
 
-    async with client(**ALONE, timeout=0.3) as web:
+    async with client(**ALONE, timeout=1.5) as web:
         result = await web.fetch(site.url("/"))
 
     assert (result.text, result.status, result.record.attempts, result.record.retries) == ("fine", 200, 2, 1)

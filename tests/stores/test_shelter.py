@@ -126,6 +126,7 @@ class Sheltered:
         """Wait for what goes on beside the calls; a look may have come too early, so let time pass."""
         for patience in range(1, 5000):
             if not self.shelter.sheltered and not self.shelter.held:
+                _wait_for_prober()  # which has still to say so
                 return
             if not patience % 100:
                 self._clock.advance(1)
