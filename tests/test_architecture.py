@@ -14,7 +14,7 @@ SOURCE = ROOT / "src"
 
 CORE = (
     # What everything speaks in.
-    "errors", "dates", "secrets", "text", "message", "record", "policy",
+    "errors", "dates", "secrets", "text", "message", "record", "crawl", "policy",
     # What sites say.
     "pattern", "robots", "rules", "cachecontrol", "cache", "outcome",
     # One limit each, and the record that they all share.
@@ -28,9 +28,11 @@ UNITS = (
     "core",  # decides: imports nothing but itself
     "log",  # tells
     "clock",  # where Now comes from
+    "watch.distribution", "watch.statistics",  # what is counted, which stores keep too
     "fields", "tally", "cookies",  # small nouns that know only the core
     "settings",  # files, environment, arguments -> policies
     "stores",  # remember
+    "watch.hostview", "watch.alerts", "watch.publishing", "watch.reporting", "watch.rhythm",  # what a client tells
     "alarm", "lines", "steps", "gate",  # the queue before the decision
     "address", "decoding", "connections", "exchange", "http",  # the sender
     "download", "surroundings", "drive",  # carry out a flow's effects
@@ -39,6 +41,7 @@ UNITS = (
     "crawling",  # many pages
     "adapters", "mcp",  # other ways in
     "watch",  # metrics and the dashboard
+    "cli.screen", "cli.reasons", "cli.report", "cli.view",  # how a crawl is shown, by the demo too
     "demo", "cli", "__main__",
 )  # fmt: skip
 """The modules and packages, each of which may import those before it. A new one says here where it stands."""
@@ -103,7 +106,9 @@ def own_imports(name: str) -> Iterator[tuple[str, bool]]:
 
 
 def unit(name: str) -> str:
-    return name.split(".")[1]
+    """The unit of a module: its package, unless it stands elsewhere than the rest of that."""
+    inner = name.removeprefix("curtsy.")
+    return inner if inner in UNITS else inner.split(".")[0]
 
 
 NAMES = tuple(name for name in modules() if name != "curtsy")

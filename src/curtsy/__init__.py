@@ -42,6 +42,18 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.core.record import TotalStats as TotalStats
     from curtsy.core.result import FetchResult as FetchResult
     from curtsy.core.robots import parse as parse_robots  # noqa: F401
+    from curtsy.crawling.crawler import AsyncCrawl as AsyncCrawl
+    from curtsy.crawling.options import CrawlOptions as CrawlOptions
+    from curtsy.crawling.page import CrawledPage as CrawledPage
+    from curtsy.crawling.page import Skipped as Skipped
+    from curtsy.crawling.progress import Plan as Plan
+    from curtsy.crawling.progress import Snapshot as Snapshot
+    from curtsy.crawling.progress import Summary as Summary
+    from curtsy.crawling.progress import Totals as Totals
+    from curtsy.crawling.start import Crawl as Crawl
+    from curtsy.crawling.start import acrawl as acrawl
+    from curtsy.crawling.start import crawl as crawl
+    from curtsy.crawling.webcrawler import WebCrawler as WebCrawler
     from curtsy.download import DownloadResult as DownloadResult
     from curtsy.guards import CircuitBreaker as CircuitBreaker
     from curtsy.guards import DomainBudgetCheckResult as DomainBudgetCheckResult
@@ -69,9 +81,13 @@ logging.getLogger("curtsy").addHandler(logging.NullHandler())  # a library print
 # Where each public name lives. They are imported when they are first asked for, so that `import curtsy` is quick.
 _HOMES = {
     "AsyncClient": "curtsy.client",
+    "AsyncCrawl": "curtsy.crawling.crawler",
     "BadStatus": "curtsy.core.errors",
     "CircuitBreaker": "curtsy.guards",
     "Client": "curtsy.blocking",
+    "Crawl": "curtsy.crawling.start",
+    "CrawlOptions": "curtsy.crawling.options",
+    "CrawledPage": "curtsy.crawling.page",
     "CurtsyError": "curtsy.core.errors",
     "DiskCache": "curtsy.stores.disk",
     "DomainBudgetCheckResult": "curtsy.guards",
@@ -89,6 +105,7 @@ _HOMES = {
     "LimiterClosed": "curtsy.core.errors",
     "PDFDownloader": "curtsy.guards",
     "PackedCache": "curtsy.stores.packed",
+    "Plan": "curtsy.crawling.progress",
     "Policies": "curtsy.core.policy",
     "Policy": "curtsy.core.policy",
     "PolicyError": "curtsy.core.errors",
@@ -100,15 +117,22 @@ _HOMES = {
     "RefusedByPolicy": "curtsy.core.errors",
     "RefusedByRobots": "curtsy.core.errors",
     "RobotsTxtChecker": "curtsy.guards",
+    "Skipped": "curtsy.crawling.page",
+    "Snapshot": "curtsy.crawling.progress",
     "StatsSnapshot": "curtsy.core.record",
     "StoreError": "curtsy.core.errors",
+    "Summary": "curtsy.crawling.progress",
     "TokenBucket": "curtsy.guards",
     "TotalStats": "curtsy.core.record",
+    "Totals": "curtsy.crawling.progress",
     "UnknownDomain": "curtsy.core.errors",
     "Unreachable": "curtsy.core.errors",
     "WaitTimeout": "curtsy.core.errors",
+    "WebCrawler": "curtsy.crawling.webcrawler",
+    "acrawl": "curtsy.crawling.start",
     "adapt_delay": "curtsy.guards",
     "can_request_to_domain": "curtsy.guards",
+    "crawl": "curtsy.crawling.start",
     "create_logger": "curtsy.log",
     "fetch_url": "curtsy.client",
     "get": "curtsy.blocking",

@@ -16,7 +16,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.download import DownloadResult
-from curtsy.tally import TallySnapshot
+from curtsy.watch.statistics import StatisticsSnapshot
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class Client:
         """Save a URL as a file, in its turn; see `AsyncClient.download`."""
         return self._call(self._opened().download(url, path, **options))
 
-    def stats(self) -> TallySnapshot:
+    def stats(self) -> StatisticsSnapshot:
         """What this client has done so far."""
         return self._client.stats()
 

@@ -21,7 +21,7 @@ from curtsy.cookies import Cookies
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.flow import Journey, closed, fetch, rules_for
-from curtsy.core.message import SECOND, Headers, Request, Url
+from curtsy.core.message import NO_HEADERS, SECOND, Headers, Request, Url
 from curtsy.core.policy import Policies, number
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
@@ -37,8 +37,12 @@ from curtsy.settings.live import LiveSettings
 from curtsy.stores import AsyncStore, open_async_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.pages import PageCache
-from curtsy.surroundings import Surroundings
-from curtsy.tally import Tally, TallySnapshot
+from curtsy.surroundings import Passage, Surroundings
+from curtsy.tally import Tally
+from curtsy.watch.publishing import EVERY, Publisher
+from curtsy.watch.reporting import Reporter
+from curtsy.watch.rhythm import Rhythm
+from curtsy.watch.statistics import StatisticsSnapshot
 
 _log: LibraryLogger = library_logger("client")
 
@@ -107,7 +111,8 @@ class AsyncClient:
 
     Settings come from files and environment; what is given here goes before them, and any key of the settings'
     reference may be. `store` is a URL such as `redis://host`, or a store; `cache` a folder, a cache, or False for none.
-    `on_record` is called with the record of each fetch. `clock` may be a `FakeClock`: then waits take no time.
+    `connections` is how many requests may be in flight over all hosts. `on_record` is called with the record of each
+    fetch. `clock` may be a `FakeClock`: then waits take no time.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class AsyncClient:
         proxy: str | None = None,
         verify: bool | str | os.PathLike[str] | ssl.SSLContext = True,
         cookies: bool = False,
+        connections: int = 100,
         sender: Sender | None = None,
         clock: FakeClock | None = None,
         alarm: Alarm | None = None,
@@ -157,13 +163,19 @@ class AsyncClient:
         mode = cache_mode or self._settings.current.cache_mode
         self._cache = self._open_cache(cache, mode)
         self._sender = sender or AiohttpSender(
-            verify=Path(verify) if isinstance(verify, os.PathLike) else verify, proxy=proxy, use_environment=True
+            verify=Path(verify) if isinstance(verify, os.PathLike) else verify,
+            proxy=proxy,
+            use_environment=True,
+            connections=connections,
+            idle=2 * connections,
         )
-        self.tally = Tally()
+        epoch = time.time if clock is None else lambda: clock.now().epoch / SECOND
+        self.tally = Tally(epoch=epoch)
+        self.gate.tripped = lambda key: self.tally.count_trip(key.removeprefix("host:"))
         self._around = Surroundings(
             settings=lambda: self._settings.check().policies,
             now=self._alarm.now,
-            epoch=time.time if clock is None else lambda: clock.now().epoch / SECOND,
+            epoch=epoch,
             cache=self._cache,
             cache_mode="normal" if mode == "off" else mode,
             stale_if_error=stale_if_error,
@@ -176,6 +188,9 @@ class AsyncClient:
         self._renewing = AsyncDriver(
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
         )
+        # Nobody else can read what is in memory, so it is not told there.
+        self._publisher = None if self.gate.is_immediate else Publisher(self.tally, self._store)
+        self._rhythms = self._watching(self._settings.current.stats_every)
         self._flights: dict[object, _Flight] = {}
         self._renewals: dict[str, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
@@ -215,6 +230,13 @@ class AsyncClient:
             return DiskCache(path, max_size=UNBOUNDED if size is None else size)
         return cache
 
+    def _watching(self, stats_every: float | None) -> tuple[Rhythm, ...]:
+        """What is done with the counts now and then, while there is something to count."""
+        rhythms = [] if self._publisher is None else [Rhythm(self._publisher.publish, EVERY)]
+        if stats_every is not None:
+            rhythms.append(Rhythm(Reporter(self.tally, self._store, lambda: self.policies).report, stats_every))
+        return tuple(rhythms)
+
     @property
     def policies(self) -> Policies:
         """The policies in force: files that have changed are read again."""
@@ -247,16 +269,51 @@ class AsyncClient:
         # What may change something is nobody else's: a key that no other has.
         is_shared = ask.method in ("GET", "HEAD") and body is None
         key = (ask.method, url, ask.headers.fields, ask.deadline) if is_shared else object()
+        if key in self._flights:
+            return await self._joined(key, self._taking_over(ask), lambda: closed(ask, self._around))
+        flow, passage = fetch(ask, self._around), Passage()
+        effect = self._driver.begin(flow, passage)
+        if effect is None:  # a kept page, or a refusal: nobody could have joined it
+            result: FetchResult = passage.result
+            return result
+        return await self._joined(
+            key, lambda: self._driver.go_on(flow, effect, passage), lambda: closed(ask, self._around)
+        )  # fmt: skip
+
+    def _taking_over(self, ask: Ask) -> Callable[[], Coroutine[Any, Any, FetchResult]]:
+        """The work of one who joins another: if that one is cancelled, he has waited already."""
         began = self._around.now()
 
         def work() -> Coroutine[Any, Any, FetchResult]:
             asked = ask
-            if ask.deadline is not None:  # who takes over from another has waited already
-                left = ask.deadline - (self._around.now() - began)
-                asked = msgspec.structs.replace(ask, deadline=left)
+            if ask.deadline is not None:
+                asked = msgspec.structs.replace(ask, deadline=ask.deadline - (self._around.now() - began))
             return self._driver.run(fetch(asked, self._around))
 
-        return await self._joined(key, work, lambda: closed(ask, self._around))
+        return work
+
+    async def visit(self, ask: Ask, on_wire: Callable[[bool], None] | None = None) -> FetchResult:
+        """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered."""
+        self._check_open()
+        return await self._joined(
+            object(),
+            lambda: self._driver.run(fetch(ask, self._around), on_wire=on_wire),
+            lambda: closed(ask, self._around),
+        )
+
+    @property
+    def alarm(self) -> Alarm:
+        """What its waits are waited on."""
+        return self._alarm
+
+    @property
+    def store(self) -> AsyncStore:
+        """Where its hosts' records are."""
+        return self._store
+
+    def epoch(self) -> float:
+        """The calendar's second."""
+        return self._around.epoch()
 
     async def _joined(self, key: object, work: Callable[[], Coroutine[Any, Any, T]], closed: Callable[[], T]) -> T:
         """Do work that others may join. It runs in the task of the first; if that is cancelled, the next takes over."""
@@ -354,12 +411,15 @@ class AsyncClient:
         """Have every origin's rules fetched again."""
         self._around.forget_rules()
 
-    def stats(self) -> TallySnapshot:
+    def stats(self) -> StatisticsSnapshot:
         """What this client has done so far."""
         return self.tally.snapshot()
 
     def _told(self, record: FetchRecord) -> None:
         self.tally.count(record)
+        for rhythm in self._rhythms:
+            if not rhythm.is_running:
+                rhythm.start()
         if _log.hears(logging.INFO):
             words = "Fetched" if record.reason is None else _WORDS.get(record.reason, "Not fetched")
             _log.info(words, **record.as_dict())
@@ -396,6 +456,10 @@ class AsyncClient:
         while under_way := {*self._renewals.values(), *self._around.unfinished, *self.gate._background}:
             await asyncio.wait(under_way)
         await self._sender.close()
+        for rhythm in self._rhythms:
+            await rhythm.stop()
+        if self._publisher is not None:
+            await self._publisher.publish()
         if self._owns_store:
             await self._store.close()
         if self._cache is not None and self._owns_cache:
@@ -412,7 +476,9 @@ class AsyncClient:
 
 def _checked(headers: Mapping[str, str] | None) -> Headers:
     """The caller's headers; nothing in them may end a line (F26)."""
-    fields = tuple((headers or {}).items())
+    if not headers:
+        return NO_HEADERS
+    fields = tuple(headers.items())
     for name, value in fields:
         if not name or any(letter in name + value for letter in "\r\n\0"):
             raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")

@@ -1,9 +1,11 @@
-"""The open connections of one event loop: aiohttp's session, taught what it does not do by itself.
+"""The open connections of one event loop: aiohttp's connector, without the session above it.
 
-Three things are taught by a small subclass each, because aiohttp has no setting for them:
+The connector resolves, connects, speaks TLS and to proxies, and keeps connections; its parser reads the answers. What a
+session adds (cookies, redirects, retries, tracing, a request and a response object) is not ours to use, and costs more
+than all the rest. Two things are taught by a small subclass each, because aiohttp has no setting for them:
 
-- `Hop` (a request) stamps the moment at which the head was handed to the socket, and nothing is stamped if it was not.
-- `Wire` (a connection) counts the bytes of a head, interim answers included, and ends one that has no end.
+- `Wire` (a connection) stamps the moment at which a request was handed to the socket, counts the bytes of a head,
+  interim answers included, and ends one that has no end.
 - `Connections` keeps no more than some idle connections in all, the latest used; aiohttp bounds only the busy ones.
 """
 
@@ -14,16 +16,18 @@ import contextlib
 import socket
 import ssl
 import time
-from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any
 
 import aiohttp
-from aiohttp import ClientRequest, ClientResponse
-from aiohttp.abc import AbstractResolver, AbstractStreamWriter
+from aiohttp import ClientRequest
+from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
+from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
+from multidict import CIMultiDict
+from yarl import URL
 
 from curtsy.address import GuardedResolver, guarded_socket
 
@@ -50,68 +54,69 @@ class HeadTooLarge(aiohttp.ClientError):
     """The head of an answer, with all interim answers before it, is larger than allowed."""
 
 
-class Departure:
-    """What its connection tells of one request."""
-
-    __slots__ = ("max_head", "sent_at", "wire")
-
-    def __init__(self, max_head: int) -> None:
-        self.max_head = max_head
-        self.sent_at: float | None = None
-        """When the request was written, by `time.monotonic()`; None if it was not."""
-
-        self.wire: Wire | None = None
-        """The connection that it went over."""
-
-
-DEPARTING: ContextVar[Departure] = ContextVar("curtsy.departing")
-"""The departure of the present task: aiohttp makes its request objects itself and hands nothing through to them."""
-
-
-class Hop(ClientRequest):
-    """A request that stamps its departure when it is written."""
-
-    async def send(self, conn: Connection) -> ClientResponse:
-        """Write the request. After the write, not before: a pause counted from the stamp is then never too short."""
-        departure = DEPARTING.get()
-        if isinstance(conn.protocol, Wire):
-            conn.protocol.begin(departure)
-        answer = await super().send(conn)
-        departure.sent_at = time.monotonic()
-        return answer
-
-    async def write_bytes(
-        self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
-    ) -> None:
-        """Write a request with a body, which aiohttp does in a task of its own, after `send()`."""
-        await super().write_bytes(writer, conn, content_length)
-        DEPARTING.get().sent_at = time.monotonic()
-
-
 class Wire(ResponseHandler):
-    """A connection that gives up on heads without end."""
+    """A connection that stamps what leaves, and gives up on heads without end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, idle: dict[Wire, None]) -> None:
         super().__init__(loop)
         self._idle = idle
         self._in_head = False
         self._wide = False
-        self.departure: Departure | None = None
-        """The last request that went over it."""
+        self.sent_at: float | None = None
+        """When the last request was written, by `time.monotonic()`; None if it was not."""
 
         self.head_left = 0
         """Bytes of head that may still come; not below 0 if all that came with it was small enough, too."""
 
-    def begin(self, departure: Departure) -> None:
-        """A request goes out: an answer of at most `max_head` bytes of head may come."""
+    def send(self, head: bytes, body: bytes | None, *, max_head: int, has_body: bool) -> None:
+        """Write a request; an answer of at most `max_head` bytes of head may come, with a body or surely without.
+
+        The stamp is set after the write, not before: a pause counted from it is then never too short.
+        """
         self._idle.pop(self, None)
+        self.sent_at = None
         self._in_head = True
-        self.head_left = departure.max_head
+        self.head_left = max_head
         if self._wide:
             self._buffer_in_kernel(NARROW)
             self._wide = False
-        self.departure = departure
-        departure.wire = self
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            raise aiohttp.ClientConnectionResetError("the connection was closed before anything was written")
+        self.set_response_params(
+            skip_payload=not has_body,
+            read_until_eof=True,
+            auto_decompress=False,
+            read_bufsize=READ_AHEAD,
+            max_line_size=max_head,
+            max_field_size=max_head,
+            max_headers=MAX_FIELDS,
+        )
+        transport.write(head + body if body else head)
+        self.sent_at = time.monotonic()
+
+    def resume_writing(self) -> None:
+        """A long body has gone out, all but its end: only now is its request sent."""
+        super().resume_writing()
+        if self.sent_at is not None:
+            self.sent_at = time.monotonic()
+
+    async def answer(self, deadline: float) -> tuple[RawResponseMessage, StreamReader]:
+        """Wait for the head of the answer, by the loop's time; interim ones (103 …) are passed over."""
+        timer = self._loop.call_at(deadline, self.set_exception, TimeoutError())
+        try:
+            while True:
+                message, content = await self.read()
+                if not 100 <= message.code < 200 or message.code == 101:
+                    return message, content
+        finally:
+            timer.cancel()
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may go over it: nothing is left to be read, or to be written."""
+        is_written = self.transport is None or not self.transport.get_write_buffer_size()
+        return is_written and not self.should_close
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there. Only now: a buffer set before would bound for good how far it can be widened."""
@@ -185,28 +190,32 @@ class Connections:
             ttl_dns_cache=DNS_TTL,
         )
         connector._factory = partial(wire)
-        self.session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            request_class=Hop,
-            auto_decompress=False,
-            raise_for_status=False,
-            max_headers=MAX_FIELDS,
-            read_bufsize=READ_AHEAD,
-        )
-        # aiohttp would send a GET a second time, unseen, if the first found its connection closed (RFC 9110, 9.2.2).
-        # Every request has to be admitted and counted, so asking again is the flow's decision.
-        self.session._retry_connection = False
+        # What aiohttp knows a place to connect to by. Nothing of it is sent but the CONNECT to a proxy.
+        self._place = lru_cache(maxsize=1024)(partial(_place, loop))
 
-    def settle(self, departure: Departure, *, well: bool) -> None:
-        """Keep an exchange's connection if all went well, and close the longest idle if there are too many."""
-        wire = departure.wire
-        # aiohttp frees a connection with the last byte of a body; it may be on its way with another request by now.
-        if wire is None or wire.departure is not departure:
+    async def open(self, origin: str, proxy: str | None, timeout: float) -> tuple[Connection, Wire]:
+        """A connection to an origin, kept or new. It must be given back."""
+        while True:
+            if self._connector.closed:
+                raise aiohttp.ClientConnectionError("the connections were closed")
+            try:
+                connection = await self._connector.connect(self._place(origin, proxy), [], _connect_limit(timeout))
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError from error
+            wire = connection.protocol
+            assert isinstance(wire, Wire)
+            is_new = wire.sent_at is None
+            if is_new or not wire.should_close:
+                return connection, wire
+            connection.close()  # something came over it while it was idle: that is no answer to what is asked now
+
+    def give_back(self, connection: Connection, wire: Wire, *, well: bool) -> None:
+        """Keep a connection if all went well, and close the longest idle if there are too many."""
+        if not well or not wire.is_reusable:
+            connection.close()
             return
-        if not well:
-            wire.close()
-        elif wire.is_connected():
+        connection.release()
+        if wire.is_connected():
             self._idle[wire] = None
             if len(self._idle) > self._most_idle:
                 oldest = next(iter(self._idle))
@@ -215,18 +224,22 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self.session.close()
+        await self._connector.close()
 
     def abandon(self) -> None:
         """Leave all connections as they are, in the child of a fork: they are the parent's.
 
         Closing them would take them out of the parent's event loop, which shares its epoll with ours.
         """
-        self.session.detach()
         self._connector._closed = True
 
 
+def _place(loop: asyncio.AbstractEventLoop, origin: str, proxy: str | None) -> ClientRequest:
+    url, through = URL(origin, encoded=True), None if proxy is None else URL(proxy)
+    return ClientRequest("GET", url, loop=loop, proxy=through, proxy_headers=None if proxy is None else CIMultiDict())
+
+
 @lru_cache(maxsize=256)
-def connect_limit(seconds: float) -> aiohttp.ClientTimeout:
+def _connect_limit(seconds: float) -> aiohttp.ClientTimeout:
     """The time for name, connection and TLS handshake together; the time of the whole is kept by the sender."""
     return aiohttp.ClientTimeout(total=None, connect=seconds)

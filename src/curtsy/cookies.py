@@ -120,11 +120,12 @@ def _is_under(path: str, cookie_path: str) -> bool:
 
 def _is_public(domain: str) -> bool:
     """Whether a domain is one that anybody can register under, such as `co.uk`."""
-    return bool(_public_suffixes().is_public(domain))
+    return bool(public_suffixes().is_public(domain))
 
 
 @cache
-def _public_suffixes() -> Any:
+def public_suffixes() -> Any:
+    """The Public Suffix List, read once."""
     from publicsuffixlist import PublicSuffixList  # a tenth of a second, for the few cookies that name a domain
 
     return PublicSuffixList()

@@ -1,35 +1,65 @@
 """A polite crawl, live, against a small site on loopback: `make demo`.
 
-Five hosts with manners of their own are started on 127.0.0.x, their pages are fetched by following links, and at the
-end stands what was fetched, what was left alone and why, and what the *site* saw: proof that every rule was kept.
+Five hosts with manners of their own are served on 127.0.0.1 and crawled from one front page on. At the end stands what
+was fetched, what was left alone and why, and what the *site* saw: proof that every rule was kept.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
-from urllib.parse import urljoin
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
-from selectolax.lexbor import LexborHTMLParser
 
+from curtsy.cli.report import headline, show_reasons
+from curtsy.cli.view import CrawlView, line_of
 from curtsy.client import AsyncClient
 from curtsy.core.explain import span
-from curtsy.core.message import Url, parse_url
-from curtsy.core.record import FetchRecord
+from curtsy.crawling.outputs.examples import Examples
+from curtsy.crawling.start import acrawl
+from curtsy.http import AiohttpSender
 from curtsy.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from curtsy.crawling.progress import Summary
 
 PAUSE = (0.3, 0.6)
 """Seconds between two requests to a host: a tenth of what curtsy keeps by default, or the demo would take minutes."""
+
+CRAWL_DELAY, RETRY_AFTER, COOLDOWN, BUDGET = 1.5, 3, 6.0, 8
+"""What slow-lane asks for, what busy asks for, how long shaky is left alone, what large may be asked for in a day."""
+
+LATE = 0.15
+"""Seconds by which a busy machine may note a request too late; the gap to the next one then looks that much shorter."""
+
+DOMAIN = "demo.test"
+"""What the hosts are under: a name that the real network does not have (RFC 6761)."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request, as the site saw it."""
+
+    at: float
+    path: str
+    under_way: int
+    """Requests to the same host at that moment, this one included."""
+
+    status: int
+    day: int
+    """The day of the year: a demo at midnight has two budgets."""
 
 
 @dataclass
@@ -43,88 +73,102 @@ class DemoHost:
     answer: Callable[[DemoHost, str], tuple[int, dict[str, str]] | None] = lambda host, path: None
     """What it answers instead of a page: a status and headers, or None for the page."""
 
-    journal: list[tuple[float, str, int]] = field(default_factory=list)
-    """When, which path, and how many requests were under way."""
-
+    journal: list[Visit] = field(default_factory=list)
     under_way: int = 0
-    address: str = ""
 
-    def page(self, path: str, neighbours: list[str]) -> str:
+    def pages(self) -> list[Visit]:
+        """The requests for anything but robots.txt."""
+        return [visit for visit in self.journal if visit.path != "/robots.txt"]
+
+    def gaps(self) -> list[float]:
+        """Seconds between requests."""
+        return [b.at - a.at for a, b in pairwise(self.journal)]
+
+    def html(self, path: str, neighbours: list[str]) -> str:
         """A page with links: its own, and to the other hosts from the front page."""
         anchors = [*self.links, *(neighbours if path == "/" else [])]
         items = "".join(f'<li><a href="{link}">{link}</a></li>' for link in anchors)
         return f"<!doctype html><title>{self.name}: {path}</title><main><h1>{path}</h1><ul>{items}</ul></main>"
 
 
+def _library(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
+    return {"/missing": (404, {}), "/old": (301, {"Location": "/catalogue"})}.get(path)
+
+
 def _busy(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
-    asked = sum(1 for _, each, _ in host.journal if each != "/robots.txt")
-    return (429, {"Retry-After": "2"}) if asked == 3 else None
+    return (429, {"Retry-After": str(RETRY_AFTER)}) if len(host.pages()) == 4 else None
 
 
 def _shaky(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
-    if path == "/robots.txt":
-        return None
-    return (503, {}) if sum(1 for _, each, _ in host.journal if each == path) == 1 and path == "/wobbly" else None
+    return (503, {}) if 1 <= len(host.pages()) <= 3 else None
 
 
 def hosts() -> list[DemoHost]:
     """The hosts of the demo."""
-    pages = tuple(f"/page/{number}" for number in range(1, 7))
+    pages = tuple(f"/page/{number}" for number in range(1, 11))
     return [
-        DemoHost("library", "a part is disallowed", "User-agent: *\nDisallow: /private/\n",
-                 ("/catalogue", "/private/diary", "/private/letters", "/missing")),
-        DemoHost("slow-lane", "Crawl-delay: 1", "User-agent: *\nCrawl-delay: 1\n", pages[:4]),
-        DemoHost("busy", "429, Retry-After: 2", "", pages[:4], _busy),
-        DemoHost("shaky", "fails once", "", ("/wobbly", "/steady"), _shaky),
-        DemoHost("large", "budget of 8 requests", "", tuple(f"/item/{n}" for n in range(1, 16))),
+        DemoHost("library", "disallows a part", "User-agent: *\nDisallow: /private/\n",
+                 ("/catalogue", "/old", "/private/diary", "/private/letters", "/missing", "/map.pdf",
+                  "https://elsewhere.example/"), _library),
+        DemoHost("slow-lane", f"Crawl-delay: {CRAWL_DELAY:g}", f"User-agent: *\nCrawl-delay: {CRAWL_DELAY:g}\n", pages),
+        DemoHost("busy", f"429, Retry-After: {RETRY_AFTER}", "", pages, _busy),
+        DemoHost("shaky", "fails for a while", "", pages[:4], _shaky),
+        DemoHost("large", f"{BUDGET} requests a day", "", tuple(f"/item/{n}" for n in range(1, 31))),
     ]  # fmt: skip
 
 
 class DemoSite:
-    """The demo's hosts, each on an address of its own, served by threads."""
+    """The demo's hosts, all on one port of 127.0.0.1, told apart by the name that they are asked by."""
 
     def __init__(self) -> None:
         self.hosts = hosts()
-        self._servers: list[ThreadingHTTPServer] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_port
+        self._lock = threading.Lock()
 
     def __enter__(self) -> DemoSite:
-        for number, host in enumerate(self.hosts, start=1):
-            server = ThreadingHTTPServer((f"127.0.0.{number}", 0), self._handler(host))
-            server.daemon_threads = True
-            host.address = f"127.0.0.{number}:{server.server_port}"
-            self._servers.append(server)
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in self._servers:
-            server.shutdown()
-            server.server_close()
+        self._server.shutdown()
+        self._server.server_close()
 
-    def _handler(self, host: DemoHost) -> type[BaseHTTPRequestHandler]:
+    def url(self, host: DemoHost) -> str:
+        """The front page of a host."""
+        return f"http://{host.name}.{DOMAIN}:{self.port}/"
+
+    def named(self, name: str) -> DemoHost:
+        """The host of that name, with or without its domain and port."""
+        return next(host for host in self.hosts if host.name == name.partition(".")[0])
+
+    def answer(self, name: str, path: str) -> tuple[DemoHost, int, dict[str, str], bytes]:
+        """What is answered to a request, which is noted first."""
+        host = self.named(name)
+        with self._lock:
+            host.under_way += 1
+            status, headers = (None if path == "/robots.txt" else host.answer(host, path)) or (200, {})
+            if path == "/robots.txt" and not host.robots:
+                status = 404
+            host.journal.append(Visit(time.monotonic(), path, host.under_way, status, time.localtime().tm_yday))
+        body = b""
+        if status == 200:
+            others = [self.url(each) for each in self.hosts if each is not host]
+            body = host.robots.encode() if path == "/robots.txt" else host.html(path, others).encode()
+        return host, status, headers, body
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
         site = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                host.under_way += 1
-                host.journal.append((time.monotonic(), self.path, host.under_way))
-                try:
-                    self._answer()
-                finally:
+                host, status, headers, body = site.answer(self.headers["Host"], self.path)
+                time.sleep(0.05)  # as a real one takes a moment
+                with site._lock:
                     host.under_way -= 1
-
-            def _answer(self) -> None:
-                status, headers = host.answer(host, self.path) or (200, {})
-                body = b""
-                if self.path == "/robots.txt":
-                    status, body = (200, host.robots.encode()) if host.robots else (404, b"")
-                elif self.path == "/missing":
-                    status = 404
-                elif status == 200:
-                    others = [f"http://{each.address}/" for each in site.hosts if each is not host]
-                    body = host.page(self.path, others).encode()
                 self.send_response(status)
                 for name, value in {**headers, "Content-Type": "text/html", "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)
@@ -137,141 +181,153 @@ class DemoSite:
         return Handler
 
 
-@dataclass
-class Progress:
-    """What the live view shows."""
-
-    site: DemoSite
-    began: float = field(default_factory=time.monotonic)
-    records: list[FetchRecord] = field(default_factory=list)
-    waiting: dict[str, int] = field(default_factory=dict)
-
-    def table(self) -> Table:
-        """One row a host."""
-        table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-        for column in ("host", "its manners"):
-            table.add_column(column, no_wrap=True)
-        for column in ("pages", "left alone", "waiting"):
-            table.add_column(column, justify="right")
-        table.add_column("last", no_wrap=True)
-        for host in self.site.hosts:
-            own = [record for record in self.records if record.domain == host.address]
-            good = sum(record.reason is None for record in own)
-            last = own[-1] if own else None
-            words = "" if last is None else (str(last.status) if last.reason is None else last.reason)
-            style = "green" if last is not None and last.reason is None else "yellow"
-            table.add_row(
-                host.name, Text(host.manners, style="dim"), str(good), str(len(own) - good),
-                str(self.waiting.get(host.address, 0)), Text(words, style=style),
-            )  # fmt: skip
-        return table
-
-    def view(self) -> Group:
-        """The whole live view."""
-        passed = time.monotonic() - self.began
-        done = sum(record.reason is None for record in self.records)
-        return Group(self.table(), Text(f"\n{done} pages in {span(passed)}", style="bold"))
-
-
-async def crawl(site: DemoSite, progress: Progress, refresh: Callable[[], None]) -> None:
-    """Follow links from one front page, each URL once, as `curtsy crawl` will do it."""
-    addresses = {host.address for host in site.hosts}
-    large = next(host for host in site.hosts if host.name == "large")
-    queue: deque[str] = deque([f"http://{site.hosts[0].address}/"])
-    seen = set(queue)
-    under_way: set[asyncio.Task[None]] = set()
-    async with AsyncClient(
+def client_for(site: DemoSite) -> AsyncClient:
+    """A client as anybody would make it, but for shorter waits, and names that lead to the demo's site."""
+    return AsyncClient(
         store=MemoryStore(),
         cache=False,
+        sender=AiohttpSender(resolver={f"{host.name}.{DOMAIN}": "127.0.0.1" for host in site.hosts}),
         user_agent="CurtsyDemo/1.0 (+https://curtsy.example/demo)",
         allow_private=True,
         preset="broad",
         pause=list(PAUSE),
         qps=3,
-        allowlist=[{"domain": large.address, "max_requests_per_day": 8}],
-        on_record=progress.records.append,
-    ) as client:
-
-        async def visit(url: str) -> None:
-            domain = url.split("/")[2]
-            progress.waiting[domain] = progress.waiting.get(domain, 0) + 1
-            result = await client.fetch(url)
-            progress.waiting[domain] -= 1
-            if result.ok:
-                for node in LexborHTMLParser(result.body).css("a[href]"):
-                    link = parse_url(urljoin(result.final_url, node.attributes["href"] or ""))
-                    if isinstance(link, Url) and link.domain in addresses and link.text not in seen:
-                        seen.add(link.text)
-                        queue.append(link.text)
-
-        while queue or under_way:
-            while queue:
-                under_way.add(asyncio.ensure_future(visit(queue.popleft())))
-            done, under_way = await asyncio.wait(under_way, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            refresh()
-
-
-def verdicts(site: DemoSite, records: list[FetchRecord]) -> list[tuple[bool, str]]:
-    """What the site's own journals say of each rule."""
-    found = []
-    gaps = [b[0] - a[0] for host in site.hosts for a, b in pairwise(host.journal)]
-    found.append(
-        (min(gaps) >= PAUSE[0] * 0.98, f"the shortest gap between two requests to a host was {min(gaps):.2f} s")
+        breaker_cooldown=COOLDOWN,
+        allowlist=[{"domain": f"large.{DOMAIN}:{site.port}", "max_requests_per_day": BUDGET}],
     )
-    most = max(count for host in site.hosts for _, _, count in host.journal)
-    found.append((most == 1, f"never more than {most} request at a time to a host"))
-    by_name = {host.name: host for host in site.hosts}
-    private = sum(path.startswith("/private/") for _, path, _ in by_name["library"].journal)
-    found.append((private == 0, f"{private} requests for what robots.txt forbids"))
-    delays = [b[0] - a[0] for a, b in pairwise(by_name["slow-lane"].journal)]
-    found.append((min(delays) >= 0.98, f"Crawl-delay: the shortest gap at slow-lane was {min(delays):.2f} s"))
-    busy = [at for at, path, _ in by_name["busy"].journal if path != "/robots.txt"]
-    found.append((busy[3] - busy[2] >= 2, f"Retry-After: 2 was answered by a rest of {busy[3] - busy[2]:.2f} s"))
-    large = len(by_name["large"].journal)
-    found.append((large == 8, f"the host with a budget of 8 requests saw {large}"))
-    asked = [sum(path == "/robots.txt" for _, path, _ in host.journal) for host in site.hosts]
-    found.append((max(asked) == 1, f"robots.txt was asked for {max(asked)} time a host, before anything else"))
-    return found
 
 
-def report(console: Console, site: DemoSite, progress: Progress) -> bool:
+async def crawl(site: DemoSite, console: Console, examples: Examples) -> Summary:
+    """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once: there is nothing to keep."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows: asyncio itself cancels on Ctrl-C
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    view = CrawlView(label=lambda host: f"{site.named(host).name:<10} {site.named(host).manners}")
+    async with client_for(site) as client:
+        made = acrawl(
+            site.url(site.hosts[0]), client=client, outputs=[examples], scope="domains", domains=(DOMAIN,), patience=30,
+        )  # fmt: skip
+        running = asyncio.ensure_future(made.run())
+        live = Live(view, console=console, refresh_per_second=8) if console.is_terminal else contextlib.nullcontext()
+        try:
+            with live:
+                while not running.done():
+                    view.show(await made.snapshot())
+                    await asyncio.wait([running], timeout=0.2)
+                view.show(await made.snapshot())
+        finally:
+            await _closed(made, running)
+        if not console.is_terminal:
+            console.print(line_of(await made.snapshot()))
+        return running.result()
+
+
+async def _closed(made: Any, running: asyncio.Future[Any]) -> None:
+    if not running.done():
+        made.stop()
+        made.stop()
+        await asyncio.wait([running])
+    await made.close()
+
+
+def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
+    """What the site's own journals say of each rule: whether it was kept, the rule, and what was seen."""
+    library, slow, busy, shaky, large = (
+        site.named(each) for each in ("library", "slow-lane", "busy", "shaky", "large")
+    )
+    shortest = min((gap for host in site.hosts for gap in host.gaps()), default=0.0)
+    paused = all(_is_kept(host.gaps(), PAUSE[0]) for host in site.hosts)
+    most = max((visit.under_way for host in site.hosts for visit in host.journal), default=0)
+    private = sum(visit.path.startswith("/private/") for visit in library.journal)
+    first = all(host.journal and host.journal[0].path == "/robots.txt" for host in site.hosts)
+    asked = max(sum(visit.path == "/robots.txt" for visit in host.journal) for host in site.hosts)
+    rest = _rest(busy, 429)
+    alone = _rest(shaky, 503)
+    recovered = bool(shaky.journal) and shaky.journal[-1].status == 200
+    spent = max(Counter(visit.day for visit in large.journal).values(), default=0)
+    given = Counter((host.name, visit.path) for host in site.hosts for visit in host.journal if visit.status == 200)
+    return [
+        (first and asked == 1, "robots.txt first", f"asked for {_times(asked)} a host, before anything else"),
+        (private == 0, "Disallow: /private/", f"{private} requests for what it forbids"),
+        (most == 1, "one at a time", f"never more than {most} request under way at a host"),
+        (paused, f"pauses of {PAUSE[0]:g}–{PAUSE[1]:g} s", f"the shortest was {shortest:.2f} s"),
+        (_is_kept(slow.gaps(), CRAWL_DELAY), f"Crawl-delay: {CRAWL_DELAY:g}",
+         f"the shortest gap at slow-lane was {min(slow.gaps(), default=0.0):.2f} s"),
+        (rest >= RETRY_AFTER - LATE, f"429, Retry-After: {RETRY_AFTER}", f"busy was left in peace for {rest:.2f} s"),
+        (alone >= COOLDOWN - LATE and recovered, "three failures",
+         f"shaky was left alone for {alone:.2f} s, and then was well"),
+        (spent <= BUDGET, f"{BUDGET} requests a day", f"large saw {spent}, and not one more"),
+        (max(given.values(), default=0) == 1, "no page twice", f"{len(given)} answers, each given once"),
+    ]  # fmt: skip
+
+
+def _is_kept(gaps: list[float], least: float) -> bool:
+    """Whether no gap is shorter than it may be, nor all of them together."""
+    return min(gaps, default=0.0) >= least - LATE and sum(gaps) >= least * len(gaps) - LATE
+
+
+def _rest(host: DemoHost, status: int) -> float:
+    """Seconds between the last answer with that status and the next request."""
+    rests = [b.at - a.at for a, b in pairwise(host.journal) if a.status == status]
+    return rests[-1] if rests else 0.0
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def report(console: Console, site: DemoSite, summary: Summary, examples: Examples) -> bool:
     """Print what was fetched, what was left alone and why, and what the site saw."""
-    records = progress.records
-    good = [record for record in records if record.reason is None]
-    console.print(f"\n[bold]Fetched[/bold] {len(good)} pages from {len(site.hosts)} hosts.")
-    left: dict[str, list[FetchRecord]] = {}
-    for record in records:
-        if record.reason is not None:
-            left.setdefault(record.reason, []).append(record)
-    console.print("[bold]Left alone, or not there:[/bold]")
-    for reason, some in left.items():
-        names = {host.address: host.name for host in site.hosts}
-        first = some[0].final_url.split("/", 3)[3]
-        more = f" and {len(some) - 1} more" if len(some) > 1 else ""
-        console.print(f"  [yellow]{reason:<24}[/yellow] {names[some[0].domain]}/{first}{more}", highlight=False)
-    console.print("[bold]What the site saw:[/bold]")
-    checks = verdicts(site, records)
-    for is_kept, words in checks:
-        console.print(f"  {'[green]✓[/green]' if is_kept else '[red]✗[/red]'} {words}", highlight=False)
-    return all(is_kept for is_kept, _ in checks)
+    console.print()
+    console.print(Text.assemble(("Fetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
+    show_reasons(console, summary.totals, examples.by_reason)
+    console.print()
+    console.print(Text("For another day", style="bold"))
+    wait = "" if summary.resume_in is None else f": the new day begins in {span(summary.resume_in)}"
+    console.print(Text.assemble((f"{summary.queued:>6,}", "yellow"), "  beyond the day's budget of large"))
+    console.print(Text(f"{'':8}They wait in the queue{wait}.", style="dim"))
+    console.print()
+    console.print(Text("What the site saw", style="bold"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(width=3, justify="right")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    checks = verdicts(site)
+    for is_kept, rule, seen in checks:
+        table.add_row(
+            Text("✓", style="green") if is_kept else Text("✗", style="bold red"), rule, Text(seen, style="dim")
+        )
+    console.print(table)
+    requests = sum(len(host.journal) for host in site.hosts)
+    kept = sum(is_kept for is_kept, _, _ in checks)
+    console.print()
+    if kept == len(checks):
+        console.print(Text(f"{requests} requests, and every rule was kept.", style="bold green"))
+    else:
+        console.print(
+            Text(f"{len(checks) - kept} of {len(checks)} rules were broken. Please report this.", style="bold red")
+        )
+    return kept == len(checks)
 
 
 def main() -> int:
     """Run the demo; 0 if every rule was kept."""
-    console = Console()
-    console.print("[bold]curtsy[/bold]: a polite crawl of five small hosts on loopback\n")
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
+    console.print(Text("Half a minute; the pauses are a tenth of the real ones. Ctrl-C ends it.\n", style="dim"))
+    examples = Examples()
     with DemoSite() as site:
-        progress = Progress(site)
-        if console.is_terminal:
-            with Live(console=console, get_renderable=progress.view, refresh_per_second=10) as live:
-                asyncio.run(crawl(site, progress, live.refresh))
-        else:
-            asyncio.run(crawl(site, progress, lambda: None))
-            console.print(progress.view())
-        return 0 if report(console, site, progress) else 1
+        try:
+            summary = asyncio.run(crawl(site, console, examples))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        return 0 if report(console, site, summary, examples) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -70,24 +70,65 @@ class AsyncDriver:
         self._sender = sender
         self._later = later
 
-    async def run(self, flow: Flow[Result], part: Part | None = None) -> Result:
-        """Carry out a flow to its end. With `part`, the page's body goes there as it comes."""
-        passage = Passage(part)
-        answer: Any = None
+    async def run(
+        self, flow: Flow[Result], part: Part | None = None, on_wire: Callable[[bool], None] | None = None
+    ) -> Result:
+        """Carry out a flow to its end. With `part`, the page's body goes there as it comes.
+
+        `on_wire` is told when a request goes on the wire, and when it is off it again.
+        """
+        passage = Passage(part, on_wire)
+        return await self.go_on(flow, self.begin(flow, passage), passage)
+
+    def begin(self, flow: Flow[Result], passage: Passage, answer: Any = None) -> Effect | None:
+        """Go as far as nothing is waited for, and nothing held: the effect that comes next, or None at the end.
+
+        What has come of it then is the passage's `result`.
+        """
+        at_once = self.surroundings.at_once
         try:
             while True:
-                try:
-                    effect = flow.send(answer)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                answer = self.surroundings.at_once(effect)
+                effect = flow.send(answer)
+                answer = at_once(effect)
                 if answer is NOT_YET:
-                    answer = await self._do(effect, passage)
+                    return effect
+        except StopIteration as end:
+            passage.result = end.value
+            return None
+
+    async def go_on(self, flow: Flow[Result], effect: Effect | None, passage: Passage) -> Result:
+        """Carry out a flow that was begun, to its end."""
+        try:
+            while effect is not None:
+                if isinstance(effect, Send):
+                    answer = await self._send(effect, passage)
+                else:
+                    answer = self._at_the_gate(effect, passage)
+                    if answer is NOT_YET:
+                        answer = await self._do(effect, passage)
+                effect = self.begin(flow, passage, answer)
+            result: Result = passage.result
+            return result
         finally:
             flow.close()
             if passage.ticket is not None or passage.lines:
                 await self._finish(self._give_back(passage))
+
+    def _at_the_gate(self, effect: Effect, passage: Passage) -> Any:
+        """The gate's answer to an effect, if it need not be waited for; else `NOT_YET`."""
+        if isinstance(effect, Enter):
+            overall = self.surroundings.policies.overall
+            answer = self.gate.enter_at_once(
+                effect.key, effect.policy, overall, page=effect.page, robots=effect.robots
+            )  # fmt: skip
+            if isinstance(answer, Ticket):
+                passage.ticket = answer
+            return NOT_YET if answer is None else answer
+        if isinstance(effect, Settle) and self.gate.is_immediate:
+            passage.ticket = None
+            assert isinstance(effect.ticket, Ticket)
+            return self.gate.leave_at_once(effect.ticket, effect.outcome)
+        return NOT_YET
 
     async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
         """See something through, though nobody waits for it any more: `Surroundings.unfinished` knows of it."""
@@ -105,8 +146,6 @@ class AsyncDriver:
                 answer = await self.gate.enter(around.gate_request(effect))
                 passage.ticket = answer if isinstance(answer, Ticket) else None
                 return answer
-            case Send():
-                return await self._send(effect, passage)
             case Settle(ticket, outcome):
                 passage.ticket = None
                 assert isinstance(ticket, Ticket)
@@ -136,8 +175,8 @@ class AsyncDriver:
                 return await self.gate.amend(key, policy, change)
             case Later(ask):
                 return self._later(ask)
-            case Recall() | MayRetry() | Tell():
-                raise AssertionError("these are answered at once")
+            case Send() | Recall() | MayRetry() | Tell():
+                raise AssertionError("these are answered before")
 
     async def _send(self, effect: Send, passage: Passage) -> Reply | None:
         ticket = effect.ticket
@@ -149,11 +188,17 @@ class AsyncDriver:
             return None
         self.surroundings.retries.count()
         passage.is_sent = True
-        limits, part = limits_of(effect), passage.part
-        if part is None or effect.cut:
-            reply = await self._sender.send(effect.request, limits)
-        else:
-            reply = await self._stream(effect.request, limits, part, ticket)
+        limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
+        if on_wire is not None:
+            on_wire(True)
+        try:
+            if part is None or effect.cut:
+                reply = await self._sender.send(effect.request, limits)
+            else:
+                reply = await self._stream(effect.request, limits, part, ticket)
+        finally:
+            if on_wire is not None:
+                on_wire(False)
         passage.is_sent = False
         return reply
 

@@ -15,12 +15,11 @@ from functools import lru_cache
 from typing import Protocol
 
 import aiohttp
+from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
-from multidict import CIMultiDict
-from yarl import URL
 
 from curtsy.address import AddressRefused
-from curtsy.connections import DEPARTING, MAX_FIELDS, Departure, HeadTooLarge, connect_limit
+from curtsy.connections import MAX_FIELDS, Connections, HeadTooLarge, Wire
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
 from curtsy.core.policy import Policy
@@ -93,61 +92,57 @@ class Exchange:
         self._limits = limits
         self._sink = sink
         self._deadline = deadline
-        self._started = time.monotonic()
-        self._answer: aiohttp.ClientResponse | None = None
+        self._wire: Wire | None = None
+        """The connection that it goes over, once there is one."""
+
+        self._status: int | None = None
         self._wire_bytes = 0
         self._is_cut = False
-        self.departure = Departure(limits.max_head)
 
-    async def run(self, session: aiohttp.ClientSession, fields: CIMultiDict[str], proxy: str | None) -> Reply:
+    async def run(self, connections: Connections, head: bytes, proxy: str | None) -> Reply:
         """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
         request, limits = self._request, self._limits
-        DEPARTING.set(self.departure)
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                answer = self._answer = await session.request(
-                    request.method,
-                    _origin(request.url.origin).with_path(request.url.target, encoded=True),
-                    headers=fields,
-                    data=request.body,
-                    allow_redirects=False,
-                    timeout=connect_limit(limits.connect_timeout),
-                    max_line_size=limits.max_head,
-                    max_field_size=limits.max_head,
-                    proxy=proxy,
-                    skip_auto_headers=None if "User-Agent" in fields else ("User-Agent",),
-                )
-        except Exception as error:
-            return self._failed(error)
+        has_body = request.method.upper() != "HEAD"
+        connection = None
         reply: Reply | None = None
         try:
-            reply = await self._read(answer)
+            try:
+                left = max(0.001, self._deadline - asyncio.get_running_loop().time())
+                connection, wire = await connections.open(
+                    request.url.origin, proxy, min(limits.connect_timeout, left)
+                )  # fmt: skip
+                self._wire = wire
+                wire.send(head, request.body, max_head=limits.max_head, has_body=has_body)
+                message, content = await wire.answer(self._deadline)
+            except Exception as error:
+                return self._failed(error)
+            reply = await self._read(wire, message, content)
+            return reply
         finally:
-            if not isinstance(reply, Response):
-                answer.close()
-        return reply
+            if connection is not None:
+                connections.give_back(connection, wire, well=isinstance(reply, Response) and not self._is_cut)
 
-    async def _read(self, answer: aiohttp.ClientResponse) -> Reply:
+    async def _read(self, wire: Wire, message: RawResponseMessage, content: aiohttp.StreamReader) -> Reply:
         head_at = time.monotonic()
-        status, limits = answer.status, self._limits
-        sent_at = self._started if self.departure.sent_at is None else self.departure.sent_at
+        status = self._status = message.code
+        sent_at = head_at if wire.sent_at is None else wire.sent_at
         if status < 200:
             return self._fail(Reason.BAD_RESPONSE, f"the answer's status is {status}, which is none to end with")
-        wire = self.departure.wire
-        if (wire is None or wire.head_left < 0) and _size(answer.raw_headers) > limits.max_head:
+        if wire.head_left < 0 and _size(message.raw_headers) > self._limits.max_head:
             return self._head_too_large()
-        headers = Headers([(str(name), _legible(value)) for name, value in answer.headers.items()])
+        fields = message.headers.items()
+        headers = Headers([(str(name), value if value.isascii() else _legible(value)) for name, value in fields])
         body = b""
         if self._request.method.upper() != "HEAD" and status not in (204, 304):
-            read = await self._read_body(answer.content, status, headers)
+            read = await self._read_body(wire, content, status, headers)
             if isinstance(read, Failure):
                 return read
             body = read
-            if self._is_cut:
-                answer.close()  # the rest stays unread, so nothing else can come over this connection
         return Response(status, headers, body, time.monotonic() - sent_at, head_at - sent_at, self._wire_bytes)
 
-    async def _read_body(self, content: aiohttp.StreamReader, status: int, headers: Headers) -> bytes | Failure:
+    async def _read_body(
+        self, wire: Wire, content: aiohttp.StreamReader, status: int, headers: Headers
+    ) -> bytes | Failure:
         cap = self._limits.max_body
         announced = headers.get("Content-Length")
         may_cut = self._limits.cut
@@ -162,17 +157,20 @@ class Exchange:
         sink = self._sink
         if sink is not None and not sink.begin(status, headers):
             sink = None
-        wire = self.departure.wire
-        is_wanted = sink is not None and status in (200, 206)  # an error page need not come fast
-        if is_wanted and wire is not None and wire.departure is self.departure:
+        if sink is not None and status in (200, 206):  # an error page need not come fast
             wire.widen()
         parts: list[bytes] = []
         size = 0
-        speed = _Speed(self._limits, self._deadline if sink is None else math.inf)
+        speed: _Speed | None = None
         while True:
+            is_all = content.is_eof()
             try:
-                # What has come already needs no clock, and usually that is all.
-                chunk = content.read_nowait(-1) if content.is_eof() else await speed.read(content)
+                if is_all:  # what has come already needs no clock, and usually that is all
+                    chunk = content.read_nowait(-1)
+                else:
+                    if speed is None:
+                        speed = _Speed(self._limits, self._deadline if sink is None else math.inf)
+                    chunk = await speed.read(content)
             except _GaveUp as error:
                 return self._fail(error.reason, f"{error.detail}, after {self._wire_bytes:,} bytes of it")
             except Exception as error:
@@ -193,12 +191,14 @@ class Exchange:
                     if sink is None:
                         parts.append(piece)
                     else:
-                        await speed.aside(sink.write(piece))
+                        await (sink.write(piece) if speed is None else speed.aside(sink.write(piece)))
                 if cap is not None and self._wire_bytes > cap:
                     self._is_cut = True  # a coded body that means little may not go on for ever, either
                     return b"".join(parts)
             except Damaged as error:
                 return self._fail(Reason.BAD_RESPONSE, f"the body cannot be decoded: {error}")
+            if is_all:
+                break
         try:
             if decoder is not None:
                 decoder.finish()
@@ -207,10 +207,9 @@ class Exchange:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _fail(self, reason: Reason, detail: str) -> Failure:
-        sent_at = self.departure.sent_at
+        sent_at = None if self._wire is None else self._wire.sent_at
         sent_ago = None if sent_at is None else time.monotonic() - sent_at
-        status = None if self._answer is None else self._answer.status
-        return Failure(reason, detail, sent_ago, status, self._wire_bytes)
+        return Failure(reason, detail, sent_ago, self._status, self._wire_bytes)
 
     def _head_too_large(self) -> Failure:
         most = f"{self._limits.max_head:,} bytes or {MAX_FIELDS:,} fields"
@@ -237,11 +236,10 @@ class Exchange:
             case HeadTooLarge():
                 return self._head_too_large()
             case aiohttp.ConnectionTimeoutError():
-                limit = f"{self._limits.connect_timeout:g} s"
+                limit = f"{min(self._limits.connect_timeout, self._limits.timeout):g} s"
                 return self._fail(Reason.TIMEOUT, f"no connection within {limit}, name and TLS handshake included")
-            case TimeoutError():
-                what = "connection" if self.departure.sent_at is None else "answer"
-                return self._fail(Reason.TIMEOUT, f"no {what} within {self._limits.timeout:g} s")
+            case TimeoutError() if error.errno is None:
+                return self._fail(Reason.TIMEOUT, f"no answer within {self._limits.timeout:g} s")
             case aiohttp.ClientConnectorDNSError():
                 return self._fail(Reason.DNS_ERROR, _words(error.os_error))
             case aiohttp.ClientConnectorCertificateError():
@@ -254,7 +252,7 @@ class Exchange:
                 return self._fail(Reason.CONNECTION_ERROR, f"the proxy refused with status {error.status}")
             case aiohttp.ClientConnectorError():
                 return self._fail(Reason.CONNECTION_ERROR, _words(error.os_error))
-            case aiohttp.ClientResponseError():
+            case HttpProcessingError():
                 why = _first_line(error.message)
                 if why.startswith(("Got more than", "Too many headers")):
                     return self._head_too_large()
@@ -327,20 +325,12 @@ class _Speed:
         self._ends += now() - begun
 
 
-@lru_cache(maxsize=4096)
-def _origin(origin: str) -> URL:
-    # The target is put behind it as it is: yarl would drop the ? of an empty query.
-    return URL(origin, encoded=True)
-
-
 def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
     return sum(len(name) + len(value) + 4 for name, value in fields)
 
 
 def _legible(value: str) -> str:
     """A field's value as text: octets that are not UTF-8 are Latin-1 (RFC 9110, 5.5)."""
-    if value.isascii():
-        return value
     try:
         value.encode()
     except UnicodeEncodeError:

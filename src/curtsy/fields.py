@@ -1,4 +1,4 @@
-"""The header fields of a request, as they go on the wire: checked once, with what is asked for by default."""
+"""The head of a request, as it goes on the wire: checked, with what is asked for by default."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import re
 from functools import lru_cache
 from urllib.parse import unquote
 
-from multidict import CIMultiDict
+from aiohttp import encode_basic_auth
+from yarl import URL
 
-from curtsy.core.message import Headers, Request
+from curtsy.core.message import Request
 
 CODINGS = "gzip, deflate, br, zstd"
 """What is asked for unless the caller says otherwise."""
@@ -22,29 +23,48 @@ _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 
 
-def fields_of(request: Request) -> CIMultiDict[str]:
-    """The header fields that go on the wire, Host left out. Raises ValueError for what must not go there (F26)."""
-    if not _TOKEN.fullmatch(request.method) or request.method.upper() == "CONNECT":
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods whose requests usually have no body, so that its length is said only if there is one."""
+
+
+def head_of(request: Request, proxy: str | None = None) -> bytes:
+    """The head of a request, to the empty line. Raises ValueError for what must not go on the wire (F26).
+
+    A proxy is asked for the whole URL, unless the request goes through it unseen, as https does.
+    """
+    url, method = request.url, request.method.upper()
+    if not _TOKEN.fullmatch(method) or method == "CONNECT":
         raise ValueError(f"method = {request.method!r} cannot be sent. Use GET, HEAD, POST or another name.")
-    if not _TARGET.fullmatch(request.url.target):
+    if not _TARGET.fullmatch(url.target):
         raise ValueError("the path of the URL has characters that cannot be sent. Make it with parse_url().")
-    fields = _fields(request.headers)
-    if request.url.credentials is not None and "Authorization" not in fields:
-        fields = fields.copy()
-        secret = unquote(request.url.credentials).encode()
-        fields["Authorization"] = "Basic " + base64.b64encode(secret).decode()
-    return fields
+    lines, names = _lines(request.headers.fields)
+    target = url.target
+    if proxy is not None and url.scheme == "http":
+        target, through = url.text, URL(proxy)
+        if through.user or through.password:
+            lines += f"Proxy-Authorization: {encode_basic_auth(through.user or '', through.password or '')}\r\n"
+    if "host" not in names:
+        lines = f"Host: {url.domain}\r\n{lines}"
+    if url.credentials is not None and "authorization" not in names:
+        secret = unquote(url.credentials).encode()
+        lines += f"Authorization: Basic {base64.b64encode(secret).decode()}\r\n"
+    if request.body is not None or method not in _WITHOUT_BODY:
+        lines += f"Content-Length: {len(request.body or b'')}\r\n"
+        if request.body and "content-type" not in names:
+            lines += "Content-Type: application/octet-stream\r\n"
+    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
 @lru_cache(maxsize=256)  # most requests of a program have the same ones
-def _fields(headers: Headers) -> CIMultiDict[str]:
-    fields: CIMultiDict[str] = CIMultiDict()
-    for name, value in headers.fields:
+def _lines(fields: tuple[tuple[str, str], ...]) -> tuple[str, frozenset[str]]:
+    """The fields as lines, and their names in lower case."""
+    for name, value in fields:
         if not _TOKEN.fullmatch(name) or _FORBIDDEN.search(value):
             raise ValueError(f"the header field {name[:50]!r} has characters that cannot be sent. Leave them out.")
-        if name.lower() not in _FRAMING:
-            fields.add(name, value)
-    fields.setdefault("Accept", "*/*")
-    # A part of a coded body could not be decoded.
-    fields.setdefault("Accept-Encoding", "identity" if "Range" in fields else CODINGS)
-    return fields
+    kept = [(name, value) for name, value in fields if name.lower() not in _FRAMING]
+    names = {name.lower() for name, _ in kept}
+    if "accept" not in names:
+        kept.append(("Accept", "*/*"))
+    if "accept-encoding" not in names:  # a part of a coded body could not be decoded
+        kept.append(("Accept-Encoding", "identity" if "range" in names else CODINGS))
+    return "".join(f"{name}: {value}\r\n" for name, value in kept), frozenset(names)

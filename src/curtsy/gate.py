@@ -123,6 +123,8 @@ class _Way:
     """What both gates share: the lines, the alarm, the dice, and the way through as a generator."""
 
     def __init__(self, store: Store | AsyncStore, alarm: Alarm | None, roll: Callable[[], float]) -> None:
+        self.tripped: Callable[[str], None] = lambda key: None
+        """Told the key of a host whose breaker has been opened by a reply, if anybody counts that."""
         self._shelter: Any = store
         self.lines = lines_of(store.identity)
         self.alarm: Alarm = alarm or SystemAlarm()
@@ -236,6 +238,13 @@ class _Way:
         finally:
             lines.leave(GLOBAL, waiter, holding=False)
 
+    def _told(self, ticket: Ticket, answer: tuple[float, bool]) -> float:
+        """Tell of a breaker that a reply has opened; in how many seconds the next may go is handed on."""
+        next_in, has_tripped = answer
+        if has_tripped:
+            self.tripped(ticket.key)
+        return next_in
+
     def _give_way(self, ticket: Ticket) -> None:
         """Let the next one ask: there is a place again, or it is to be refused now."""
         if ticket.policy.concurrency is not None:
@@ -292,10 +301,10 @@ class Gate(_Way):
         finally:
             way.close()
 
-    def leave(self, ticket: Ticket, outcome: Outcome) -> Host:
-        """Write the consequences of what came back, and let the next one ask."""
+    def leave(self, ticket: Ticket, outcome: Outcome) -> float:
+        """Write the consequences of what came back, and let the next one ask: in so many seconds at the earliest."""
         try:
-            return self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
+            return self._told(ticket, self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
         finally:
             self._give_way(ticket)
 
@@ -316,7 +325,35 @@ class AsyncGate(_Way):
         self._store = store
         self.is_immediate: bool = getattr(store, "is_immediate", False)
         """Whether the store answers without waiting, as memory does."""
+        self._at_once: Store | None = getattr(store, "at_once", None) if self.is_immediate else None
         self._background: set[asyncio.Future[None]] = set()
+
+    def enter_at_once(
+        self, key: str, policy: Policy, overall: Policy | None, *, page: bool, robots: bool
+    ) -> Ticket | No | None:
+        """The short way through, for a request that need not wait; None if it must stand in line.
+
+        That is so when the store would have to be waited for, when there is a global rate, when others stand in line
+        already, and when the decision is to wait. Nothing is taken unless the answer is a Ticket.
+        """
+        store, lines = self._at_once, self.lines
+        if store is None or (overall is not None and overall.qps is not None) or lines.is_queued(key):
+            return None
+        asked_at = self.alarm.now()
+        decision, epoch = store.update(key, charge(policy, self._roll(), page=page, robots=robots))
+        if isinstance(decision, Go):
+            if policy.concurrency is not None:
+                lines.hold(key)
+            return Ticket(key, policy, decision, 0.0, asked_at + decision.lease.lasts, epoch)
+        return decision if isinstance(decision, No) else None
+
+    def leave_at_once(self, ticket: Ticket, outcome: Outcome) -> float:
+        """The same as `leave()`, where the store need not be waited for (`is_immediate`)."""
+        assert self._at_once is not None
+        try:
+            return self._told(ticket, self._at_once.update(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
+        finally:
+            self._give_way(ticket)
 
     async def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
         """Wait until the request may leave, and charge it. Nothing is taken when the answer is not a Ticket."""
@@ -364,10 +401,12 @@ class AsyncGate(_Way):
                 await self._store.update(key, step)
                 self.lines.nudge(key)
 
-    async def leave(self, ticket: Ticket, outcome: Outcome) -> Host:
-        """Write the consequences of what came back, and let the next one ask."""
+    async def leave(self, ticket: Ticket, outcome: Outcome) -> float:
+        """Write the consequences of what came back, and let the next one ask: in so many seconds at the earliest."""
         try:
-            return await self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
+            return self._told(
+                ticket, await self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
+            )
         finally:
             self._give_way(ticket)
 

@@ -21,9 +21,9 @@ from aiohttp.abc import AbstractResolver
 from curtsy.address import open_resolver, refused_behind_proxy
 from curtsy.connections import Connections
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Reply, Request, Response, Url
+from curtsy.core.message import Failure, Reply, Request, Url
 from curtsy.exchange import Exchange, Limits, Sink
-from curtsy.fields import fields_of
+from curtsy.fields import head_of
 
 __all__ = ["AiohttpSender", "Limits", "Sender", "Sink"]
 
@@ -107,8 +107,9 @@ class AiohttpSender:
     async def _send(self, request: Request, limits: Limits, sink: Sink | None) -> Reply:
         if self._closed:
             return Failure(Reason.CLOSED, "the sender was closed. Make a new one, or close it later.")
+        proxy = self._proxy_for(request.url)
         try:
-            fields = fields_of(request)
+            head = head_of(request, proxy)
         except ValueError as error:
             return Failure(Reason.INVALID_URL, str(error))
         loop = asyncio.get_running_loop()
@@ -126,18 +127,12 @@ class AiohttpSender:
             why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
             return Failure(Reason.TIMEOUT, why)
         try:
-            proxy = self._proxy_for(request.url)
             if proxy is not None and not limits.allow_private:
                 refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
                 if refused is not None:
                     return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
             connections = pool.connections(guarded=not limits.allow_private and proxy is None)
-            exchange = Exchange(request, limits, sink, deadline)
-            reply: Reply | None = None
-            try:
-                reply = await exchange.run(connections.session, fields, proxy)
-            finally:
-                connections.settle(exchange.departure, well=isinstance(reply, Response))
+            reply = await Exchange(request, limits, sink, deadline).run(connections, head, proxy)
             if self._closed and isinstance(reply, Failure):
                 return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
             return reply

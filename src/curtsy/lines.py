@@ -58,6 +58,14 @@ class Lines:
         if following is not None:
             following.wake()
 
+    def hold(self, key: str) -> None:
+        """Note a place that was had without standing in line."""
+        with self._lock:
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = Line()
+            line.out += 1
+
     def returned(self, key: str) -> None:
         """A place was given back."""
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from curtsy.core.admission import Amendment, Decision, Go, Lease, Return, admit, amend, forecast, settle
+from curtsy.core.admission import Amendment, Decision, Go, Lease, Return, admit, amend, forecast, ready_in, settle
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
@@ -88,12 +88,16 @@ def _returned(host: Host, now: Now, policy: Policy, token: Lease, count: int) ->
     return host
 
 
-def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[Host]:
-    """Write the consequences of a reply; answers the record as it is then."""
+def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple[float, bool]]:
+    """Write the consequences of a reply.
 
-    def step(host: Host | None, now: Now) -> tuple[Host, Host]:
+    Answers in how many seconds the next may go at the earliest, and whether this has opened the breaker.
+    """
+
+    def step(host: Host | None, now: Now) -> tuple[Host, tuple[float, bool]]:
+        trips = 0 if host is None else host.trips
         host = settle(host, now, policy, lease, outcome)
-        return host, host
+        return host, (ready_in(host, now, policy), host.trips > trips)
 
     return step
 

@@ -41,11 +41,15 @@ KNOWN = 4096
 class Passage:
     """What a flow holds at the moment."""
 
-    __slots__ = ("claimed", "is_sent", "lines", "part", "ticket")
+    __slots__ = ("claimed", "is_sent", "lines", "on_wire", "part", "result", "ticket")
 
-    def __init__(self, part: Part | None = None) -> None:
+    def __init__(self, part: Part | None = None, on_wire: Callable[[bool], None] | None = None) -> None:
         self.part = part
         """Where a download goes; None if the body is wanted in memory."""
+        self.on_wire = on_wire
+        """Told when a request goes on the wire, and when it is off it again."""
+        self.result: Any = None
+        """What has come of it, once it has ended."""
         self.ticket: Ticket | None = None
         self.is_sent = False
         """Whether its request may be on the wire."""
@@ -145,11 +149,6 @@ class Surroundings:
         """The policies in force."""
         return self.settings()
 
-    @property
-    def has_cache(self) -> bool:
-        """Whether pages are kept."""
-        return self.cache is not None
-
     def refused_address(self, url: Url) -> str | None:
         """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name."""
         is_address = ":" in url.host or url.host.rpartition(".")[2].isdigit()
@@ -180,8 +179,9 @@ class Surroundings:
         )  # fmt: skip
 
     def __post_init__(self) -> None:
+        self.has_cache = self.cache is not None
         self._at_once: dict[type[Effect], Callable[[Any], Any]] = {
-            Recall: lambda effect: self.recall(effect.url),
+            Recall: self.recall,
             Keep: self._keep_small,
             Claim: lambda effect: self.known_rules(effect.origin) or NOT_YET,
             Remember: lambda effect: getattr(self.known_rules(effect.origin), "rules", NOT_YET),
@@ -203,9 +203,11 @@ class Surroundings:
     def known_rules(self, origin: str) -> Known | None:
         """Rules that hold, from memory."""
         found = self.known.get(origin)
-        if found is None or found[1] <= self.now():
+        if found is None:
             return None
-        return Known(found[0], found[1] - self.now())
+        rules, until = found
+        left = until - self.now()
+        return Known(rules, left) if left > 0 else None
 
     def remember(self, origin: str, rules: Rules, seconds: float) -> None:
         """Keep rules in memory for as long as they hold."""
@@ -250,9 +252,9 @@ class Surroundings:
     def _unclaim(self, answer: Known | Claimed | Busy) -> Step[None] | None:
         return release_step(self.who) if isinstance(answer, Claimed) else None
 
-    def recall(self, url: Url) -> Page | None:
+    def recall(self, effect: Recall) -> Page | None:
         """The page kept for a URL."""
-        return None if self.cache is None else self.cache.get(url)
+        return None if self.cache is None else self.cache.get(effect.url)
 
     def keep(self, url: Url, what: Absorbed) -> None:
         """Do to the cache what the core said."""

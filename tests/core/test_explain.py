@@ -60,6 +60,7 @@ def messages() -> dict[Reason, list[str]]:
             for after in (None, 90.0)
             for tries in (1, 3)
         ],
+        Reason.REDIRECTED: [explain.redirected(PAGE, 301)],
     }
     for reason in (Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CRAWL_DELAY_TOO_LONG):
         said[reason] = [explain.refused(PAGE, POLICY, No(reason, after)) for after in (None, 300.0)]
@@ -160,6 +161,7 @@ ERRORS = {
     Reason.DOMAIN_BUDGET_EXCEEDED: RefusedByBudget,
     Reason.CIRCUIT_OPEN: RefusedByBreaker,
     Reason.HTTP_STATUS: BadStatus,
+    Reason.REDIRECTED: BadStatus,
 }
 
 

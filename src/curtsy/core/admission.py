@@ -21,7 +21,8 @@ from curtsy.core.policy import DAY, TOKEN, Policy, number
 
 __all__ = [
     "OVERRIDABLE", "Amendment", "CrawlDelay", "Decision", "Go", "Host", "Late", "Lease", "No", "Override", "Pause",
-    "Place", "Renew", "Reset", "Resume", "Return", "Spend", "Trip", "Wait", "admit", "amend", "forecast", "settle",
+    "Place", "Renew", "Reset", "Resume", "Return", "Spend", "Trip", "Wait", "admit", "amend", "forecast", "ready_in",
+    "settle",
 ]  # fmt: skip
 
 
@@ -110,7 +111,9 @@ def admit(
     if host is None:
         host, given = fresh(now), None
     else:
-        given = host = in_time(host, now)
+        if host.written_at > at or host.boot != now.boot:
+            host = in_time(host, now)
+        given = host
         if host.overrides:
             policy = _overridden(policy, host.overrides)
 
@@ -128,21 +131,22 @@ def admit(
     places = host.places
     if places:
         places = tuple([place for place in places if place.until > at])
-    day = None
+    day = requests_left = pages_left = None
     wait_until, because = 0, ""
-    if policy.max_requests_per_day or policy.max_pages_per_day:
-        second = now.epoch // SECOND
-        day = today(host.days, second, policy.calendar)
-        if policy.max_requests_per_day and day.requests >= policy.max_requests_per_day:
+    most_requests, most_pages = policy.max_requests_per_day, policy.max_pages_per_day
+    if most_requests or most_pages:
+        day = today(host.days, now.epoch // SECOND, policy.calendar)
+        if most_requests and day.requests >= most_requests:
             return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "requests", day.starts)
-        if page and policy.max_pages_per_day and day.pages >= policy.max_pages_per_day:
+        if page and most_pages and day.pages >= most_pages:
             # A request on its way has a page set aside. If it brings none, there is one left after all.
             if not places:
                 return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "pages", day.starts)
             wait_until, because = min(place.until for place in places), "in_flight"
 
-    if places and policy.concurrency is not None and len(places) >= policy.concurrency:
-        free_at = sorted(place.until for place in places)[len(places) - policy.concurrency]
+    concurrency = policy.concurrency
+    if places and concurrency is not None and len(places) >= concurrency:
+        free_at = sorted(place.until for place in places)[len(places) - concurrency]
         if free_at > wait_until:
             wait_until, because = free_at, "in_flight"
     if trial:
@@ -151,8 +155,8 @@ def admit(
                 wait_until, because = place.until, "trial"
     if host.rest_until > at and host.rest_until > wait_until:
         wait_until, because = host.rest_until, "rest"
-    ready_at = 0
-    if host.sent_at:
+    ready_at, sent_before = 0, host.sent_at
+    if sent_before:
         ready_at, why = _paced(host, policy, count)
         if ready_at > wait_until:
             wait_until, because = ready_at, why
@@ -160,36 +164,33 @@ def admit(
         return given, Wait((wait_until - at) / SECOND, because)
 
     serial = at if at > host.serial else host.serial + 1
-    is_on_time = scheduled and host.sent_at and at - ready_at < min(policy.interval_us, FORGIVEN)
+    is_on_time = scheduled and sent_before and at - ready_at < min(policy.interval_us, FORGIVEN)
     sent_at = ready_at if is_on_time else at
-    if policy.concurrency is not None or trial:
+    if concurrency is not None or trial:
         places = (*places, Place(serial, at, at + policy.lease_us))
     recent: tuple[int, ...] = ()
     if policy.strategy == "sliding_window" and policy.interval_ns:
         recent = (*host.recent, *[at] * count)[-int(policy.burst) :]
+    days, charge = host.days, (0, 0)
+    if day is not None:
+        days, charge = charged(days, day, 1, int(page)), (day.starts, day.ends)
+        requests_left = most_requests - day.requests - 1 if most_requests else None
+        pages_left = max(0, most_pages - day.pages - page) if most_pages else None
     left = msgspec.structs.replace(
         host,
         boot=now.boot,
         offset=now.epoch - at,
         sent_at=sent_at,
         roll=int(roll * ROLL),
-        spent=spent_after(host.spent, sent_at - host.sent_at, policy) + count * TOKEN,
+        spent=spent_after(host.spent, sent_at - sent_before, policy) + count * TOKEN,
         recent=recent,
         serial=serial,
         places=places,
-        days=host.days if day is None else charged(host.days, day, 1, int(page)),
+        days=days,
         written_at=at,
     )
-    lease = Lease(
-        serial, at, policy.lease_us / SECOND, page and day is not None, (day.starts, day.ends) if day else (0, 0), trial
-    )
-    if day is None:
-        return left, Go(lease)
-    return left, Go(
-        lease,
-        policy.max_requests_per_day - day.requests - 1 if policy.max_requests_per_day else None,
-        max(0, policy.max_pages_per_day - day.pages - int(page)) if policy.max_pages_per_day else None,
-    )
+    lease = Lease(serial, at, policy.lease_us / SECOND, page and day is not None, charge, trial)
+    return left, Go(lease, requests_left, pages_left)
 
 
 def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
@@ -214,6 +215,14 @@ def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
             if slow > latest:
                 latest, why = slow, "slow_site"
     return latest, why
+
+
+def ready_in(host: Host, now: Now, policy: Policy) -> float:
+    """Seconds until the host, whose record was just written, may be asked again, a place given."""
+    if host.overrides:
+        policy = _overridden(policy, host.overrides)
+    ready_at = max(host.rest_until, _paced(host, policy)[0] if host.sent_at else 0)
+    return max(0, ready_at - now.at) / SECOND
 
 
 def forecast(host: Host | None, now: Now, policy: Policy, ahead: int) -> float:
@@ -357,17 +366,17 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
 
 def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
     """Whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2)."""
+    if outcome.kind not in _TROUBLE:
+        return False, False
     if outcome.kind is Kind.BLOCKED:
         return False, True
     says_when = outcome.retry_after is not None
     is_short = outcome.retry_after is not None and outcome.retry_after <= policy.obey_retry_after
     if outcome.kind is Kind.SLOWED:
         return False, policy.on_429 == "trip" or (policy.on_429 == "obey" and not is_short)
-    if outcome.kind is Kind.FAILED:
-        if outcome.status == 503 and says_when and policy.on_429 == "obey":
-            return False, not is_short
-        return True, False
-    return False, False
+    if outcome.status == 503 and says_when and policy.on_429 == "obey":
+        return False, not is_short
+    return True, False
 
 
 def _tripped(host: Host, at: int, policy: Policy, retry_after: float | None, failed_trials: int) -> Host:

@@ -31,7 +31,9 @@ class Day(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 def today(days: tuple[Day, ...], second: int, calendar: Calendar) -> Day:
     """The day that holds `second`: the one listed, or a new one that overlaps none of those."""
-    for day in reversed(days):
+    if days and days[-1].starts <= second < days[-1].ends:
+        return days[-1]
+    for day in days:
         if day.starts <= second < day.ends:
             return day
     starts, ends = calendar.day_of(second)
@@ -47,7 +49,7 @@ def charged(days: tuple[Day, ...], day: Day, requests: int, pages: int) -> tuple
     """The days after something more was spent on `day`, which `today()` gave."""
     present = Day(day.starts, day.ends, day.requests + requests, day.pages + pages)
     if days and days[-1] is day:
-        return days[:-1] + (present,)  # noqa: RUF005 -- on the way of every request, and this is quicker
+        return (*days[:-1], present) if len(days) > 1 else (present,)
     listed = sorted((*(each for each in days if each.starts != day.starts), present), key=lambda each: each.starts)
     while len(listed) > KEPT:
         # Merge two neighbours, neither of them the present day: first of those behind us, then of those ahead.

@@ -52,6 +52,7 @@ SKEW = 60.0
 _OWN_CONDITIONS = frozenset(
     {"range", "if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range"}
 )
+_LOGIN = frozenset({"authorization", "cookie"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 # RFC 9111, 3.1, and what is secret or belongs to one exchange: cookies live in the cookie store only (F62).
 _NOT_KEPT = frozenset(
@@ -245,12 +246,14 @@ def variant_of(vary: Iterable[str], request: Request) -> str:
     Credentials and cookies always count, whatever `Vary` says: this cache may serve several programs, and what one
     login was shown is not for another. The hash is short enough to say nothing of a good password.
     """
-    headers = request.headers
+    headers, credentials = request.headers, request.url.credentials
+    if not vary and credentials is None and _LOGIN.isdisjoint(headers):
+        return ""
     values = [(name, headers.get(name)) for name in vary]
-    values += [(name, secret) for name in ("authorization", "cookie") if (secret := headers.get(name)) is not None]
-    if request.url.credentials is not None:
-        values.append(("credentials", request.url.credentials))
-    return _variant(tuple(values)) if values else ""
+    values += [(name, secret) for name in _LOGIN if (secret := headers.get(name)) is not None]
+    if credentials is not None:
+        values.append(("credentials", credentials))
+    return _variant(tuple(values))
 
 
 @lru_cache(maxsize=1024)
@@ -307,19 +310,21 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
         return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
     renewed = [(name, value) for name, value in _kept(reply.headers) if name.lower() not in _OF_THE_BODY]
     names = {name.lower() for name, _ in renewed} | {"age"}
+    if not old.lifetime and 0 <= now - old.fetched_at < REWRITTEN:
+        # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
+        replaced = [each for each in old.headers if each[0].lower() in names]
+        if _undated(renewed) == _undated(replaced):
+            return Leave()
     headers = Headers((*((name, value) for name, value in old.headers if name.lower() not in names), *renewed))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
     if entry is None:
         return Drop()
-    # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
-    is_news = entry.lifetime > 0 or not 0 <= now - old.fetched_at < REWRITTEN or _undated(entry) != _undated(old)
-    return Refresh(entry) if is_news else Leave()
+    return Refresh(entry)
 
 
-def _undated(entry: Entry) -> tuple[Entry, Fields]:
-    """What an entry says, but for when."""
-    headers = tuple(each for each in entry.headers if each[0].lower() != "date")
-    return msgspec.structs.replace(entry, fetched_at=0.0, age=0.0, headers=()), tuple(sorted(headers))
+def _undated(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What header fields say, but for when."""
+    return sorted(each for each in fields if each[0].lower() not in ("date", "age"))
 
 
 def _entry(
@@ -390,6 +395,8 @@ def _kept(headers: Headers) -> list[tuple[str, str]]:
 
 def _is_text(text: str) -> bool:
     """Whether it can be written as UTF-8: raw bytes that a sender could not decode cannot."""
+    if text.isascii():
+        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -402,6 +409,7 @@ def usable_etag(text: str | None) -> str | None:
     return text if text is not None and _ETAG.fullmatch(text) else None
 
 
+@lru_cache(maxsize=1024)  # asked for when a page is looked up, absorbed and kept
 def url_sha256(text: str) -> str:
     """What identifies a page: its canonical URL, hashed."""
     return hashlib.sha256(text.encode()).hexdigest()

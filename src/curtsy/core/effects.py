@@ -27,6 +27,12 @@ class Ask(msgspec.Struct, frozen=True):
     repeatable: bool | None = None
     """Whether it may be sent again; None for what its method says."""
 
+    linger: float | None = None
+    """Seconds to stand in line for the first request at most, else the answer is when to come back; None for any."""
+
+    follow: bool = True
+    """Whether redirects are followed."""
+
 
 class World(Protocol):
     """What a flow may look at while it runs: settings, a clock and dice."""
@@ -123,7 +129,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """Write the consequences into the host's record."""
+    """Write the consequences into the host's record: seconds until it may be asked again at the earliest."""
 
     ticket: Admitted
     outcome: Outcome

@@ -10,6 +10,7 @@
     │   ├── Unreachable          no usable answer came
     │   └── BadStatus            an answer came, and it says no
     ├── StoreError           our own memory failed
+    ├── NotWritten           an output of a crawl cannot be written
     ├── LimiterClosed        a limiter was used after close()
     ├── UnknownDomain        statistics of a domain never seen (also a KeyError)
     ├── WaitTimeout          a wait that would take too long (also a TimeoutError)
@@ -49,6 +50,7 @@ class Reason(StrEnum):
     INCOMPLETE = "incomplete"
     TOO_LARGE = "too_large"
     TOO_SLOW = "too_slow"
+    REDIRECTED = "redirected"
     TOO_MANY_REDIRECTS = "too_many_redirects"
     BAD_REDIRECT = "bad_redirect"
     NOT_WRITTEN = "not_written"
@@ -126,6 +128,15 @@ class BadStatus(FetchError):
 
 class StoreError(CurtsyError):
     """Our own memory failed: it cannot be reached, read or written."""
+
+
+class NotWritten(CurtsyError):
+    """An output cannot be written: no room, no permission, or something else lies at its place."""
+
+    def __init__(self, message: str, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+        """The file or folder; None if it is none, as standard output."""
 
 
 class LimiterClosed(CurtsyError):

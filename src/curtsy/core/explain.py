@@ -132,6 +132,11 @@ _ADVICE = {
 }
 
 
+def redirected(url: Url, status: int) -> str:
+    """For a redirect that was not to be followed."""
+    return f"{url.text} redirects ({status}), and was not to be followed. Ask for the URL in its Location."
+
+
 def bad_status(url: Url, status: int, retry_after: float | None, attempts: int) -> str:
     """For an answer that says no."""
     tries = f" after {attempts} tries" if attempts > 1 else ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
@@ -57,7 +58,7 @@ from curtsy.core.effects import (
     World,
 )
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
+from curtsy.core.message import NO_HEADERS, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_worth_repeating
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
@@ -75,6 +76,9 @@ REPEATABLE = frozenset({"GET", "HEAD"})
 _HARMLESS = frozenset(
     {"accept", "accept-language", "accept-encoding", "user-agent", "cache-control", "content-type"}
 )  # fmt: skip
+
+_NOT_ADMITTED = (No, Late)
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 UNSENT = Outcome(Kind.ABANDONED, sent=False)
 """A place that was not used after all."""
@@ -110,6 +114,16 @@ class Journey:
     robots_line: int | None = None
     go: Go | None = None
     retry_after: float | None = None
+    next_in: float | None = None
+    latency: float | None = None
+    robots_requests: int = 0
+
+    def patience(self) -> float | None:
+        """Seconds that may be stood in line: to the deadline, and before the first request no longer than wished."""
+        left, linger = self.left(), self.ask.linger
+        if linger is None or self.attempts:
+            return left
+        return linger if left is None else min(left, linger)
 
     def left(self) -> float | None:
         """Seconds until the deadline; None without one."""
@@ -126,14 +140,16 @@ def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, explain.invalid(first))
     else:
         end = yield from _travel(first, journey)
-    result = _result(journey, end)
-    yield Tell(result.record)
+    result = _result(journey, end, first)
+    if ask.linger is None or result.reason is not Reason.DEADLINE:  # else nothing has happened yet
+        yield Tell(result.record)
     return result
 
 
 def closed(ask: Ask, world: World) -> FetchResult:
     """What is left to say to somebody whose client was closed under him."""
-    return _result(Journey(ask, world, world.now(), world.policies), Refusal(Reason.CLOSED, explain.closed(ask.url)))
+    refusal = Refusal(Reason.CLOSED, explain.closed(ask.url))
+    return _result(Journey(ask, world, world.now(), world.policies), refusal, parse_url(ask.url))
 
 
 def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
@@ -143,7 +159,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
     for _ in range(most + 1):
         journey.url, journey.cache = request.url, None
         end = yield from hop(_with_cookies(request, journey.world), journey)
-        if not isinstance(end, Response):
+        if not isinstance(end, Response) or end.status not in _REDIRECTS or not ask.follow:
             return end
         target = redirect_target(request.url, end)
         if target is None:
@@ -177,8 +193,8 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
     is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile
-    again = Ask(url.text, request.method, request.headers)  # this hop alone: what led here is not to be done again
-    if isinstance(found, Fresh) or (is_renewed_later and (yield Later(again))):
+    # Later it is this hop alone: what led here is not to be done again.
+    if isinstance(found, Fresh) or (is_renewed_later and (yield Later(Ask(url.text, request.method, request.headers)))):
         # A hit costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
         if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None and rules.is_known:
             refusal = _judged(rules, request, policy, journey)
@@ -218,7 +234,7 @@ def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[E
     """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
     url = request.url
     while True:
-        claim = yield Claim(url.origin, journey.left())
+        claim = yield Claim(url.origin, journey.patience())
         if isinstance(claim, Known):
             return claim.rules
         if isinstance(claim, Late):
@@ -274,7 +290,7 @@ def _robots_txt(
         if there.denied:
             return NO_FILE
         ticket = yield from _enter(url, there, journey, robots=True)
-        if isinstance(ticket, No | Late):
+        if isinstance(ticket, _NOT_ADMITTED):
             if is_own or isinstance(ticket, Late):
                 return _not_admitted(url, there, ticket)
             return Found(None, f"{url.text}, where it redirects to, may not be asked now")
@@ -290,6 +306,7 @@ def _robots_txt(
         reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
         if reply is None:
             continue
+        journey.robots_requests += reply.sent_ago is not None
         is_cut_off = _is_cut_off(reply, journey)
         yield Settle(ticket, UNHEARD if is_cut_off else classify(reply, journey.world.epoch(), robots=True))
         if is_cut_off:
@@ -321,7 +338,7 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
     tries = 0
     while True:
         ticket = yield from _enter(url, policy, journey, page=request.method != "HEAD")
-        if isinstance(ticket, No | Late):
+        if isinstance(ticket, _NOT_ADMITTED):
             if last is None:
                 return _not_admitted(url, policy, ticket)
             # A retry that may not go any more: the result keeps the last answer, and says when to come back.
@@ -338,6 +355,7 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
         tries += 1
         last = reply
         journey.bytes += reply.wire_bytes
+        journey.latency = reply.sent_ago
         if isinstance(reply, Response):
             world.take_cookies(url, reply.headers)
         is_cut_off = _is_cut_off(reply, journey)
@@ -348,7 +366,7 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
             outcome = msgspec.structs.replace(
                 outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
             )
-        yield Settle(ticket, outcome)
+        journey.next_in = yield Settle(ticket, outcome)
         if not again:
             journey.retry_after = outcome.retry_after
             if outcome.retry_after is not None:
@@ -363,7 +381,7 @@ def _enter(
     if left == 0:
         return Late(0.0)  # there would be no time to hear the answer
     answer: Admitted | No | Late = yield Enter(
-        policy.key_for(url.domain), policy, page, robots, left, url.domain
+        policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain
     )  # fmt: skip
     return answer
 
@@ -404,8 +422,10 @@ def _not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
 
 def _is_cut_off(reply: Reply, journey: Journey) -> bool:
     """Whether it was the caller's patience that ended, and not the host's time. Timers go off a little early."""
+    if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
+        return False
     left = journey.left()
-    return isinstance(reply, Failure) and reply.reason is Reason.TIMEOUT and left is not None and left < 0.05
+    return left is not None and left < 0.05
 
 
 def _shorter(timeout: float, left: float | None) -> float:
@@ -414,7 +434,7 @@ def _shorter(timeout: float, left: float | None) -> float:
 
 def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
     """Where a reply sends us; None if it does not."""
-    if reply.status not in (301, 302, 303, 307, 308):
+    if reply.status not in _REDIRECTS:
         return None
     location = reply.headers.all("location")
     if not location or not location[0].strip():
@@ -448,24 +468,28 @@ def _agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:
 
 def _own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
     """The caller's headers, with who we are and, if the URL has credentials, who the caller is."""
-    fields = headers.fields
     if "user-agent" not in headers:
-        fields = (("User-Agent", policies.user_agent), *fields)
+        headers = _with_agent(headers.fields, policies.user_agent)
     if url.credentials and "authorization" not in headers:
         name, _, password = url.credentials.encode("utf-8", "surrogatepass").partition(b":")
         secret = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
-        fields = (*fields, ("Authorization", "Basic " + b64encode(secret).decode()))
-    return Headers(fields)
+        return Headers((*headers.fields, ("Authorization", "Basic " + b64encode(secret).decode())))
+    return headers
 
 
-def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
+@lru_cache(maxsize=256)  # most fetches of a program have the same ones
+def _with_agent(fields: tuple[tuple[str, str], ...], agent: str) -> Headers:
+    return Headers((("User-Agent", agent), *fields))
+
+
+def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> FetchResult:
     """What the caller gets, and the one record of it."""
     ask, world, url = journey.ask, journey.world, journey.url
     status: int | None = None
     reason: Reason | None = None
     message = ""
     retry_after = journey.retry_after
-    headers, body = Headers(), b""
+    headers, body = NO_HEADERS, b""
     match end:
         case Refusal():
             reason, message, retry_after = end.reason, end.message, end.retry_after
@@ -473,9 +497,10 @@ def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
             status, reason, message = end.status, end.reason, explain.failed(url, end, journey.retries + 1)
         case Response() if url is not None:
             status, headers, body = end.status, end.headers, end.body
-            if not 200 <= status < 300:
+            if not ask.follow and status in _REDIRECTS:
+                reason, message = Reason.REDIRECTED, explain.redirected(url, status)
+            elif not 200 <= status < 300:
                 reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.retries + 1)
-    asked = parse_url(ask.url)
     shown = asked.text if isinstance(asked, Url) else explain.given(asked)
     final = shown if url is None else url.text
     record = FetchRecord(
@@ -496,8 +521,10 @@ def _result(journey: Journey, end: Reply | Refusal) -> FetchResult:
         pages_left=None if journey.go is None else journey.go.pages_left,
         retry_after=retry_after,
         at=world.epoch(),
+        latency=journey.latency,
+        robots_requests=journey.robots_requests,
     )
     return FetchResult(
-        reason is None, shown, final, status, reason, mask_url(message), retry_after, headers, body,
-        journey.cache is not None, record,
+        reason is None, shown, final, status, reason, mask_url(message) if message else "", retry_after, headers, body,
+        journey.cache is not None, record, journey.next_in,
     )  # fmt: skip

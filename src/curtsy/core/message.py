@@ -99,7 +99,8 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
     """
     if not isinstance(text, str):
         return InvalidUrl(repr(text)[:100], "it is not text")
-    text = text.strip(_STRIPPED).translate(_DROPPED)
+    if not text.isprintable() or text[:1] == " " or text[-1:] == " ":
+        text = text.strip(_STRIPPED).translate(_DROPPED)
     if len(text) > MAX_URL:  # before the memo, which must not hold what a hostile page sends by the megabyte
         return _too_long(text, len(text))
     if base is not None:
@@ -128,19 +129,10 @@ def _parse(given: str) -> Url | InvalidUrl:
         return InvalidUrl(given, f"its scheme is {scheme}, not http or https")
     if not found["slashes"]:
         return InvalidUrl(given, f"after {scheme}: there must be //")
-    parts = _AUTHORITY.fullmatch(found["authority"])
-    if parts is None:
-        return InvalidUrl(given, "its host and port cannot be read")
-    host = canonical_host(parts["host"])
-    if host is None:
-        return InvalidUrl(given, f"{parts['host'][:100]!r} is not a host")
-    port = DEFAULT_PORTS[scheme]
-    if parts["port"]:
-        port = int(parts["port"][:7])
-        if not 0 < port < 65536:
-            return InvalidUrl(given, f"its port {parts['port'][:7]} is not between 1 and 65535")
-    shown = f"[{host}]" if ":" in host else host
-    domain = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+    place = _place(scheme, found["authority"])
+    if isinstance(place, str):
+        return InvalidUrl(given, place)
+    host, port, domain, credentials = place
     # A browser reads \ as / in http URLs; a server that does too must not see a path that we judged otherwise.
     target = _resolve_dots(_escape(found["path"].replace("\\", "/"))) or "/"
     if found["query"] is not None:
@@ -148,7 +140,26 @@ def _parse(given: str) -> Url | InvalidUrl:
     text = f"{scheme}://{domain}{target}"
     if len(text) > MAX_URL:
         return _too_long(given, len(text))
-    return Url(text, scheme, host, port, target, domain, parts["user"] or None)
+    return Url(text, scheme, host, port, target, domain, credentials)
+
+
+@lru_cache(maxsize=4096)  # many URLs of few sites
+def _place(scheme: str, authority: str) -> tuple[str, int, str, str | None] | str:
+    """Host, port, domain and credentials of an authority; or, in words, why it cannot be one."""
+    parts = _AUTHORITY.fullmatch(authority)
+    if parts is None:
+        return "its host and port cannot be read"
+    host = canonical_host(parts["host"])
+    if host is None:
+        return f"{parts['host'][:100]!r} is not a host"
+    port = DEFAULT_PORTS[scheme]
+    if parts["port"]:
+        port = int(parts["port"][:7])
+        if not 0 < port < 65536:
+            return f"its port {parts['port'][:7]} is not between 1 and 65535"
+    shown = f"[{host}]" if ":" in host else host
+    domain = shown if port == DEFAULT_PORTS[scheme] else f"{shown}:{port}"
+    return host, port, domain, parts["user"] or None
 
 
 def _escape(part: str) -> str:
@@ -280,20 +291,28 @@ def _shown(given: object) -> str:
 class Headers:
     """Header fields in order, looked up by name in any case. Immutable."""
 
-    __slots__ = ("_index", "fields")
+    __slots__ = ("_known", "fields")
 
     def __init__(self, fields: Iterable[tuple[str, str]] = ()) -> None:
         self.fields = tuple(fields)
-        index: dict[str, str] = {}
-        for name, value in self.fields:
-            name = name.lower()
-            # Repeated fields are one list (RFC 9110, 5.3); Set-Cookie is the exception and is read from `fields`.
-            index[name] = f"{index[name]}, {value}" if name in index else value
-        self._index = index
+        self._known: dict[str, str] | None = None
+
+    @property
+    def _index(self) -> dict[str, str]:
+        """Values by lower-case name, made when the first is asked for: of a kept page often none is."""
+        index = self._known
+        if index is None:
+            index = {}
+            for name, value in self.fields:
+                name = name.lower()
+                # Repeated fields are one list (RFC 9110, 5.3); Set-Cookie is the exception and is read from `fields`.
+                index[name] = f"{index[name]}, {value}" if name in index else value
+            self._known = index
+        return index
 
     def get(self, name: str) -> str | None:
         """The value of a field, its repetitions joined by commas; None if it is absent."""
-        return self._index.get(name.lower())
+        return (self._known or self._index).get(name.lower())
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, one each."""

@@ -132,6 +132,9 @@ _QUOTA = re.compile(r"(?:^|[;,\s])(r|t|remaining|reset)\s*=\s*\"?(\d{1,12})\b", 
 _MILLISECONDS = 100_000_000_000
 """No epoch second is as large for three thousand years: such a reset is counted in thousandths."""
 
+_PREFIXES = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
+_QUOTA_FIELDS = frozenset({"ratelimit", *(prefix + "remaining" for prefix in _PREFIXES)})
+
 
 def exhausted_for(headers: Headers, epoch: float) -> float | None:
     """Seconds until a rate limit's window ends, if the reply says that nothing is left of it; else None.
@@ -139,6 +142,8 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
     Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, one or several, and the older `limit=10, remaining=0,
     reset=30`), `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
     """
+    if _QUOTA_FIELDS.isdisjoint(headers):
+        return None  # as nearly always
     if (field := headers.get("ratelimit")) is not None:
         # Each limit of a list has its own window; the older form is one limit, parted by commas.
         parts = [field] if "remaining" in field.lower() else field.split(",")
@@ -150,7 +155,7 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
                 resets.append(reset)
         if resets:
             return max(resets)
-    for prefix in ("ratelimit-", "x-ratelimit-", "x-rate-limit-"):
+    for prefix in _PREFIXES:
         left_field, reset_field = headers.get(prefix + "remaining"), headers.get(prefix + "reset")
         if left_field is None or reset_field is None or left_field.strip() != "0":
             continue

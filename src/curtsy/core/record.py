@@ -100,6 +100,12 @@ class FetchRecord(StatsFields, frozen=True):
     at: float
     """Epoch second at which it ended."""
 
+    latency: float | None = None
+    """Of the last request, from its being written to the end of its answer; None if nothing was written."""
+
+    robots_requests: int = 0
+    """Requests sent for robots.txt on its behalf."""
+
 
 class StatsSnapshot(StatsFields, frozen=True):
     """What a limiter did for one domain, as of one moment (L5)."""
@@ -175,6 +181,21 @@ class LimitStats:
         )
 
 
+def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tuple[str, ...]:
+    """What somebody should look at (Q10), by name: an open breaker, more than a tenth blocked, more than five trips.
+
+    `requests` are those that were asked for, the blocked ones among them.
+    """
+    found = []
+    if breakers_open:
+        found.append("breaker_open")
+    if blocked > 0.1 * requests:
+        found.append("many_blocked")
+    if trips > 5:
+        found.append("many_trips")
+    return tuple(found)
+
+
 class TotalStats(StatsFields, frozen=True):
     """What a limiter did over all domains (Q6)."""
 
@@ -193,11 +214,6 @@ class TotalStats(StatsFields, frozen=True):
     @property
     def alerts(self) -> tuple[str, ...]:
         """What somebody should look at (Q10), by name."""
-        found = []
-        if self.circuit_breakers_open:
-            found.append("breaker_open")
-        if self.blocked_requests > 0.1 * self.total_requests:
-            found.append("many_blocked")
-        if self.circuit_breaker_trips > 5:
-            found.append("many_trips")
-        return tuple(found)
+        return alarming(
+            self.total_requests, self.blocked_requests, self.circuit_breaker_trips, self.circuit_breakers_open
+        )  # fmt: skip

@@ -49,6 +49,8 @@ class FetchResult(msgspec.Struct, frozen=True):
     body: bytes
     from_cache: bool
     record: FetchRecord
+    next_in: float | None = None
+    """Seconds from the answer until its host may be asked again at the earliest; None if nothing was asked."""
 
     @property
     def content_type(self) -> str | None:
@@ -78,5 +80,5 @@ class FetchResult(msgspec.Struct, frozen=True):
         }.get(self.reason, RefusedByPolicy if self.reason in REFUSALS else None)
         if refusal is not None:
             raise refusal(self.message, reason=self.reason, url=self.final_url, retry_after=self.retry_after)
-        failure = BadStatus if self.reason is Reason.HTTP_STATUS else Unreachable
+        failure = BadStatus if self.reason in (Reason.HTTP_STATUS, Reason.REDIRECTED) else Unreachable
         raise failure(self.message, self.final_url, self.status, self.retry_after, self.reason)

@@ -40,6 +40,9 @@ FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, a
 NoScript = redis.exceptions.NoScriptError
 NoPermission = redis.exceptions.NoPermissionError
 
+Moving = (redis.exceptions.TryAgainError, redis.exceptions.ClusterError)
+"""What is said while a slot of a cluster is on the move, by the server and by redis-py, which tries for a while."""
+
 # Up to the last @ it is the login, whatever stands there: a part of a password must not be taken for a host, and shown.
 _URL = re.compile(
     r"(?P<scheme>rediss?(?:\+sentinel|\+cluster)?)://(?:(?P<login>[^?]*)@)?(?P<hosts>[^/?]*)(?P<path>/[^?]*)?"

@@ -12,10 +12,12 @@ from typing import Any, Union
 
 import msgspec
 
+from curtsy.core.crawl import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
+from curtsy.watch.statistics import ProcessStatistics
 
 Migration = Callable[[list[Any]], list[Any]]
 """Takes the fields as one format wrote them (without tag and format), returns them as the next format has them."""
@@ -108,7 +110,7 @@ def _tag(kind: type[Record]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-KINDS: tuple[type[Record], ...] = (Host, Rules)
+KINDS: tuple[type[Record], ...] = (Host, Rules, CrawlRecord, ProcessStatistics)
 """Every kind of record that stores keep."""
 
 MIGRATIONS: dict[tuple[str, int], Migration] = {}

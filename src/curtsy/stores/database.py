@@ -38,6 +38,7 @@ _SWEEP_EVERY = 60.0
 """Seconds between two sweeps."""
 
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
+_SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 
 _TROUBLE = (sqlite3.Error, UnicodeDecodeError)
 """What the sqlite3 module raises: the second when it quotes from a damaged file in a message."""
@@ -214,12 +215,20 @@ class Database:
 
     def keys(self, prefix: str) -> list[str]:
         """All keys that begin with `prefix`, in order: that of UTF-8's bytes, which is that of the characters."""
-        first = encode(prefix)
-        last = first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 does not use 255
         found = []
-        for [name] in self._rows(_SELECT_KEYS, (first, last)):
+        for [name] in self._rows(_SELECT_KEYS, _range(prefix)):
             with contextlib.suppress(UnicodeDecodeError):  # a damaged key
                 found.append(name.decode("utf-8", "surrogatepass"))
+        return found
+
+    def records(self, prefix: str) -> list[tuple[str, Record]]:
+        """All records whose keys begin with `prefix`, as of one moment; those that are damaged are left out."""
+        found = []
+        for row in self._rows(_SELECT_ALL, _range(prefix)):
+            with contextlib.suppress(UnicodeDecodeError, StoreError):  # damaged, or of a later version
+                key = row[2].decode("utf-8", "surrogatepass")
+                if (record := decoded(key, row)) is not None:
+                    found.append((key, record))
         return found
 
     def _rows(self, query: str, values: tuple[bytes, ...]) -> list[Any]:
@@ -276,6 +285,12 @@ class Database:
         if self._reader is not None:
             self._reader.close()
         self._reader = self._read_file = None
+
+
+def _range(prefix: str) -> tuple[bytes, bytes]:
+    """From where to where the keys lie that begin with `prefix`."""
+    first = encode(prefix)
+    return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 does not use 255
 
 
 def _connect(path: str, patience: float) -> sqlite3.Connection:

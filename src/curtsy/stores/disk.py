@@ -323,9 +323,20 @@ def _entry_at(path: str) -> Entry | None:
 # --- Files ---------------------------------------------------------------------------------------------------------
 
 
-def _bytes_of(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def _bytes_of(path: str, most: int = MIB) -> bytes:
+    """What a file has; nothing of one that is larger than it can be. By hand, for `open()` takes twice as long."""
+    number = os.open(path, _READ)
+    try:
+        size = os.fstat(number).st_size
+        data = os.read(number, size) if size <= most else b""
+        while 0 < len(data) < size and (more := os.read(number, size - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(number)
 
 
 def _page_at(stem: str) -> Page | None:
@@ -334,7 +345,7 @@ def _page_at(stem: str) -> Page | None:
     for _ in range(3):
         entry = _decode(raw)
         if entry is not None:
-            body = _bytes_of(stem + BODY)
+            body = _bytes_of(stem + BODY, entry.body_size)
             if hashlib.sha256(body).hexdigest() == entry.body_sha256:
                 return Page(entry, body)
         before, raw = raw, _bytes_of(stem + META)

@@ -145,6 +145,8 @@ class AsyncMemoryStore:
 
     def __init__(self, store: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
         self._store = store or MemoryStore(clock)
+        self.at_once = self._store
+        """The records for whoever need not await: see `is_immediate`."""
 
     @property
     def identity(self) -> str:

@@ -97,6 +97,15 @@ class RedisStore:
         names = self._call(lambda client: set(client.scan_iter(match=swap.pattern(prefix), count=1000)))
         return sorted(map(swap.key, names))
 
+    def records(self, prefix: str) -> list[tuple[str, Any]]:
+        """All records whose keys begin with `prefix`, by a few round trips; see `read_all`."""
+        keys, found, swap = self.keys(prefix), [], self._server.swap
+        for start in range(0, len(keys), BATCH):
+            batch = keys[start : start + BATCH]
+            values = self._call(partial(_values, [swap.name(key) for key in batch]))
+            found += [(key, swap.found(key, value)) for key, value in zip(batch, values, strict=True)]
+        return [(key, record) for key, record in found if record is not None]
+
     def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
         swap = self._server.swap
@@ -210,6 +219,15 @@ class AsyncRedisStore:
             self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
             line = self._lines[loop] = Line(self._server, loop)
         return line
+
+
+def _values(names: list[bytes], client: Any) -> list[bytes | None]:
+    """What lies under each name; not by MGET, for a cluster has them in many places."""
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        pipeline.get(name)
+    values: list[bytes | None] = pipeline.execute()
+    return values
 
 
 def _answers(outcomes: Iterable[Outcome]) -> list[Any]:

@@ -1,0 +1,1 @@
+"""Watching it work: statistics, alerts, metrics, and the dashboard."""
