@@ -5,25 +5,30 @@
 A million URLs of about 60 characters over 1,000 and over 50,000 hosts, added by the page: 20 links, of which 15 stay on
 their host. Each case runs in a process of its own, so that memory is its own: `bytes of memory` is what the process has
 grown by when all are added, the file's pages that SQLite keeps included, and `peak` is its most ever, Python and all.
-Figures to reach are for a machine that does nothing else.
+Of the shared frontier, memory is the server's: all of it, and the part that remembers what was ever seen. Figures to
+reach are for a machine that does nothing else.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import json
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.extract import extract
-from curtsy.crawling.frontier import Frontier
+from curtsy.crawling.frontier import Claimed, Done, Ending, Found, Frontier
 from curtsy.crawling.links import KnownHrefs
 from curtsy.crawling.local import MemoryFrontier
 
@@ -139,7 +144,72 @@ def skewed(kind: str, hosts: int, folder: Path) -> dict[str, float]:
     return {"turn": sum(turns) / len(turns), "peak": memory("VmHWM") / 2**20}
 
 
-CASES: dict[str, Callable[[str, int, Path], dict[str, float]]] = {"many": many, "skewed": skewed}
+@contextlib.contextmanager
+def server(folder: Path) -> Iterator[tuple[str, Any]]:
+    """A Redis server of its own, and a client to look into it."""
+    import redis
+
+    path = folder / "redis.sock"
+    words = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        ends = time.monotonic() + 10
+        while not path.exists() and time.monotonic() < ends:
+            time.sleep(0.02)
+        with redis.Redis(unix_socket_path=str(path), socket_timeout=60) as client:
+            yield f"unix://{path}", client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def shared(kind: str, hosts: int, folder: Path) -> dict[str, float]:
+    """A million URLs on a Redis server: added, then handed out; one worker."""
+    with server(folder) as (url, client):
+        return asyncio.run(share(url, client, hosts))
+
+
+async def share(url: str, client: Any, hosts: int) -> dict[str, float]:
+    from curtsy.crawling.redis import RedisFrontier
+
+    found: dict[str, float] = {}
+    frontier = RedisFrontier(url, "bench", lease=3600.0, timeout=30.0)
+    await frontier.check()
+    before, length, spent = client.info("memory")["used_memory"], 0, 0.0
+    for parent, links in pages(hosts):
+        length += sum(map(len, links))
+        start = time.perf_counter()
+        await frontier.add(Found(links, depth=1, parent=parent))
+        spent += time.perf_counter() - start
+    found["length"] = length / URLS
+    found["added"] = URLS / spent
+    found["memory"] = (client.info("memory")["used_memory"] - before) / URLS
+    found["seen"] = sum(client.memory_usage(key) for key in client.scan_iter("*:seen:*", count=10_000)) / URLS
+    claims: list[Claimed] = []
+    start = time.perf_counter()
+    while len(claims) < 50_000 and (got := await frontier.claim(100)):
+        claims += got
+    found["claimed"] = len(claims) / (time.perf_counter() - start)
+    start = time.perf_counter()
+    for first in range(0, len(claims), 100):
+        await frontier.conclude([Ending(each, Done()) for each in claims[first : first + 100]])
+    found["done"] = len(claims) / (time.perf_counter() - start)
+    start, count = time.perf_counter(), 0
+    while count < 20_000:
+        got = await frontier.claim(16)
+        await frontier.conclude([Ending(each, Done()) for each in got])
+        count += len(got)
+    found["both"] = count / (time.perf_counter() - start)
+    start = time.perf_counter()
+    for _ in range(2000):
+        got = await frontier.claim()
+        await frontier.conclude([Ending(each, Done()) for each in got])
+    found["single"] = 2000 / (time.perf_counter() - start)
+    await frontier.close()
+    return found
+
+
+CASES: dict[str, Callable[[str, int, Path], dict[str, float]]] = {"many": many, "shared": shared, "skewed": skewed}
 
 
 def case(name: str, kind: str, hosts: int) -> dict[str, float]:
@@ -184,7 +254,7 @@ def links() -> None:
     show("the same, five attributes each", least(lambda: extract(adorned, "text/html", url)), "ms")
     known = KnownHrefs()
     found = extract(plain, "text/html", url)
-    known.learn(found.base.origin, found.hrefs)
+    known.learn(found.base.origin, found.fresh)
     show("all links known already", least(lambda: extract(plain, "text/html", url, known=known)), "ms")
 
 
@@ -202,6 +272,19 @@ def main() -> None:
             show("added, 20 at a time", found["added"], "URLs/s", least=10_000 if is_durable else None)
             wanted = 20_000 if is_durable and hosts == 50_000 else None
             show("handed out, 100 at a time", found["claimed"], "URLs/s", least=wanted)
+            show("done, 100 at a time", found["done"], "URLs/s")
+            show("handed out and done, 16 at a time", found["both"], "URLs/s")
+            show("handed out and done, one by one", found["single"], "URLs/s")
+    if shutil.which("redis-server") is None:
+        print("Shared: redis-server is not installed, left out")
+    else:
+        for hosts in (1_000, 50_000):
+            found = case("shared", "redis", hosts)
+            print(f"A million URLs of {found['length']:.0f} characters over {hosts:,} hosts, shared, one worker")
+            show("the server's memory", found["memory"], "bytes/URL")
+            show("what was ever seen", found["seen"], "bytes/URL", most=10)
+            show("added, 20 at a time", found["added"], "URLs/s")
+            show("handed out, 100 at a time", found["claimed"], "URLs/s")
             show("done, 100 at a time", found["done"], "URLs/s")
             show("handed out and done, 16 at a time", found["both"], "URLs/s")
             show("handed out and done, one by one", found["single"], "URLs/s")

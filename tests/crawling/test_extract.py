@@ -248,15 +248,18 @@ def test_no_bytes_are_a_crash(body: bytes, content_type: str | None) -> None:
             assert again.text == link
 
 
-def test_known_hrefs_are_left_out_before_anything_is_made_of_them() -> None:
+def test_known_hrefs_are_told_from_fresh_ones() -> None:
     known = KnownHrefs()
     first = extract(b"<a href=/a><a href=/b><a href=rel>", HTML, PAGE, known=known)
-    known.learn(first.base.origin, first.hrefs)
+    known.learn(first.base.origin, first.fresh)
 
     second = extract(b"<a href=/a><a href=/c><a href=rel>", HTML, url("https://example.org/other/"), known=known)
 
-    assert second.links == ("https://example.org/c", "https://example.org/other/rel")
-    assert extract(b"<a href=/a>", HTML, url("https://other.example/"), known=known).links
+    links = ("https://example.org/a", "https://example.org/c", "https://example.org/other/rel")
+    assert second.links == links
+    assert second.fresh == {"/c": links[1], "rel": links[2]}
+    assert extract(b"<a href=rel>", HTML, PAGE, known=known).fresh == {}
+    assert extract(b"<a href=/a>", HTML, url("https://other.example/"), known=known).fresh
 
 
 def test_main_text_takes_the_article_and_leaves_the_rest() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,12 +23,22 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from curtsy.core.message import SECOND
 from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Frontier, host_of
 from curtsy.crawling.local import MemoryFrontier
+from curtsy.crawling.partition import GRACE
+from curtsy.crawling.redis import RedisFrontier
+from curtsy.crawling.registry import PRESENCE
+from tests.crawling.driven import Driven
 from tests.strategies import ANY
+from tests.support.redis_server import RedisServer, redis_available
 
 LEASE = 100.0
+LOCAL = ("memory", "sqlite")
+"""The frontiers of one process, which can do some things besides."""
+
+_jobs = itertools.count(1)
 
 
 class Time:
@@ -51,7 +62,25 @@ def time() -> Time:
     return Time()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as started:
+        yield started
+
+
+def on_server(
+    server: RedisServer, job: str, concurrency: Concurrency, clock: Callable[[], float], partitions: int
+) -> Driven:
+    return Driven(
+        lambda: RedisFrontier(
+            server.url, job, concurrency=concurrency, lease=LEASE, partitions=partitions, clock=clock, timeout=30.0
+        )
+    )
+
+
+@pytest.fixture(params=[*LOCAL, "redis"])
 def make(request: pytest.FixtureRequest, time: Time, tmp_path: Path) -> Iterator[Make]:
     with ExitStack() as opened:
 
@@ -59,9 +88,13 @@ def make(request: pytest.FixtureRequest, time: Time, tmp_path: Path) -> Iterator
             frontier: Frontier
             if request.param == "memory":
                 frontier = MemoryFrontier(concurrency=concurrency, lease=LEASE, clock=time)
-            else:
+            elif request.param == "sqlite":
                 path = tmp_path / "frontier.sqlite"
                 frontier = SQLiteFrontier(path, concurrency=concurrency, lease=LEASE, clock=time)
+            else:
+                # One partition, for only within one do hosts take turns strictly.
+                job = f"contract {next(_jobs)}"
+                frontier = on_server(request.getfixturevalue("server"), job, concurrency, time, partitions=1)
             opened.callback(frontier.close)
             return frontier
 
@@ -71,6 +104,9 @@ def make(request: pytest.FixtureRequest, time: Time, tmp_path: Path) -> Iterator
 @pytest.fixture
 def frontier(make: Make) -> Frontier:
     return make()
+
+
+of_one_process = pytest.mark.parametrize("make", LOCAL, indirect=True)
 
 
 def urls(host: str, *names: object) -> list[str]:
@@ -117,7 +153,15 @@ def test_everything_said_about_a_url_comes_back_with_it(frontier: Frontier, time
     assert (claimed.url, claimed.host, claimed.depth, claimed.priority) == (long, "a.org", 3, 7)
     assert claimed.parent == "https://b.org/page"
     assert claimed.tries == 0
-    assert claimed.leased_until == time() + LEASE
+    assert time() + 0.9 * LEASE <= claimed.leased_until <= time() + LEASE
+
+
+def test_a_redirect_s_target_says_how_many_redirects_led_there(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1), depth=2, priority=-3, hops=4)
+
+    [claimed] = frontier.claim()
+
+    assert (claimed.depth, claimed.priority, claimed.hops) == (2, -3, 4)
 
 
 def test_the_parent_is_the_page_it_was_found_on_first(frontier: Frontier) -> None:
@@ -131,6 +175,7 @@ def test_the_parent_is_the_page_it_was_found_on_first(frontier: Frontier) -> Non
     assert parents == ["https://a.org/first", "https://a.org/second"]
 
 
+@of_one_process
 def test_what_is_marked_as_seen_is_never_queued(frontier: Frontier) -> None:
     frontier.add(urls("a.org", 1))
 
@@ -253,6 +298,21 @@ def test_a_deferred_url_goes_back_to_its_place(frontier: Frontier, time: Time) -
     assert again.tries == 0, "it was heard of"
 
 
+def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: Frontier) -> None:
+    frontier.add(urls("a.org", 1, 2, 3), depth=1)
+    frontier.add(urls("a.org", "some day"), priority=-2)
+    [claimed] = frontier.claim()
+
+    frontier.defer(claimed, 0, last=True)
+
+    got = []
+    while claims := frontier.claim():
+        got += claims
+        frontier.done(claims[0])
+    assert [each.url.rpartition("/")[2] for each in got] == ["2", "3", "1", "some day"]
+    assert (got[2].depth, got[2].priority, got[2].tries) == (1, -1, 0)
+
+
 def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: Frontier) -> None:
     """U14"""
     frontier.add(urls("a.org", 1, 2))
@@ -331,7 +391,7 @@ def test_a_lease_that_is_renewed_begins_anew(frontier: Frontier, time: Time) -> 
     time.seconds += LEASE - 1
     renewed = frontier.renew(long)
     assert renewed is not None
-    assert renewed.leased_until == time() + LEASE
+    assert time() + 0.9 * LEASE <= renewed.leased_until <= time() + LEASE
     time.seconds += 1
 
     assert texts(frontier.claim(9)) == [short.url]
@@ -354,6 +414,7 @@ def test_nothing_left_is_told_from_nothing_due(frontier: Frontier, time: Time) -
     assert frontier.due_in() is None
 
 
+@of_one_process
 def test_admission_can_say_that_a_host_is_due_later_or_sooner(frontier: Frontier, time: Time) -> None:
     frontier.add(urls("a.org", 1))
     frontier.host_due("a.org", 60)
@@ -370,6 +431,7 @@ def test_admission_can_say_that_a_host_is_due_later_or_sooner(frontier: Frontier
     assert len(frontier.claim()) == 1
 
 
+@of_one_process
 @pytest.mark.parametrize(("seconds", "most"), [(-5, 0), (math.nan, 0), (math.inf, 11 * 365 * 86_400), (1e300, 1e9)])
 def test_any_number_is_a_hint(frontier: Frontier, seconds: float, most: float) -> None:
     frontier.add(urls("a.org", 1))
@@ -381,6 +443,7 @@ def test_any_number_is_a_hint(frontier: Frontier, seconds: float, most: float) -
     assert due_in <= most
 
 
+@of_one_process
 def test_a_hint_for_a_host_with_a_url_out_holds_when_it_is_back(frontier: Frontier) -> None:
     frontier.add(urls("a.org", 1, 2))
     [claimed] = frontier.claim()
@@ -391,6 +454,7 @@ def test_a_hint_for_a_host_with_a_url_out_holds_when_it_is_back(frontier: Fronti
     assert frontier.due_in() == 30
 
 
+@of_one_process
 def test_a_host_that_was_hinted_at_a_million_times_takes_no_more_room(frontier: Frontier) -> None:
     frontier.add(urls("a.org", 1) + urls("b.org", 1))
     for number in range(20_000):
@@ -418,6 +482,7 @@ def test_notes_are_kept_with_what_they_belong_to(frontier: Frontier) -> None:
     )
 
 
+@of_one_process
 def test_calls_can_go_together(frontier: Frontier) -> None:
     with frontier.together():
         frontier.add(urls("a.org", 1))
@@ -455,6 +520,8 @@ class Model(RuleBasedStateMachine):
         self.known: set[str] = set()
         self.due_at: dict[str, float] = {}
         self.out: dict[str, Claimed] = {}
+        self.until: dict[str, float] = {}
+        """When the leases end. (Who has one may be told to stop a little earlier.)"""
         self.stale: list[Claimed] = []
         self.tries: dict[str, int] = {}
         self.done = self.failed = 0
@@ -470,9 +537,17 @@ class Model(RuleBasedStateMachine):
         self.frontier = self.open()
 
     def expire(self) -> None:
-        for url, claimed in list(self.out.items()):
-            if claimed.leased_until <= self.time():
+        for url in list(self.out):
+            if self.until[url] <= self.time():
                 self.stale.append(self.out.pop(url))
+
+    def take(self, claimed: Claimed) -> None:
+        assert self.candidates()[claimed.host] == claimed.url
+        assert claimed.tries == self.tries.get(claimed.url, 0)
+        assert self.time() < claimed.leased_until <= self.time() + LEASE
+        self.tries[claimed.url] = claimed.tries + 1
+        self.out[claimed.url] = claimed
+        self.until[claimed.url] = self.time() + LEASE
 
     def candidates(self) -> dict[str, str]:
         """The URL that each host which is due would give next."""
@@ -493,25 +568,16 @@ class Model(RuleBasedStateMachine):
             self.known.add(url)
             self.places[url] = (-priority, depth, len(self.known))
 
-    @rule(host=HOSTS, name=NAMES)
-    def mark_seen(self, host: str, name: int) -> None:
-        [url] = urls(host, name)
-        assert self.frontier.mark_seen([url]) == (url not in self.known)
-        self.known.add(url)
-
     @rule(limit=st.integers(0, 4))
     def claim(self, limit: int) -> None:
         self.expire()
         got = self.frontier.claim(limit)
         for claimed in got:
-            assert self.candidates()[claimed.host] == claimed.url
-            assert claimed.tries == self.tries.get(claimed.url, 0)
-            self.tries[claimed.url] = claimed.tries + 1
-            self.out[claimed.url] = claimed
+            self.take(claimed)
         assert len(got) == limit or not self.candidates(), "somebody who is due was left standing"
 
     @precondition(lambda self: self.out)
-    @rule(data=st.data(), how=st.sampled_from(["done", "fail", "defer", "renew"]), seconds=SECONDS)
+    @rule(data=st.data(), how=st.sampled_from(["done", "fail", "defer", "put last", "renew"]), seconds=SECONDS)
     def end(self, data: st.DataObject, how: str, seconds: float) -> None:
         url = data.draw(st.sampled_from(sorted(self.out)))
         claimed = self.out[url]
@@ -519,12 +585,16 @@ class Model(RuleBasedStateMachine):
             renewed = self.frontier.renew(claimed)
             assert renewed is not None
             self.out[url] = renewed
+            self.until[url] = self.time() + LEASE
             return
         del self.out[url]
         self.due_at[claimed.host] = self.time() + seconds
-        if how == "defer":
-            assert self.frontier.defer(claimed, seconds)
+        if how in ("defer", "put last"):
+            assert self.frontier.defer(claimed, seconds, last=how == "put last")
             self.tries[url] = claimed.tries
+            if how == "put last":
+                priority, depth, age = self.places[url]
+                self.places[url] = (priority + 1, depth, age)
             return
         del self.places[url]
         if how == "done":
@@ -543,12 +613,6 @@ class Model(RuleBasedStateMachine):
         self.expire()
         assert not self.frontier.done(claimed)
         assert not self.frontier.defer(claimed, 5)
-
-    @rule(host=HOSTS, seconds=SECONDS)
-    def hint(self, host: str, seconds: float) -> None:
-        self.frontier.host_due(host, seconds)
-        if any(host_of(url) == host for url in self.known):
-            self.due_at[host] = self.time() + seconds
 
     @rule(seconds=st.one_of(SECONDS, st.just(LEASE / 2), st.just(LEASE)))
     def wait(self, seconds: float) -> None:
@@ -569,9 +633,7 @@ class Model(RuleBasedStateMachine):
         if not got:  # a lease has run out, and its host is due later
             assert self.frontier.due_in() != 0, "who sleeps as he is told would never sleep"
         for claimed in got:
-            assert self.candidates()[claimed.host] == claimed.url
-            self.tries[claimed.url] = claimed.tries + 1
-            self.out[claimed.url] = claimed
+            self.take(claimed)
 
     @invariant()
     def counts_are_right(self) -> None:
@@ -587,12 +649,28 @@ class Model(RuleBasedStateMachine):
             self.frontier.close()
 
 
-class InMemory(Model):
+class OfOneProcess(Model):
+    """What can be done besides where there is one process only."""
+
+    @rule(host=HOSTS, name=NAMES)
+    def mark_seen(self, host: str, name: int) -> None:
+        [url] = urls(host, name)
+        assert self.frontier.mark_seen([url]) == (url not in self.known)
+        self.known.add(url)
+
+    @rule(host=HOSTS, seconds=SECONDS)
+    def hint(self, host: str, seconds: float) -> None:
+        self.frontier.host_due(host, seconds)
+        if any(host_of(url) == host for url in self.known):
+            self.due_at[host] = self.time() + seconds
+
+
+class InMemory(OfOneProcess):
     def open(self) -> Frontier:
         return MemoryFrontier(concurrency=self.concurrency, lease=LEASE, clock=self.time)
 
 
-class InFile(Model):
+class InFile(OfOneProcess):
     """The same, and between two calls the file may be closed and opened again."""
 
     def __init__(self) -> None:
@@ -629,7 +707,64 @@ class InFile(Model):
         self.folder.cleanup()
 
 
+class OnServer(Model):
+    """The same over all partitions, and between two calls the worker may be killed, and another comes."""
+
+    server: RedisServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = f"any history {next(_jobs)}"
+        self.killed: list[Driven] = []
+        self.holders: dict[str, Frontier] = {}
+
+    def open(self) -> Driven:
+        return on_server(self.server, self.job, self.concurrency, self.time, partitions=5)
+
+    def take(self, claimed: Claimed) -> None:
+        super().take(claimed)
+        self.holders[claimed.url] = self.frontier
+
+    def candidates(self) -> dict[str, str]:
+        """None of a host that another worker has something of, dead or alive."""
+        others = {host_of(url) for url in self.out if self.holders[url] is not self.frontier}
+        return {host: url for host, url in super().candidates().items() if host not in others}
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        super().counts_are_right()
+        self.expire()  # who counts has looked
+
+    @precondition(lambda self: len(self.killed) < 3)
+    @rule()
+    def kill(self) -> None:
+        """What it had is out until the leases end; nobody who is there leaves hosts to the dead for longer."""
+        assert isinstance(self.frontier, Driven)
+        self.killed.append(self.frontier)
+        self.frontier = self.open()
+        self.time.seconds += PRESENCE + GRACE / SECOND
+
+    @rule()
+    def close(self) -> None:
+        """What it had waits again, and was heard of."""
+        self.frontier.close()
+        for url in [url for url in self.out if self.holders[url] is self.frontier]:
+            self.tries[url] = self.out.pop(url).tries
+        self.frontier = self.open()
+
+    def teardown(self) -> None:
+        super().teardown()
+        for each in self.killed:
+            each.close()
+
+
 @pytest.mark.parametrize("model", [InMemory, InFile])
 def test_any_history_is_as_the_model_has_it(model: Any) -> None:
     """Contract: added once, claimed in order, never twice at once, never lost."""
     run_state_machine_as_test(model, settings=settings(ANY, max_examples=ANY.max_examples // 4))
+
+
+def test_any_history_on_a_server_is_as_the_model_has_it(server: RedisServer) -> None:
+    """Contract: added once, claimed in order, never twice at once, never lost. F53: workers are killed."""
+    OnServer.server = server
+    run_state_machine_as_test(OnServer, settings=settings(ANY, max_examples=ANY.max_examples // 8))

@@ -8,7 +8,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import attributes, tags
+from curtsy.crawling.markup import HREF, attributes, tags
 from tests.strategies import ANY
 
 SEGMENTS = st.sampled_from(
@@ -66,27 +66,35 @@ def test_links_are_found_where_a_parser_finds_them(pieces: str) -> None:
     markup = "<body>" + pieces
     wanted = [node.attributes["href"] or "" for node in LexborHTMLParser(markup).tags("a") if "href" in node.attributes]
 
-    found = [attributes(written).get("href") for name, written in tags(markup) if name == "a"]
+    found = [
+        written if name == HREF else attributes(written).get("href")
+        for name, written in tags(markup)
+        if name in (HREF, "a")
+    ]
 
     assert list(dict.fromkeys(href for href in found if href is not None)) == list(dict.fromkeys(wanted))
 
 
-def test_only_hrefs_that_mean_the_same_everywhere_are_known() -> None:
+def test_only_hrefs_that_mean_the_same_everywhere_are_known_as_they_are_written() -> None:
     known = KnownHrefs()
-    hrefs = ["/a", "b", "?c", "//h.org/d", "https://h.org/e", "../f", "#g", ""]
+    lasting = ["/a", "//h.org/d", "https://h.org/e"]
+    passing = ["b", "?c", "../f", "#g", ""]
 
-    known.learn("https://h.org", hrefs)
+    known.learn("https://h.org", {href: f"https://h.org/{number}" for number, href in enumerate(lasting + passing)})
 
-    assert known.unknown("https://h.org", hrefs) == ["b", "?c", "../f", "#g", ""]
-    assert known.unknown("http://h.org", hrefs) == hrefs
+    assert known.of("https://h.org") == {
+        **{href: f"https://h.org/{number}" for number, href in enumerate(lasting)},
+        **{f"https://h.org/{number}": f"https://h.org/{number}" for number in range(3, 8)},
+    }
+    assert not known.of("http://h.org")
 
 
 def test_what_is_known_is_bounded() -> None:
-    known = KnownHrefs(sites=3, hrefs=10)
+    known = KnownHrefs(hrefs=10, in_all=30)
     for site in range(10):
         for number in range(25):
-            known.learn(f"https://{site}.org", [f"/{number}"])
+            known.learn(f"https://{site}.org", {f"/{number}": f"https://{site}.org/{number}"})
 
-    remembered = [site for site in range(10) if known.unknown(f"https://{site}.org", ["/24"]) == []]
-    assert remembered == [7, 8, 9]
-    assert known.unknown("https://9.org", ["/1"]) == ["/1"]
+    remembered = [site for site in range(10) if "/24" in known.of(f"https://{site}.org")]
+    assert remembered == [5, 6, 7, 8, 9]
+    assert "/1" not in known.of("https://9.org")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nlargest
 
 _IDLE, _READY, _LATER = range(3)
 _HOST_BITS = 32
@@ -80,6 +80,12 @@ class Agenda:
     def out(self, host: int) -> int:
         """How many URLs of a host are out."""
         return self._out[host]
+
+    def busiest(self, limit: int) -> list[tuple[int, int, int, int]]:
+        """The hosts with the most URLs waiting: each with how many wait, how many are out, and when it is due."""
+        waiting, out, due_at = self._waiting, self._out, self._due_at
+        hosts = nlargest(limit, range(len(waiting)), key=waiting.__getitem__)
+        return [(host, waiting[host], out[host], due_at[host]) for host in hosts if waiting[host]]
 
     def due_at(self, now: int) -> int | None:
         """When the next host is due; now or earlier if one is, None if nothing waits that may go out."""

@@ -21,7 +21,7 @@ import msgspec
 from curtsy.crawling.frontier import LEASE, Concurrency
 from curtsy.crawling.ledger import Ledger, Unsound
 from curtsy.crawling.local import LocalFrontier
-from curtsy.crawling.shelf import Loan, Totals, fingerprint
+from curtsy.crawling.shelf import Loan, Totals, demoted, fingerprint
 
 SCHEMA = (
     "CREATE TABLE hosts (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
@@ -128,6 +128,12 @@ class SQLiteShelf:
             self._numbers.clear()
         self._numbers[host] = number
 
+    def name(self, number: int) -> str:
+        """The host that has a number."""
+        for (name,) in self._rows("SELECT name FROM hosts WHERE id = ?", (number,)):
+            return str(name)
+        raise self._ledger.judge(Unsound(f"there is no host {number}"))
+
     def hosts(self) -> int:
         """How many hosts have a number."""
         return self._hosts
@@ -178,8 +184,10 @@ class SQLiteShelf:
             self._tries.pop(number, None)
             self._execute("DELETE FROM tries WHERE url = ?", (number,))
 
-    def take_back(self, loan: Loan, *, heard: bool) -> None:
-        """A loan waits again: it never left its place. If it was `heard` of, it does not count among its tries."""
+    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+        """A loan waits again: it never left its place. As `last` it gets a new one, with a lower priority."""
+        if last:
+            self._execute("UPDATE urls SET rank = ? WHERE id = ?", (demoted(loan.rank), loan.id))
         if heard:
             self._try(loan.id, loan.tries)
 

@@ -18,7 +18,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
 from curtsy.core.text import decode
 from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import SECTIONS, TITLE, attributes, plain_text, simplified, tags
+from curtsy.crawling.markup import HREF, SECTIONS, TITLE, attributes, plain_text, simplified, tags
 
 XHTML = "application/xhtml+xml"
 HTML = frozenset({"text/html", XHTML})
@@ -45,13 +45,13 @@ class Extract(msgspec.Struct, frozen=True):
 
     title: str | None
     links: tuple[str, ...]
-    """Canonical URLs of the pages that it links to, in order, each once; those of `known` hrefs are left out."""
+    """Canonical URLs of the pages that it links to, in order, each once."""
 
     unfollowed: frozenset[str]
     """Those links that stand there only with `rel=nofollow`."""
 
-    hrefs: tuple[str, ...]
-    """The hrefs behind the links as they are written, for `KnownHrefs.learn`."""
+    fresh: dict[str, str]
+    """The hrefs that were not known, each with the link that it stands for; for `KnownHrefs.learn`."""
 
     skipped: int
     """How many hrefs lead to no page: other schemes, and what is no URL at all."""
@@ -111,33 +111,43 @@ def extract(
 ) -> Extract:
     """Find what is in a page. Never raises, whatever the page.
 
-    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Links whose
-    hrefs are `known` are left out.
+    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Of hrefs that
+    are `known`, nothing has to be made.
     """
     asked = header_directives(x_robots_tag, agent)
     if not is_html(content_type, body):
-        return Extract(None, (), frozenset(), (), 0, url, None, frozenset(asked), _signals(asked), None)
+        return Extract(None, (), frozenset(), {}, 0, url, None, frozenset(asked), _signals(asked), None)
     text, encoding = _decoded(body, content_type)
     page = _Page(url, agent)
+    hrefs = page.hrefs
     for name, written in tags(text):
-        page.read(name, written)
+        if name == HREF:
+            hrefs[written] = True
+        else:
+            page.read(name, written)
     base = page.base or url
     joiner = Joiner(base)
-    hrefs = list(page.hrefs) if known is None else known.unknown(base.origin, page.hrefs)
+    site = {} if known is None else known.of(base.origin)
     links: dict[str, bool] = {}
+    fresh: dict[str, str] = {}
     skipped = 0
-    for href in hrefs:
-        link = joiner.join(href)
+    for href, is_followed in hrefs.items():
+        link = site.get(href)
         if link is None:
-            skipped += 1
-        else:
-            links[link] = links.get(link, False) or page.hrefs[href]
+            link = joiner.join(href)
+            if link is None:
+                skipped += 1
+                continue
+            if link not in site:
+                fresh[href] = link
+        if is_followed or link not in links:
+            links[link] = is_followed
     asked |= page.directives
     return Extract(
         title=page.title,
         links=tuple(links),
         unfollowed=frozenset(link for link, is_followed in links.items() if not is_followed),
-        hrefs=tuple(hrefs),
+        fresh=fresh,
         skipped=skipped,
         base=base,
         canonical=None if page.canonical is None else joiner.join(page.canonical),

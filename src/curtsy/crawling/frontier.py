@@ -1,6 +1,7 @@
 """The frontier: what waits to be fetched, and whose turn it is.
 
-    Frontier          the contract; a crawl uses nothing else
+    AsyncFrontier     the contract; a crawl uses nothing else
+    Frontier          the same of one process, not awaited; `Awaited` (local.py) makes the one of the other
     LocalFrontier     an agenda of hosts over a shelf of URLs (local.py): the rules, once for both of
     MemoryFrontier    in memory (local.py), and
     SQLiteFrontier    on the disk (durable.py): killed at any moment, it loses nothing
@@ -12,7 +13,7 @@ when a host may be asked, and its answers come here as hints (`after`, `seconds`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -39,7 +40,10 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     depth: int
     priority: int
     parent: str | None
-    """The page on which it was found first."""
+    """The page on which it was found first, or which redirected here."""
+
+    hops: int
+    """How many redirects in a row led here."""
 
     tries: int
     """How often it was handed out before and nothing was heard again: the process was killed, or the lease ran out.
@@ -67,10 +71,121 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
     """How many were ever seen."""
 
 
+class HostQueue(msgspec.Struct, frozen=True, gc=False):
+    """What waits of one host."""
+
+    host: str
+    queued: int
+    out: int
+    due_in: float | None
+    """Seconds until it is due; None if nobody knows."""
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """URLs to be added, all with the same rank: the links of a page, or where it redirects to."""
+
+    urls: Sequence[str]
+    depth: int = 0
+    priority: int = 0
+    parent: str | None = None
+    hops: int = 0
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """A URL is done with for good."""
+
+    after: float | None = None
+    """Seconds until its host is due again; None leaves that as it is."""
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """A URL is done with for good, and this is why nothing came of it."""
+
+    reason: str
+    after: float | None = None
+
+
+class Deferred(msgspec.Struct, frozen=True, gc=False):
+    """A URL goes back to its place, or a lower one; its host is due in so many seconds."""
+
+    seconds: float
+    last: bool = False
+
+
+class Ending(msgspec.Struct, frozen=True, gc=False):
+    """What came of a claim, and what was found on the way."""
+
+    claimed: Claimed
+    end: Done | Failed | Deferred
+    found: Sequence[Found] = ()
+
+
+class AsyncFrontier(Protocol):
+    """What a crawl stands on, over one process or many machines. One task at a time may make calls that change it."""
+
+    async def add(self, found: Found) -> int:
+        """Queue URLs, each only once ever; how many were new. When this returns, they are safe."""
+        ...
+
+    async def claim(self, limit: int = 1) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, one of each host in turn; fewer than `limit` if no more are.
+
+        None of them is handed out again, to anybody, before it is put back or its lease has run out.
+        """
+        ...
+
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        """End claims: add what was found, then end each, then keep the notes; which of the claims were still valid.
+
+        On one machine all of it is one piece: after a kill all or none is there. On many, what was found is safe
+        before its page is done, and the notes are safe when the claims have ended. What was found on a claim that was
+        no longer valid is added nevertheless.
+        """
+        ...
+
+    async def renew(self, claimed: Claimed) -> Claimed | None:
+        """Have the lease begin anew, as for a long download. None if the claim is no longer valid."""
+        ...
+
+    async def due_in(self) -> float | None:
+        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all.
+
+        With everything handed out that may be, it is until the first lease runs out. Where others work on the same
+        frontier, None means that none of them has anything left either.
+        """
+        ...
+
+    async def counts(self) -> Counts:
+        """How much there is, over all who work on it."""
+        ...
+
+    async def busiest(self, limit: int) -> list[HostQueue]:
+        """The hosts with the most URLs waiting; fewer or none where that is not cheap to tell."""
+        ...
+
+    async def failures(self) -> list[tuple[str, str]]:
+        """The URLs that failed, each with its reason."""
+        ...
+
+    async def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep plain values, each under its name, in place of what was there."""
+        ...
+
+    async def notes(self) -> dict[str, Any]:
+        """All that was noted."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what is held open. Idempotent; what was out waits again when the frontier is next opened."""
+        ...
+
+
 class Frontier(Protocol):
     """The contract. Calls block, but for microseconds only; one thread at a time may make them."""
 
-    def add(self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None) -> int:
+    def add(
+        self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
+    ) -> int:
         """Queue URLs, canonical ones as `parse_url` makes them, each only once ever; how many were new.
 
         Higher priorities go first, then lower depths, then what was added first. When this returns, they are safe.
@@ -102,8 +217,11 @@ class Frontier(Protocol):
         """End a claim for good, and keep the reason. Otherwise as `done`."""
         ...
 
-    def defer(self, claimed: Claimed, seconds: float) -> bool:
-        """Put a URL back to its old place; its host is due in so many seconds. False if the claim was not valid."""
+    def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
+        """Put a URL back to its old place; its host is due in so many seconds. False if the claim was not valid.
+
+        As `last` it is put back with a priority one lower, so that its host's other URLs have their turn first.
+        """
         ...
 
     def renew(self, claimed: Claimed) -> Claimed | None:
@@ -123,6 +241,10 @@ class Frontier(Protocol):
 
     def counts(self) -> Counts:
         """How much there is. Any thread may ask."""
+        ...
+
+    def busiest(self, limit: int) -> list[HostQueue]:
+        """The hosts with the most URLs waiting."""
         ...
 
     def failures(self) -> Iterator[tuple[str, str]]:

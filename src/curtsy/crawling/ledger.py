@@ -57,6 +57,10 @@ _TROUBLE = (sqlite3.Error, UnicodeError, OSError)
 """What can come of it: the second from what SQLite quotes of a damaged file in its message."""
 
 
+class Taken(StoreError):
+    """The file is in use by another process."""
+
+
 class Unsound(sqlite3.DatabaseError):
     """The file is not what we wrote."""
 
@@ -171,11 +175,11 @@ class Ledger:
         if self._lock is not None:
             os.write(self._lock, f"{os.getpid()}\n".encode())
 
-    def _taken(self) -> StoreError:
+    def _taken(self) -> Taken:
         owner = "another process"
         if self._lock is not None and (number := os.read(self._lock, 20).strip()):
             owner = f"process {number.decode('ascii', 'replace')}"
-        return StoreError(
+        return Taken(
             f"{self.path} is in use by {owner} (see {self.path}.lock), and a frontier on the disk is for one process "
             "at a time. Wait for that one or end it, or give this crawl another name; for many processes and machines, "
             "use a Redis store."

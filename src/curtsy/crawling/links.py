@@ -7,23 +7,29 @@ them (`KnownHrefs`), and most of the others are canonical but for the host, whic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from curtsy.core.message import Url, parse_url
 
-SITES = 1000
-"""Sites whose hrefs are remembered."""
-
-HREFS = 5000
+HREFS = 20_000
 """Hrefs of a site that are remembered."""
+
+IN_ALL = 50_000
+"""Hrefs that are remembered over all sites: some 12 MB."""
 
 # What is canonical but for its origin or folder. Left out is all that parse_url() might change: dot segments within,
 # escapes, ports, hosts that may be addresses, and the empty parameters and queries that urljoin() drops.
 _PLAIN = r"/(?!/|\.|.*/\.)[\w.~!$&'()*+,=:@/-]*+(?:\?[\w.~!$&'()*+,=:@/?-]++)?"
 _ROOTED = re.compile(_PLAIN, re.ASCII)
 _ABSOLUTE = re.compile(rf"https?://(?=[^/]{{1,253}}/)(?!-)(?:[a-z0-9_-]{{1,63}}\.)++[a-z]{{2,63}}{_PLAIN}", re.ASCII)
-_RELATIVE = re.compile(r"((?:\.\./)*+)[\w~-](?!.*/\.)(?!.*//)[\w.~/-]*+", re.ASCII)
+_DOTTED = re.compile(r"(?!.*//)[\w.~/-]++", re.ASCII)
 _LONG = 2000
+
+# Schemes that links often have and that lead to no page.
+_NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
+
+# What begins so means the same on every page of a site.
+_LASTING = ("/", "http://", "https://")
 
 
 class Joiner:
@@ -32,52 +38,81 @@ class Joiner:
     def __init__(self, base: Url) -> None:
         self._base = base
         self._origin = base.origin
-        self._folders: list[str] = []
-        """The folder that the page is in, the one above it, and so on."""
-        folder = base.target.partition("?")[0].rpartition("/")[0]
-        while folder and _ROOTED.fullmatch(folder) and "//" not in folder:
-            self._folders.append(f"{base.origin}{folder}/")
-            folder = folder.rpartition("/")[0]
-        if not folder:
-            self._folders.append(f"{base.origin}/")
+        self._folder: str | None = None
+        """The path of the folder that the page is in; None if it is not known yet, empty if it is an odd one."""
 
     def join(self, href: str) -> str | None:
         """The URL that a link leads to; None if it leads to no page."""
-        page, _, _ = href.partition("#")
+        page = href.partition("#")[0] if "#" in href else href
         if len(page) < _LONG:
             if _ROOTED.fullmatch(page):
                 return self._origin + page
             if _ABSOLUTE.fullmatch(page):
                 return page
-            if self._folders and (relative := _RELATIVE.fullmatch(page)):
-                end = relative.end(1)
-                return self._folders[min(end // 3, len(self._folders) - 1)] + page[end:]
+            if page.startswith(_NO_PAGES):
+                return None
+            if _DOTTED.fullmatch(page):
+                folder = self._plain_folder()
+                if page[0] == "/":
+                    return self._origin + _resolved(page)
+                if folder:
+                    return self._origin + (_resolved(folder + page) if "." in page else folder + page)
         found = parse_url(href, self._base)
         return found.text if isinstance(found, Url) else None
+
+    def _plain_folder(self) -> str:
+        if self._folder is None:
+            folder = self._base.target.partition("?")[0].rpartition("/")[0]
+            is_plain = not folder or (_ROOTED.fullmatch(folder) and "//" not in folder)
+            self._folder = f"{folder}/" if is_plain else ""
+        return self._folder
+
+
+def _resolved(path: str) -> str:
+    """A path without dot segments (RFC 3986, 5.2.4)."""
+    segments: list[str] = []
+    parts = path.split("/")
+    for part in parts[1:]:
+        if part == "..":
+            del segments[-1:]
+        elif part != ".":
+            segments.append(part)
+    if parts[-1] in ("..", "."):
+        segments.append("")
+    return "/" + "/".join(segments)
 
 
 class KnownHrefs:
     """Hrefs that need no second look, by site. It may forget any of them at any time: a frontier knows for certain.
 
-    Only those are remembered that mean the same on every page of their site.
+    Only those are remembered as they are written that mean the same on every page of their site; of others, it is the
+    URL that they lead to.
     """
 
-    def __init__(self, *, sites: int = SITES, hrefs: int = HREFS) -> None:
-        self._sites: dict[str, set[str]] = {}
-        self._most_sites = sites
+    def __init__(self, *, hrefs: int = HREFS, in_all: int = IN_ALL) -> None:
+        self._sites: dict[str, dict[str, str]] = {}
+        self._count = 0
         self._most_hrefs = hrefs
+        self._most_in_all = in_all
 
-    def unknown(self, origin: str, hrefs: Iterable[str]) -> list[str]:
-        """Those that are not known, in order. `origin` is that of the pages' base URL."""
-        known = self._sites.get(origin)
-        return list(hrefs) if known is None else [href for href in hrefs if href not in known]
+    def of(self, origin: str) -> Mapping[str, str]:
+        """Those of a site, each with the URL that it leads to. `origin` is that of the pages' base URL."""
+        return self._sites.get(origin, _NONE)
 
-    def learn(self, origin: str, hrefs: Iterable[str]) -> None:
+    def learn(self, origin: str, hrefs: Mapping[str, str]) -> None:
         """Remember hrefs: to be called when what they lead to is safe in the frontier, and not before."""
-        known = self._sites.pop(origin, None) or set()
-        known.update(href for href in hrefs if href.startswith(("/", "http://", "https://")))
-        if len(known) > self._most_hrefs:
-            known.clear()
-        if len(self._sites) >= self._most_sites:
-            del self._sites[next(iter(self._sites))]
+        if not hrefs:
+            return
+        known = self._sites.pop(origin, {})
+        self._count -= len(known)
+        if len(known) + len(hrefs) > self._most_hrefs:
+            known = {}
+        for href, link in hrefs.items():
+            known[href if href.startswith(_LASTING) else link] = link
         self._sites[origin] = known  # last in order, so that the one unused for longest goes first
+        self._count += len(known)
+        while self._count > self._most_in_all:
+            self._count -= len(self._sites.pop(next(iter(self._sites))))
+
+
+_NONE: Mapping[str, str] = {}

@@ -9,15 +9,28 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from curtsy.core.message import SECOND
 from curtsy.crawling.agenda import Agenda
-from curtsy.crawling.frontier import LEASE, Claimed, Concurrency, Counts, host_of
-from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, priority_of, rank_of
+from curtsy.crawling.frontier import (
+    LEASE,
+    Claimed,
+    Concurrency,
+    Counts,
+    Deferred,
+    Done,
+    Ending,
+    Failed,
+    Found,
+    Frontier,
+    HostQueue,
+    host_of,
+)
+from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, hops_of, priority_of, rank_of
 
 CHUNK = 5000
 """URLs that go to the disk in one piece, when more are added at once."""
@@ -61,9 +74,11 @@ class LocalFrontier:
         self._ended: list[_Lease] = []
         """What the block under way has done to the leases."""
 
-    def add(self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None) -> int:
+    def add(
+        self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
+    ) -> int:
         """Queue URLs, each only once ever; how many were new."""
-        rank = rank_of(depth, priority)
+        rank = rank_of(depth, priority, hops)
         added = 0
         for hosts in _by_host(urls):
             with self.together():
@@ -107,6 +122,7 @@ class LocalFrontier:
             depth=depth_of(loan.rank),
             priority=priority_of(loan.rank),
             parent=loan.parent,
+            hops=hops_of(loan.rank),
             tries=loan.tries,
             ticket=next(_tickets),
             leased_until=until / SECOND,
@@ -149,20 +165,20 @@ class LocalFrontier:
             self._conclude(lease, after, is_waiting=False)
             return True
 
-    def defer(self, claimed: Claimed, seconds: float) -> bool:
-        """Put a URL back to its old place; its host is due in so many seconds."""
+    def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
+        """Put a URL back; its host is due in so many seconds."""
         with self.together():
             lease = self._leases.get(claimed.ticket)
             if lease is None:
                 return False
-            self._shelf.take_back(lease.loan, heard=True)
+            self._shelf.take_back(lease.loan, heard=True, last=last)
             self._conclude(lease, seconds, is_waiting=True)
             return True
 
     def _conclude(self, lease: _Lease, after: float | None, *, is_waiting: bool) -> None:
         agenda, now = self._present()
         if after is not None:
-            agenda.postpone(lease.host, now + _microseconds(after))
+            agenda.postpone(lease.host, now + microseconds(after))
         self._end(agenda, lease, now, is_waiting=is_waiting)
 
     def _end(self, agenda: Agenda, lease: _Lease, now: int, *, is_waiting: bool) -> None:
@@ -187,7 +203,7 @@ class LocalFrontier:
         agenda, now = self._present()
         number = self._shelf.find(host)
         if number is not None:
-            agenda.postpone(number, now + _microseconds(seconds))
+            agenda.postpone(number, now + microseconds(seconds))
 
     def due_in(self) -> float | None:
         """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
@@ -203,6 +219,14 @@ class LocalFrontier:
         totals, leased = self._shelf.totals, len(self._leases)
         queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be at it
         return Counts(queued, leased, totals.done, totals.failed, self._shelf.hosts())
+
+    def busiest(self, limit: int) -> list[HostQueue]:
+        """The hosts with the most URLs waiting."""
+        agenda, now = self._present()
+        return [
+            HostQueue(self._shelf.name(host), waiting, out, max(0, due_at - now) / SECOND)
+            for host, waiting, out, due_at in agenda.busiest(limit)
+        ]
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """The URLs that failed, each with its reason, in order."""
@@ -300,6 +324,76 @@ def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:
         yield hosts
 
 
-def _microseconds(seconds: float) -> int:
+def microseconds(seconds: float) -> int:
     """A duration from outside: not negative, not endless, and a number."""
     return round(min(seconds, _LONGEST) * SECOND) if seconds > 0 else 0
+
+
+class Awaited:
+    """A frontier of this process for those who await one."""
+
+    def __init__(self, frontier: Frontier) -> None:
+        self._frontier = frontier
+
+    async def add(self, found: Found) -> int:
+        """Queue URLs, each only once ever; how many were new."""
+        return self._add(found)
+
+    def _add(self, found: Found) -> int:
+        return self._frontier.add(
+            found.urls, depth=found.depth, priority=found.priority, parent=found.parent, hops=found.hops
+        )  # fmt: skip
+
+    async def claim(self, limit: int = 1) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, one of each host in turn."""
+        return self._frontier.claim(limit)
+
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        """Add what was found, end the claims and keep the notes, in one piece."""
+        with self._frontier.together():
+            if notes:
+                self._frontier.note(notes)
+            return [self._end(ending) for ending in endings]
+
+    def _end(self, ending: Ending) -> bool:
+        for found in ending.found:
+            self._add(found)
+        match ending.end:
+            case Done(after):
+                return self._frontier.done(ending.claimed, after=after)
+            case Failed(reason, after):
+                return self._frontier.fail(ending.claimed, reason, after=after)
+            case Deferred(seconds, last):
+                return self._frontier.defer(ending.claimed, seconds, last=last)
+
+    async def renew(self, claimed: Claimed) -> Claimed | None:
+        """Have the lease begin anew."""
+        return self._frontier.renew(claimed)
+
+    async def due_in(self) -> float | None:
+        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
+        return self._frontier.due_in()
+
+    async def counts(self) -> Counts:
+        """How much there is."""
+        return self._frontier.counts()
+
+    async def busiest(self, limit: int) -> list[HostQueue]:
+        """The hosts with the most URLs waiting."""
+        return self._frontier.busiest(limit)
+
+    async def failures(self) -> list[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        return list(self._frontier.failures())
+
+    async def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep plain values, each under its name."""
+        self._frontier.note(notes)
+
+    async def notes(self) -> dict[str, Any]:
+        """All that was noted."""
+        return self._frontier.notes()
+
+    async def close(self) -> None:
+        """Give back what is held open."""
+        self._frontier.close()

@@ -21,12 +21,28 @@ _ATTRIBUTES = rf"""(?:
     [/ \t\n\f\r]++ | [^/> \t\n\f\r][^/>= \t\n\f\r]*+ {_GAP}*+ (?: = {_GAP}*+ (?: {_QUOTED} | [^> \t\n\f\r]*+ ) )?
 )*+"""
 _ENDS = r"(?=[/> \t\n\f\r])"
+
+# A run of text and of tags that say nothing about links is passed over in one step. The names are those that cannot be
+# the beginning of one that matters, by their first two letters; others are passed over one by one.
+_NOTHING = rf"""(?:
+    /[A-Za-z][^<>"'=]*+>
+  | (?:[c-hjkopqruvwyz]|li{_ENDS}|strong|s[abd-su-z]|t[a-df-hj-z]|i[a-eg-z]|b[b-z]|m[a-df-z]|n[a-np-z]|a[b-qs-z])
+    [a-z0-9]*+(?:>|{_ENDS}{_ATTRIBUTES}>)
+)"""
+_NOTHINGS = rf"[^<]*+(?:<{_NOTHING}[^<]*+)*+"
+
+# Most links: nothing that has to be unescaped, and no `rel`.
+_OTHERS = rf"""(?:{_GAP}++(?!href)[a-qs-z][a-z-]*+="[^"]*+")*+"""
+_PLAIN = rf"""a{_OTHERS}{_GAP}++href="([^"&\0]{{1,2000}}+)"{_OTHERS}{_GAP}*+>"""
+
 _TOKEN = re.compile(
     rf"""<(?:
-        ([aA]|[aA][rR][eE][aA]|[bB][aA][sS][eE]|[lL][iI][nN][kK]|[mM][eE][tT][aA]){_ENDS}({_ATTRIBUTES})(>?)
+        {_PLAIN}{_NOTHINGS}
+      | ([aA]|[aA][rR][eE][aA]|[bB][aA][sS][eE]|[lL][iI][nN][kK]|[mM][eE][tT][aA]){_ENDS}({_ATTRIBUTES})(>?)
+      | {_NOTHING}{_NOTHINGS}
       | /[A-Za-z][^>"'=]*+>
       | (?=[tTsSxXiInN])((?i:title|script|style|textarea|xmp|iframe|noembed|noframes)){_ENDS}{_ATTRIBUTES}>
-        (.*?)(?:</(?i:\4){_ENDS}{_ATTRIBUTES}|\Z)
+        (.*?)(?:</(?i:\5){_ENDS}{_ATTRIBUTES}|\Z)
       | /?[A-Za-z]{_ATTRIBUTES}
       | !--(?:-?>|.*?(?:--!?>|\Z))
       | [!?/][^>]*+
@@ -54,7 +70,8 @@ _MARKUP = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-TITLE = "title"
+HREF, TITLE = "href", "title"
+"""What `tags` gives besides the names of tags."""
 
 LONGEST_TAG = 65_536
 """Characters of attributes; a tag with more of them says nothing that a crawler could use."""
@@ -78,17 +95,20 @@ _INLINE = frozenset(
 def tags(text: str) -> Iterator[tuple[str, str]]:
     """The `a`, `area`, `base`, `link` and `meta` tags of a page, each with its attributes as they are written.
 
-    A `title` comes with what stands inside it instead. What is in comments, scripts and other tags' attributes is no
-    tag, and neither is a last one that is cut off.
+    A `title` comes with what stands inside it instead, and an `a` without `rel` mostly as `HREF` with its href alone.
+    What is in comments, scripts and other tags' attributes is no tag, and neither is a last one that is cut off.
     """
     for token in _TOKEN.finditer(text):
-        if token.lastindex is None:
-            continue
-        name, attributes, end, raw, inside = token.groups()
-        if end and len(attributes) < LONGEST_TAG:
-            yield name.lower(), attributes
-        elif raw is not None and raw.lower() == TITLE:
-            yield TITLE, inside
+        match token.lastindex:
+            case 1:
+                yield HREF, token[1]
+            case 4:
+                name, attributes, end = token.group(2, 3, 4)
+                if end and len(attributes) < LONGEST_TAG:
+                    yield name.lower(), attributes
+            case 6:
+                if token[5].lower() == TITLE:
+                    yield TITLE, token[6]
 
 
 def attributes(written: str) -> dict[str, str]:

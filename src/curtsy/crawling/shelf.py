@@ -16,6 +16,9 @@ import msgspec
 DEEPEST = 0xFFFF
 """Depths beyond it count as it."""
 
+FARTHEST = 15
+"""More redirects in a row count as so many."""
+
 _blake2b = hashlib.blake2b
 
 
@@ -64,6 +67,10 @@ class Shelf(Protocol):
         """The number of a host; None if it has none."""
         ...
 
+    def name(self, number: int) -> str:
+        """The host that has a number."""
+        ...
+
     def hosts(self) -> int:
         """How many hosts have a number."""
         ...
@@ -80,8 +87,11 @@ class Shelf(Protocol):
         """The first URL of a host that is not `out`, of which that host has `count`. There must be one."""
         ...
 
-    def take_back(self, loan: Loan, *, heard: bool) -> None:
-        """A loan waits again, at its old place. If it was `heard` of, it does not count among its tries."""
+    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+        """A loan waits again, at its old place or, as `last`, with a lower priority.
+
+        If it was `heard` of, it does not count among its tries.
+        """
         ...
 
     def finish(self, loan: Loan) -> None:
@@ -113,19 +123,29 @@ class Shelf(Protocol):
         ...
 
 
-def rank_of(depth: int, priority: int) -> int:
-    """The place among a host's URLs, least first: by priority, then breadth first."""
-    return (-priority << 16) + min(max(depth, 0), DEEPEST)
+def rank_of(depth: int, priority: int, hops: int = 0) -> int:
+    """The place among a host's URLs, least first: by priority, then breadth first; a redirect's target comes last."""
+    return (-priority << 20) + (min(max(depth, 0), DEEPEST) << 4) + min(max(hops, 0), FARTHEST)
 
 
 def depth_of(rank: int) -> int:
     """The depth that a rank was made of."""
-    return rank & DEEPEST
+    return rank >> 4 & DEEPEST
+
+
+def hops_of(rank: int) -> int:
+    """The redirects that a rank was made of."""
+    return rank & FARTHEST
 
 
 def priority_of(rank: int) -> int:
     """The priority that a rank was made of."""
-    return -(rank >> 16)
+    return -(rank >> 20)
+
+
+def demoted(rank: int) -> int:
+    """The rank with a priority one lower."""
+    return rank + (1 << 20)
 
 
 def fingerprint(url: str) -> int:
@@ -173,6 +193,10 @@ class MemoryShelf:
         """The number of a host; None if it has none."""
         return self._numbers.get(host)
 
+    def name(self, number: int) -> str:
+        """The host that has a number."""
+        return self._names[number]
+
     def hosts(self) -> int:
         """How many hosts have a number."""
         return len(self._numbers)
@@ -208,9 +232,10 @@ class MemoryShelf:
         self._tries[number] = tries + 1
         return Loan(number, url, self._names[host], rank, parent, tries)
 
-    def take_back(self, loan: Loan, *, heard: bool) -> None:
-        """A loan waits again, at its old place. If it was `heard` of, it does not count among its tries."""
-        heappush(self._queues[self._numbers[loan.host]], (loan.rank, loan.id, loan.url, loan.parent))
+    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+        """A loan waits again, at its old place or, as `last`, with a lower priority."""
+        rank = demoted(loan.rank) if last else loan.rank
+        heappush(self._queues[self._numbers[loan.host]], (rank, loan.id, loan.url, loan.parent))
         if heard:
             self._tries[loan.id] = loan.tries
             if not loan.tries:

@@ -1,0 +1,45 @@
+"""Gauge: how fast a crawl goes, and how long it will take: for people to look at, not to decide by."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from curtsy.core.policy import Policies
+from curtsy.crawling.frontier import HostQueue
+from curtsy.crawling.progress import gap_of
+
+MINUTE = 60.0
+
+
+class Gauge:
+    """The pages of the last minute."""
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[float, int]] = deque(maxlen=600)
+
+    def mark(self, now: float, pages: int) -> None:
+        """Note how many pages there are by now."""
+        self._marks.append((now, pages))
+        while len(self._marks) > 2 and self._marks[0][0] < now - MINUTE:
+            self._marks.popleft()
+
+    def rate(self, now: float, pages: int) -> float:
+        """Pages a second, over the last minute."""
+        if not self._marks:
+            return 0.0
+        then, before = self._marks[0]
+        return (pages - before) / (now - then) if now > then else 0.0
+
+
+def time_left(left: int, queues: Iterable[HostQueue], policies: Policies, rate: float) -> float | None:
+    """Seconds until so many URLs are done, by the pauses that remain; None if nothing tells.
+
+    It is the slowest host's time, or that of all hosts under the rate they share, whichever is longer; what has no
+    pauses goes on as fast as it went.
+    """
+    if not left:
+        return 0.0
+    by_host = max((min(each.queued, left) * gap_of(policies.of(each.host)) for each in queues), default=0.0)
+    by_all = left / policies.global_qps if policies.global_qps else 0.0
+    return max(by_host, by_all) or (left / rate if rate > 0 else None)

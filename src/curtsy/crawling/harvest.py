@@ -1,0 +1,123 @@
+"""Harvest: what has come of claims, written to the outputs and to the frontier in one piece.
+
+Outputs first, then the frontier, which keeps where each output ended together with what is done. If either fails, the
+outputs are cut back to where they were, and all of it is written again when that works: nothing is lost, nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from curtsy.core.errors import CurtsyError
+from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found
+from curtsy.crawling.outputs import Output
+from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.progress import Totals
+
+TOTALS = "totals"
+"""The note that holds a job's totals."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """What has come of one claim."""
+
+    claimed: Claimed
+    end: Done | Failed | Deferred
+    found: Sequence[Found] = ()
+    page: CrawledPage | None = None
+    skipped: Sequence[Skipped] = ()
+    """URLs that no page came from: this one, and links that lead out of the scope."""
+
+    learned: tuple[str, Mapping[str, str]] = ("", {})
+    """An origin, and hrefs on its pages that need no second look once this is written, each with its link."""
+
+    notes: Mapping[str, Any] = {}
+    is_redirect: bool = False
+
+
+def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals:
+    """The totals as they are when a batch has been written."""
+    skipped, failed, left_out = dict(totals.skipped), dict(totals.failed), dict(totals.left_out)
+    new = msgspec.structs.replace(totals, skipped=skipped, failed=failed, left_out=left_out, seconds=seconds)
+    for finished in batch:
+        page, url = finished.page, finished.claimed.url
+        if page is not None:
+            is_kept = page.cache is not None
+            new.cached += is_kept
+            new.fetched += not is_kept
+            new.bytes += page.record.bytes if page.record is not None else 0
+        elif isinstance(finished.end, Done) and not any(each.url == url for each in finished.skipped):
+            new.redirected += finished.is_redirect
+            new.sitemaps += not finished.is_redirect
+        for each in finished.skipped:
+            kind = left_out if each.url != url else skipped if each.is_refusal else failed
+            kind[each.reason] = kind.get(each.reason, 0) + 1
+    return new
+
+
+class Harvest:
+    """Where finished claims go."""
+
+    def __init__(self, frontier: AsyncFrontier, outputs: Sequence[Output], who: str) -> None:
+        self._frontier = frontier
+        self._outputs = outputs
+        self._who = who
+        """Tells this worker's notes from those of others on the same frontier."""
+        self._states: dict[str, Any] = {}
+        self.is_torn = False
+        """Whether the outputs may hold more than the frontier knows of."""
+
+    async def open(self) -> dict[str, Any]:
+        """Have all outputs go on where the frontier says; answers its notes."""
+        notes = await self._frontier.notes()
+        for output in self._outputs:
+            key = self._key(output)
+            state = notes.get(key)
+            output.open(state)
+            self._states[key] = output.flush() if state is None else state
+        if self._states:  # before the first page: what is there after a kill is known as our own then
+            await self._frontier.note(self._states)
+        return notes
+
+    async def write(self, batch: Sequence[Finished], totals: Totals) -> list[bool]:
+        """Write what is finished, all or nothing; which of the claims were still valid."""
+        if self.is_torn:
+            self._mend()
+        self.is_torn = True
+        for finished in batch:
+            for output in self._outputs:
+                if finished.page is not None:
+                    output.page(finished.page)
+                for skipped in finished.skipped:
+                    output.skipped(skipped)
+        states = {self._key(output): output.flush() for output in self._outputs}
+        notes: dict[str, Any] = {**states, f"{TOTALS}{self._who}": msgspec.to_builtins(totals)}
+        for finished in batch:
+            notes.update(finished.notes)
+        endings = [Ending(each.claimed, each.end, each.found) for each in batch]
+        valid = await self._frontier.conclude(endings, notes)
+        self._states.update(states)
+        self.is_torn = False
+        return valid
+
+    def _mend(self) -> None:
+        """Cut the outputs back to what the frontier knows of."""
+        for output in self._outputs:
+            output.close()
+            output.open(self._states[self._key(output)])
+
+    def close(self) -> CurtsyError | None:
+        """End all outputs; answers what went wrong, if anything did."""
+        wrong = None
+        for output in self._outputs:
+            try:
+                output.close()
+            except CurtsyError as error:
+                wrong = error
+        return wrong
+
+    def _key(self, output: Output) -> str:
+        return f"output{self._who}:{output.name}"

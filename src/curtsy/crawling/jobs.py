@@ -1,0 +1,143 @@
+"""Jobs: crawls with a name, kept in a folder each, so that they can be gone on with.
+
+    <state>/jobs/<name>/frontier.sqlite    what waits, what was seen, what is done
+    <state>/jobs/<name>/worker             who this machine is, in a crawl that many work on
+
+A job that many machines share has its frontier in Redis, under its name; here is only what this machine must know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from curtsy.core.errors import PolicyError, StoreError
+from curtsy.crawling.durable import SQLiteFrontier
+from curtsy.crawling.frontier import Counts
+from curtsy.crawling.harvest import TOTALS
+from curtsy.crawling.ledger import Taken
+from curtsy.crawling.progress import Totals
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+FRONTIER, WORKER = "frontier.sqlite", "worker"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A crawl that was begun on this machine, as it stands."""
+
+    name: str
+    folder: str
+    seeds: tuple[str, ...]
+    counts: Counts | None
+    """None while it is running."""
+
+    totals: Totals
+    is_running: bool
+    """Whether a process is at it just now: then only that one knows the numbers."""
+
+    changed_at: float
+    """Epoch second of the last change."""
+
+    notes: dict[str, Any] = {}
+    """All that it has noted: its scope, how it was started, where its outputs end."""
+
+    trouble: str = ""
+    """Why it cannot be read, if it cannot."""
+
+
+def jobs_folder() -> Path:
+    """Where jobs are kept unless a folder is given."""
+    from platformdirs import user_state_path
+
+    return user_state_path("curtsy", appauthor=False) / "jobs"
+
+
+def folder_of(job: str | Path) -> Path:
+    """The folder of a job: itself if it is a path, else one of its name. Raises PolicyError."""
+    text = str(job)
+    if isinstance(job, Path) or "/" in text:
+        return Path(job)
+    if not _NAME.fullmatch(text):
+        raise PolicyError(
+            f"job = {text!r} is no name for a job. Use letters, digits, '.', '-' and '_', or give a folder: ./it."
+        )
+    return jobs_folder() / text
+
+
+def worker_of(folder: Path) -> str:
+    """Who this machine is in a shared job: made up once, and kept in the job's folder."""
+    path = folder / WORKER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(uuid.uuid4().hex[:12])
+        return path.read_text().strip()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be kept: {error.strerror}. Give another folder for the job.") from error
+
+
+def jobs(place: Path | None = None) -> Iterator[Job]:
+    """The jobs of this machine, by name."""
+    folder = place or jobs_folder()
+    if not folder.is_dir():
+        return
+    for each in sorted(folder.iterdir()):
+        if (each / FRONTIER).is_file():
+            try:
+                yield look(each)
+            except StoreError as error:  # one that is damaged does not hide the others
+                yield Job(each.name, str(each), (), None, Totals(), False, _changed_at(each), trouble=str(error))
+
+
+def look(folder: Path) -> Job:
+    """One job as it stands. Raises StoreError if there is none, or if it is damaged."""
+    path = folder / FRONTIER
+    if not path.is_file():
+        raise StoreError(f"there is no job in {folder}. `curtsy jobs ls` lists those there are.")
+    changed_at = _changed_at(folder)
+    try:
+        frontier = SQLiteFrontier(path)
+    except Taken:
+        return Job(folder.name, str(folder), (), None, Totals(), True, changed_at)
+    counts, notes = frontier.counts(), frontier.notes()
+    frontier.close()
+    kept = notes.get(TOTALS)
+    return Job(
+        name=folder.name,
+        folder=str(folder),
+        seeds=tuple(notes.get("seeds", ())),
+        counts=counts,
+        totals=Totals() if kept is None else msgspec.convert(kept, Totals),
+        is_running=False,
+        changed_at=changed_at,
+        notes=notes,
+    )
+
+
+def _changed_at(folder: Path) -> float:
+    """When the frontier was last written. Its lock is written by everybody who looks, and so says nothing."""
+    return max(path.stat().st_mtime for name in (FRONTIER, f"{FRONTIER}-wal") if (path := folder / name).exists())
+
+
+def remove(folder: Path) -> None:
+    """Forget a job, damaged or not, and all that waits in it; its outputs stay. Raises StoreError if it is running."""
+    try:
+        job = look(folder)
+    except StoreError:
+        if not (folder / FRONTIER).is_file():
+            raise
+    else:
+        if job.is_running:
+            raise StoreError(f"the job {job.name} is running. Stop it first, then remove it.")
+    for suffix in ("-wal", "-shm", "", ".lock"):
+        (folder / f"{FRONTIER}{suffix}").unlink(missing_ok=True)
+    (folder / WORKER).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a folder that was chosen by hand may hold more than the job
+        folder.rmdir()

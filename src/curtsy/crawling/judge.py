@@ -1,0 +1,247 @@
+"""Judge: what an answer means for its URL, and for the links in it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from curtsy.client import AsyncClient
+from curtsy.core.errors import REFUSALS, Reason
+from curtsy.core.flow import redirect_target
+from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
+from curtsy.core.outcome import is_worth_repeating
+from curtsy.core.result import FetchResult
+from curtsy.core.robots import product_token
+from curtsy.core.rules import parsed
+from curtsy.crawling.frontier import Claimed, Deferred, Done, Failed, Found, host_of
+from curtsy.crawling.harvest import Finished
+from curtsy.crawling.links import KnownHrefs
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL, Reader, Reading, moment
+from curtsy.crawling.scope import Scope
+from curtsy.crawling.traps import Traps
+
+LARGE = 100_000
+"""Bytes of a body from which on it is read in a thread, so that nothing else waits for that."""
+
+CHANCES = 3
+"""How often a URL is put back because its host failed, before it counts as failed itself."""
+
+SECOND_LOOK = 60.0
+"""Seconds after which a host is asked again that cannot say when."""
+
+LATER = frozenset({Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CLOSED})
+"""Refusals that pass by themselves: the URL waits."""
+
+MOST_REMEMBERED = 100_000
+"""Pages whose canonical URL is another one that are remembered."""
+
+SCOPE = "scope"
+"""The note that holds a job's scope."""
+
+SEED_PRIORITY, SITEMAP_PRIORITY = 1, 5
+"""Sitemaps go before pages, for they say which there are."""
+
+MOST_NESTED = 3
+"""Sitemaps that name sitemaps, in a row."""
+
+GZIP = b"\x1f\x8b"
+
+
+class Judge:
+    """Says what becomes of a URL when its answer has come. Writes nothing."""
+
+    def __init__(self, seeds: Sequence[str], options: CrawlOptions, client: AsyncClient) -> None:
+        self._options = options
+        self._client = client
+        self.scope = Scope.around(
+            seeds,
+            kind=options.scope,
+            domains=options.domains,
+            match=options.match,
+            skip=options.skip,
+            depth=options.depth,
+            files=options.files,
+        )
+        self._traps = Traps() if options.avoid_traps else None
+        agent = client.policies.user_agent
+        self.known = KnownHrefs()
+        self._reader = Reader(options, product_token(agent), self.known, self._signals_of)
+        self._sent = Headers([("User-Agent", agent)])
+        self._bodies: dict[bytes, str] = {}
+        self._not_canonical: set[str] = set()
+        self._chances: Counter[str] = Counter()
+        self._origins: set[str] = set()
+        """Those whose sitemaps have been looked for."""
+
+    async def judge(self, claimed: Claimed, result: FetchResult) -> Finished:
+        """What an answer means for its URL and its links."""
+        reason = result.reason
+        if reason is None:
+            return await self._read(claimed, result)
+        if reason is Reason.REDIRECTED:
+            return self._redirected(claimed, result)
+        if reason in LATER:
+            return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
+        words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
+        if reason in REFUSALS:
+            return self.skipped(claimed, words, result.message, after=result.next_in)
+        if result.retry_after is not None and _may_pass(result) and self._chances[claimed.url] < CHANCES:
+            # The host rests, or says when to come back: its fault, perhaps, and not this URL's (F52).
+            self._chances[claimed.url] += 1
+            return Finished(claimed, Deferred(result.retry_after, last=True))
+        self._chances.pop(claimed.url, None)
+        return self.skipped(
+            claimed, words, result.message, after=result.next_in, failed=True, status=result.status
+        )  # fmt: skip
+
+    async def _read(self, claimed: Claimed, result: FetchResult) -> Finished:
+        self._chances.pop(claimed.url, None)
+        epoch = self._client.epoch()
+        if len(result.body) > LARGE or result.body.startswith(GZIP) or self._options.text != "none":
+            reading = await asyncio.to_thread(self._reader.read, claimed, result, self._sent, epoch)
+        else:
+            reading = self._reader.read(claimed, result, self._sent, epoch)
+        found, left_out, learned = self._sifted(claimed, reading)
+        end = Done(result.next_in)
+        page = reading.page
+        if page is None:
+            return Finished(claimed, end, found, None, left_out, learned)
+        why = NOINDEX if reading.is_noindex else None
+        canonical = self._canonical(claimed, page)
+        if canonical is not None:
+            found.append(Found((canonical,), claimed.depth, claimed.priority, page.url))
+            why = NOT_CANONICAL
+        if self._options.drop_duplicates and why is None:
+            first = self._bodies.setdefault(_digest(page.body), page.url)
+            why = DUPLICATE if first != page.url else None
+        if why is not None:
+            skipped = Skipped(
+                page.url, why, "", page.status, page.depth, page.parent, at=page.fetched_at
+            )  # fmt: skip
+            return Finished(claimed, end, found, None, (*left_out, skipped), learned)
+        return Finished(claimed, end, found, page, left_out, learned)
+
+    def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
+        """The URL that is to be fetched in a page's stead; None if the page itself is as good as any."""
+        url = page.canonical
+        if not self._options.obey_canonical or url is None or url == page.url:
+            return None
+        # Two pages that each name the other are both kept, but for the first.
+        if url in self._not_canonical or self._outside(url, claimed.depth) is not None:
+            return None
+        if len(self._not_canonical) >= MOST_REMEMBERED:
+            self._not_canonical.clear()
+        self._not_canonical.add(page.url)
+        return url
+
+    def _sifted(
+        self, claimed: Claimed, reading: Reading
+    ) -> tuple[list[Found], list[Skipped], tuple[str, Mapping[str, str]]]:
+        """What is to be added of the links, what is left out and why, and what need not be looked at again."""
+        url = claimed.url
+        origin = url[: url.index("/", 8)]
+        found = self._sitemaps_of(origin)
+        if reading.sitemap is not None:
+            depth = claimed.depth
+            links: Iterable[str] = [entry.url for entry in reading.sitemap.pages]
+            further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
+            if claimed.hops < MOST_NESTED:
+                found.append(Found(further, depth, SITEMAP_PRIORITY, f"{origin}/robots.txt", claimed.hops + 1))
+        else:
+            depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
+        inside, left_out = [], []
+        for link in links:
+            wanted = link if self._traps is None else self._traps.stripped(link)
+            reason = self._outside(wanted, depth)
+            if reason is None:
+                inside.append(wanted)
+            else:
+                why = self.scope.explain(reason, wanted)
+                left_out.append(Skipped(wanted, reason, why, None, depth, url, at=moment(self._client.epoch())))
+        if inside:
+            found.append(Found(inside, depth, 0, url))
+        return found, left_out, (reading.origin, reading.fresh)
+
+    def _is_near(self, sitemap: str, host: str) -> bool:
+        """Whether a sitemap that another one names is on the same host, or at least on one that is crawled."""
+        return host_of(sitemap) == host or self.scope.refuses(sitemap[: sitemap.index("/", 8) + 1], 0) is None
+
+    def _outside(self, url: str, depth: int) -> str | None:
+        reason = self.scope.refuses(url, depth)
+        if reason is None and self._traps is not None:
+            reason = self._traps.judge(url)
+        return reason
+
+    def _sitemaps_of(self, origin: str) -> list[Found]:
+        """The sitemaps of an origin that is met for the first time."""
+        if not self._options.sitemaps or origin in self._origins:
+            return []
+        self._origins.add(origin)
+        rules = self._client.known_rules(origin)
+        named = parsed(rules.body).sitemaps if rules is not None and rules.body else ()
+        base = parse_url(origin + "/")
+        assert isinstance(base, Url)
+        urls = [each.text for name in named if isinstance(each := parse_url(name, base), Url)]
+        return [Found(urls or [f"{origin}/sitemap.xml"], 0, SITEMAP_PRIORITY, f"{origin}/robots.txt")]
+
+    def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
+        url = parse_url(result.final_url)
+        assert isinstance(url, Url)
+        target = redirect_target(url, Response(result.status or 0, result.headers, b""))
+        after = result.next_in
+        if target is None or isinstance(target, InvalidUrl):
+            why = "it redirects to where nobody can follow" + (f": {target.why}" if target else "")
+            return self.skipped(claimed, str(Reason.BAD_REDIRECT), why, after=after, failed=True, status=result.status)
+        most = self._client.policies.of(claimed.host).max_redirects
+        if claimed.hops >= most:
+            return self.skipped(
+                claimed, str(Reason.TOO_MANY_REDIRECTS), f"it was redirected more than {most} times", after=after,
+                failed=True, status=result.status,
+            )  # fmt: skip
+        notes = {}
+        reason = self._outside(target.text, claimed.depth)
+        if reason is not None and claimed.priority == SEED_PRIORITY:  # where a seed leads, the crawl was meant to go
+            self.scope = self.scope.widened(target.text)
+            notes[SCOPE] = self.scope.as_plain()
+            reason = self._outside(target.text, claimed.depth)
+        if reason is not None:
+            words = f"it redirects to {target.text}, out of the crawl's scope"
+            return self.skipped(claimed, reason, words, after=after, status=result.status)
+        found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
+        return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
+
+    def skipped(
+        self,
+        claimed: Claimed,
+        reason: str,
+        message: str,
+        *,
+        after: float | None = None,
+        failed: bool = False,
+        status: int | None = None,
+    ) -> Finished:
+        """End a URL from which no page came."""
+        at = moment(self._client.epoch())
+        skipped = Skipped(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
+        return Finished(claimed, Failed(reason, after), skipped=(skipped,))
+
+    def _signals_of(self, origin: str) -> tuple[str, ...]:
+        rules = self._client.known_rules(origin)
+        if rules is None or not rules.body:
+            return ()
+        signals = parsed(rules.body).content_signals(self._client.policies.user_agent)
+        return tuple(f"{each.field}: {each.value[:200]}" for each in signals)
+
+
+def _may_pass(result: FetchResult) -> bool:
+    if result.reason is Reason.HTTP_STATUS:
+        return is_worth_repeating(Response(result.status or 0, result.headers, b""))
+    return result.reason not in (Reason.TOO_LARGE, Reason.TLS_ERROR, Reason.BAD_RESPONSE)
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()

@@ -1,0 +1,106 @@
+"""Outputs: where the pages of a crawl go, any number of them at once.
+
+    JsonLines    one JSON object a page
+    Folder       one file a body, and one beside it for what is known of it
+    Warc         WARC 1.1: request, response and revisit records
+    SkippedCsv   what was not fetched, and why
+
+A crawl writes to its outputs just before it notes that pages are done, and the frontier keeps in the same piece where
+each output ended (`flush`). Killed at any moment and resumed, `open` cuts what was written after that; so there is no
+torn line or record, and no page twice.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+from curtsy.core.errors import PolicyError
+from curtsy.crawling.page import CrawledPage, Skipped
+
+if TYPE_CHECKING:
+    from curtsy.crawling.outputs.entry import BodyForm
+
+
+class Output(Protocol):
+    """The contract. One thread at a time makes the calls, in this order: open, any number of the next three, close."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the crawl's other outputs, the same at every start: its kind and its path."""
+        ...
+
+    def open(self, state: Any | None) -> None:
+        """Begin, or go on where `state`, what `flush` last answered, says. None begins anew.
+
+        Nothing is written yet: whoever notes the answer of a first `flush` before the first page can always go on. An
+        output that has failed may be opened again with the state that was noted last.
+
+        A file that has become shorter than that is gone on with at its end, and a warning says so. What lies at its
+        place and is not ours (`state` is None and the file is not empty) is never overwritten: an error (`NotWritten`)
+        says so.
+        """
+        ...
+
+    def page(self, page: CrawledPage) -> None:
+        """Write a page. `NotWritten` if it cannot be, as on a full disk.
+
+        Then the output is as it was after the last `flush`, and takes nothing more until it is opened again.
+        """
+        ...
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Write a URL from which no page came."""
+        ...
+
+    def flush(self) -> Any:
+        """Hand everything to the system, so that a kill does not take it back; answers a plain value for `open`.
+
+        A power cut may take the last moments of a file; `open` then finds it shorter.
+        """
+        ...
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        ...
+
+
+KINDS = ("jsonl", "warc", "folder", "csv")
+"""What may stand before a path, as in `folder:pages`."""
+
+_ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".warc": "warc", ".warc.gz": "warc", ".csv": "csv", "/": "folder"}
+
+
+def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True) -> Output:
+    """The output that a text names, as on the command line: by its ending, or as `kind:path`. It is not opened yet.
+
+    `pages.jsonl`, `crawl.warc.gz`, `pages/`, `skipped.csv`, `folder:pages`; `-` is JSON lines on standard output.
+    `body` is for JSON lines, `mask_secrets` for all but WARC.
+    """
+    kind, colon, path = text.partition(":")
+    if not colon or kind not in KINDS:
+        path = text
+        kind = "jsonl" if text == "-" else next((_ENDINGS[end] for end in _ENDINGS if text.lower().endswith(end)), "")
+        if not kind and os.path.isdir(text):
+            kind = "folder"
+    if not path or not kind:
+        raise PolicyError(
+            f"output = {text!r} must end in .jsonl, .warc.gz, .warc, .csv or /, or say its kind: "
+            f"{', '.join(f'{each}:PATH' for each in KINDS)}."
+        )
+    # Each is imported when it is wanted: a program that writes lines needs neither zlib nor csv.
+    if kind == "warc":
+        from curtsy.crawling.outputs.warc import Warc
+
+        return Warc(path)
+    if kind == "folder":
+        from curtsy.crawling.outputs.folder import Folder
+
+        return Folder(path, mask_secrets=mask_secrets)
+    if kind == "csv":
+        from curtsy.crawling.outputs.skipped import SkippedCsv
+
+        return SkippedCsv(path, mask_secrets=mask_secrets)
+    from curtsy.crawling.outputs.jsonlines import JsonLines
+
+    return JsonLines(path, body=body, mask_secrets=mask_secrets)

@@ -1,0 +1,213 @@
+"""Folder: each page a body file and a `.meta.json` beside it, and an index of them all.
+
+    <path>/index.jsonl                     one line a page: its URL, and where it is
+    <path>/3f/3f….html                     the body, decompressed; its ending is by its content type
+    <path>/3f/3f….meta.json                all else, as a line of `JsonLines` has it
+
+A name is the SHA-256 of the URL, so nothing of it comes from the site (F63). A page's line is in the index before its
+files are made: whatever is cut off the index after a kill names the files that go with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from curtsy.core.errors import NotWritten
+from curtsy.crawling.outputs.entry import encode, entry_of
+from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.page import CrawledPage, Skipped
+
+INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
+
+UNKNOWN = ".bin"
+"""The ending of what has no type, or one that is not known here."""
+
+# Not by the `mimetypes` module: that reads the machine's own tables, and knows endings that systems run.
+ENDINGS = {
+    kind: f".{ending}"
+    for ending, kinds in {
+        "html": "text/html",
+        "xhtml": "application/xhtml+xml",
+        "txt": "text/plain",
+        "css": "text/css",
+        "csv": "text/csv",
+        "md": "text/markdown",
+        "xml": "text/xml application/xml",
+        "rss": "application/rss+xml",
+        "atom": "application/atom+xml",
+        "json": "application/json text/json application/ld+json application/feed+json",
+        "js": "text/javascript application/javascript application/x-javascript",
+        "pdf": "application/pdf",
+        "epub": "application/epub+zip",
+        "doc": "application/msword",
+        "xls": "application/vnd.ms-excel",
+        "ppt": "application/vnd.ms-powerpoint",
+        "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        "odt": "application/vnd.oasis.opendocument.text",
+        "ods": "application/vnd.oasis.opendocument.spreadsheet",
+        "zip": "application/zip application/x-zip-compressed",
+        "gz": "application/gzip application/x-gzip",
+        "png": "image/png",
+        "jpg": "image/jpeg image/jpg",
+        "gif": "image/gif",
+        "webp": "image/webp",
+        "avif": "image/avif",
+        "svg": "image/svg+xml",
+        "ico": "image/x-icon image/vnd.microsoft.icon",
+        "mp3": "audio/mpeg",
+        "ogg": "audio/ogg application/ogg",
+        "wav": "audio/wav audio/x-wav",
+        "mp4": "video/mp4",
+        "webm": "video/webm",
+        "woff2": "font/woff2",
+    }.items()
+    for kind in kinds.split()
+}
+
+_FILE = re.compile(r"([0-9a-f]{2})/\1[0-9a-f]{62}(?:\.[a-z0-9]+)")
+
+
+class IndexEntry(msgspec.Struct, frozen=True, gc=False):
+    """A line of the index."""
+
+    url: str
+    file: str
+    """Of the body, within the folder; `.meta.json` in place of its ending is the other."""
+
+    status: int
+    content_type: str | None
+    size: int
+    fetched_at: str
+
+
+class Folder:
+    """Pages as files in a folder, which must be new or empty. With `mask_secrets`, values in URLs that look secret are
+    written as `***`; the names of the files are of the URLs as they are.
+
+    A crawl has each URL once; a page of a URL that is there already takes its place.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
+        self.path = os.path.abspath(path)
+        self._mask_secrets = mask_secrets
+        self._index = Trail(os.path.join(self.path, INDEX))
+        self._unflushed: list[str] = []
+        """Bodies that were written since the index was last flushed."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the crawl's other outputs."""
+        return f"folder:{self.path}"
+
+    def open(self, state: Any | None) -> None:
+        """Begin, or go on where `state` says: pages that came later are removed."""
+        flushed = read_state(self.name, state, int)
+        self._unflushed.clear()
+        try:
+            if flushed is None:
+                if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
+                    raise foreign(self.path)
+            elif os.path.exists(self._index.path):
+                self._remove(_files_after(self._index.path, flushed))
+        except OSError as error:
+            raise not_written(self.path, error) from error
+        self._index.open(flushed, whole_lines)
+
+    def page(self, page: CrawledPage) -> None:
+        """Write a line of the index, then the two files, each whole or not at all."""
+        entry = entry_of(page, mask_secrets=self._mask_secrets)
+        key = entry.url_sha256
+        file = f"{key[:2]}/{key}{ending_of(page.content_type)}"
+        line = IndexEntry(entry.url, file, entry.status, entry.content_type, entry.size, entry.fetched_at)
+        meta = msgspec.json.format(encode(entry), indent=2)
+        try:
+            self._index.write(encode(line), b"\n")
+            self._unflushed.append(file)
+            self._index.sync()
+            body_path, meta_path = self._paths(file)
+            _create(body_path, page.body)
+            _create(meta_path, meta)
+        except OSError as error:
+            failure = not_written(self.path, error)
+            self._take_back(failure)
+            raise failure from error
+        except BaseException:
+            self._take_back()
+            raise
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Pass it over."""
+
+    def flush(self) -> int:
+        """Hand everything to the system; answers the length of the index."""
+        try:
+            flushed = self._index.flush()
+        except NotWritten:
+            self._take_back()
+            raise
+        self._unflushed.clear()
+        return flushed
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._index.close()
+
+    def _paths(self, file: str) -> tuple[str, str]:
+        path = os.path.join(self.path, *file.split("/"))
+        return path, os.path.splitext(path)[0] + META
+
+    def _take_back(self, why: NotWritten | None = None) -> None:
+        """Be as after the last flush."""
+        self._index.take_back(why)
+        self._remove(self._unflushed)
+        self._unflushed.clear()
+
+    def _remove(self, files: Iterable[str]) -> None:
+        for file in files:
+            for path in self._paths(file):
+                for each in (path, path + PART):
+                    try:
+                        os.unlink(each)
+                    except OSError:
+                        pass
+
+
+def ending_of(content_type: str | None) -> str:
+    """The ending of a file's name for a content type: one of a few that are known, or `.bin`."""
+    return ENDINGS.get((content_type or "").partition(";")[0].strip().lower(), UNKNOWN)
+
+
+def _files_after(index: str, place: int) -> list[str]:
+    """The bodies that the lines from this place on name; the last line may be torn, and then they were not begun."""
+    with open(index, "rb") as lines:
+        lines.seek(place)
+        found = []
+        for line in lines:
+            try:
+                file = msgspec.json.decode(line, type=IndexEntry).file
+            except msgspec.MsgspecError:
+                continue
+            if _FILE.fullmatch(file):  # nothing else is ours to remove
+                found.append(file)
+    return found
+
+
+def _create(path: str, data: bytes) -> None:
+    part = path + PART
+    try:
+        file = open(part, "wb", buffering=0)  # noqa: SIM115
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        file = open(part, "wb", buffering=0)  # noqa: SIM115
+    with file:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+    os.replace(part, path)

@@ -1,0 +1,49 @@
+"""JsonLines: one JSON object a page, one page a line."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from curtsy.crawling.outputs.entry import BodyForm, encode, entry_of
+from curtsy.crawling.outputs.trail import STANDARD_OUTPUT, Trail, read_state, whole_lines
+from curtsy.crawling.page import CrawledPage, Skipped
+
+
+class JsonLines:
+    """Pages as lines of JSON, each a `PageEntry`, in the order in which they came. `-` is standard output.
+
+    `body` also writes the bodies: as `text`, decoded, or byte for byte as `base64`. With `mask_secrets`, values in URLs
+    that look secret are written as `***`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, body: BodyForm = "none", mask_secrets: bool = True) -> None:
+        path = os.fspath(path)
+        self.path = path if path == STANDARD_OUTPUT else os.path.abspath(path)
+        self._body: BodyForm = body
+        self._mask_secrets = mask_secrets
+        self._trail = Trail(self.path)
+
+    @property
+    def name(self) -> str:
+        """What tells it from the crawl's other outputs."""
+        return f"jsonl:{self.path}"
+
+    def open(self, state: Any | None) -> None:
+        """Begin, or go on where `state` says. Standard output is gone on with wherever it is."""
+        self._trail.open(read_state(self.name, state, int), whole_lines)
+
+    def page(self, page: CrawledPage) -> None:
+        """Write a line."""
+        self._trail.write(encode(entry_of(page, body=self._body, mask_secrets=self._mask_secrets)), b"\n")
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Pass it over."""
+
+    def flush(self) -> int:
+        """Hand everything to the system; answers the length of the file."""
+        return self._trail.flush()
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._trail.close()

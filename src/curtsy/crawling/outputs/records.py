@@ -1,0 +1,166 @@
+"""Records of a WARC file, version 1.1 (ISO 28500:2017): made, pressed, and walked over.
+
+What came over the wire is not kept: bodies are decompressed. So that tools which replay an archive are not misled, the
+fields that spoke of the wire (`Content-Encoding`, `Transfer-Encoding`, a `Content-Length` that is not the body's) are
+written with `X-Crawler-` before their names, as Common Crawl does, and the true length stands as `Content-Length`.
+Cookies and credentials are left out (F62).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from urllib.parse import quote
+
+from curtsy.core.message import Headers
+from curtsy.crawling.outputs.entry import HIDDEN
+from curtsy.crawling.page import CrawledPage
+
+REQUEST, RESPONSE = "application/http;msgtype=request", "application/http;msgtype=response"
+FIELDS = "application/warc-fields"
+IDENTICAL = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+
+_WIRE = frozenset({"content-encoding", "transfer-encoding"})
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_LINE_ENDS = re.compile(r"[\r\n\0]+")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\+00:00)")
+_STEP = 1 << 18
+_END = b"\r\n\r\n"
+
+
+def new_id() -> str:
+    """A new name for a record, unlike any other in the world."""
+    digits = os.urandom(16).hex()
+    # The marks of version 4 (RFC 9562, 5.4); uuid.uuid4() takes three times as long.
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"<urn:uuid:{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}>"
+
+
+def target_uri(url: str) -> str:
+    """A URL as it may stand in a field; a canonical one is left as it is."""
+    if url.isascii() and url.isprintable() and " " not in url:
+        return url
+    return quote(url.encode("utf-8", "surrogatepass"), safe="!#$%&'()*+,/:;=?@[]~")
+
+
+def date_of(moment: str) -> str:
+    """A moment as `WARC-Date` has it: ISO 8601, UTC, by the letter Z. The present, if it cannot be read."""
+    found = _DATE.fullmatch(moment)
+    return f"{found[1]}Z" if found else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def record(fields: Iterable[tuple[str, str]], block: Sequence[bytes] = ()) -> list[bytes]:
+    """A record in pieces; the last of its fields is the length of its block."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+    head = f"WARC/1.1\r\n{lines}Content-Length: {sum(map(len, block))}\r\n\r\n"
+    return [head.encode("utf-8", "replace"), *block, _END]
+
+
+def pressed(pieces: Sequence[bytes], level: int) -> list[bytes]:
+    """A record as a gzip member of its own, so that readers can begin at any record (annex D)."""
+    # Setting up the full window takes longer than pressing a small record does.
+    bits, memory = (12, 5) if sum(map(len, pieces)) <= 4096 else (15, 8)
+    press = zlib.compressobj(level, zlib.DEFLATED, 16 + bits, memory)
+    made = []
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            made.append(press.compress(rest[:_STEP]))
+            rest = rest[_STEP:]
+    made.append(press.flush())
+    return made
+
+
+def request_head(page: CrawledPage) -> bytes:
+    """The request, as far as it is known."""
+    host, _, rest = target_uri(page.final_url).partition("://")[2].partition("/")
+    method = page.record.method if page.record is not None else "GET"
+    lines = [f"{method} /{rest} HTTP/1.1"]
+    if "host" not in page.request_headers:
+        lines.append(f"Host: {host}")
+    lines += (f"{name}: {value}" for name, value in _shown(page.request_headers))
+    return _http(lines)
+
+
+def response_head(page: CrawledPage) -> bytes:
+    """The answer's head, which fits the body as it is kept."""
+    lines = [f"HTTP/1.1 {page.status} {_PHRASES.get(page.status, '')}"]
+    length = str(len(page.body))
+    for name, value in _shown(page.headers):
+        lower = name.lower()
+        if lower in _WIRE or (lower == "content-length" and value.strip() != length):
+            name = f"X-Crawler-{name}"
+        elif lower == "content-length":
+            continue
+        lines.append(f"{name}: {value}")
+    if page.cache is not None:
+        lines.append(f"X-Crawler-Cache: {page.cache}")
+    lines.append(f"Content-Length: {length}")
+    return _http(lines)
+
+
+def _shown(headers: Headers) -> list[tuple[str, str]]:
+    return [each for each in headers.fields if each[0].lower() not in HIDDEN]
+
+
+def _http(lines: list[str]) -> bytes:
+    head = "\r\n".join(_LINE_ENDS.sub(" ", line) for line in lines) + "\r\n\r\n"
+    try:
+        return head.encode("utf-8", "surrogateescape")  # octets that are no text come out as they came in
+    except UnicodeEncodeError:
+        return head.encode("utf-8", "replace")
+
+
+def whole_members(path: str) -> int:
+    """The length of a file of gzip members, up to the end of the last one that is whole."""
+    whole = place = 0
+    member = zlib.decompressobj(31)
+    with open(path, "rb") as file:
+        while data := file.read(_STEP):
+            try:
+                while data:
+                    member.decompress(data)
+                    place += len(data) - len(member.unused_data)
+                    data = member.unused_data
+                    if member.eof:
+                        whole, member = place, zlib.decompressobj(31)
+            except zlib.error:
+                break
+    return whole
+
+
+def whole_records(path: str) -> int:
+    """The length of a file of plain records, up to the end of the last one that is whole."""
+    whole = 0
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while file.readline() == b"WARC/1.1\r\n":
+            length = None
+            while (line := file.readline()).strip():
+                name, _, value = line.partition(b":")
+                if name.lower() == b"content-length" and value.strip().isdigit():
+                    length = int(value)
+            if length is None or line != b"\r\n" or file.tell() + length + len(_END) > size:
+                break
+            file.seek(length, os.SEEK_CUR)
+            if file.read(len(_END)) != _END:
+                break
+            whole = file.tell()
+    return whole
+
+
+def begins_with(path: str, beginning: bytes, gzip: bool) -> bool:
+    """Whether a file begins so, as far as it goes: one that is torn or empty does, if nothing speaks against it."""
+    with open(path, "rb") as file:
+        found = file.read(_STEP)
+    if gzip:
+        try:
+            found = zlib.decompressobj(31).decompress(found, len(beginning))
+        except zlib.error:
+            return False
+    return found.startswith(beginning) or beginning.startswith(found)

@@ -1,0 +1,285 @@
+"""Warc: a crawl as an archive that the tools of web archives read and replay.
+
+    crawl-00001.warc.gz       records: first of all a warcinfo, then a response or a revisit and a request for each page
+    crawl-00002.warc.gz …     the next file, begun when one has reached `max_size`
+    crawl.payloads.txt        which payload is where, so that a resumed crawl, or a later one (`since`), knows them
+
+A page whose body the archive has already, byte for byte, is a revisit of that record.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import uuid
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from curtsy import __version__
+from curtsy.core.errors import NotWritten, PolicyError
+from curtsy.crawling.outputs import records
+from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.page import CrawledPage, Skipped
+
+GIB = 1 << 30
+
+_ENDING = re.compile(r"\.warc(?P<gz>\.gz)?$", re.I)
+
+
+class WarcState(msgspec.Struct, frozen=True):
+    """Where an archive had ended."""
+
+    archive: str
+    """What names it; the names of its warcinfo records come from this."""
+
+    file: int
+    offset: int
+    payloads: int
+
+
+class Warc:
+    """An archive in files `<path>-00001.warc.gz` and so on; an ending `.warc` or `.warc.gz` of `path` is not doubled.
+
+    `gzip` presses each record by itself, at `level` (0 to 9); None means: unless `path` ends in `.warc`. A file is
+    ended when it has `max_size` bytes. `since` is the path of an earlier archive: what has not changed since then is a
+    revisit of it, and the two belong together. `remember` bounds the payloads that are known again, the latest ones.
+
+    URLs stand as they are, for no archive could be replayed otherwise; cookies and credentials do not.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        gzip: bool | None = None,
+        level: int = 6,
+        max_size: int = GIB,
+        since: str | os.PathLike[str] | None = None,
+        remember: int = 100_000,
+    ) -> None:
+        self._stem, ending = _split(path)
+        self.gzip = ending != ".warc" if gzip is None else gzip
+        if not 0 <= level <= 9:
+            raise PolicyError(f"level = {level} must be between 0 and 9. Leave it out to use 6.")
+        self._level = level
+        self._max_size = max_size
+        self._since = None if since is None else _split(since)[0]
+        self._remember = remember
+        self._archive = uuid.UUID(int=0)
+        self._number = 1
+        self._trail = Trail(self._path(1))
+        self._payloads = Trail(f"{self._stem}.payloads.txt")
+        self._known: dict[bytes, bytes] = {}
+        """By its digest, where a payload is: its record, date and URL."""
+
+        self._flushed: WarcState | None = None
+        """Where it is taken back to if something fails; None while it is not open."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the crawl's other outputs."""
+        return f"warc:{self._stem}{self._ending}"
+
+    @property
+    def _ending(self) -> str:
+        return ".warc.gz" if self.gzip else ".warc"
+
+    def _path(self, number: int) -> str:
+        return f"{self._stem}-{number:05}{self._ending}"
+
+    def open(self, state: Any | None) -> None:
+        """Begin, or go on where `state` says, at the end of a record."""
+        found = read_state(self.name, state, WarcState)
+        self.close()
+        if self._since is not None and not os.path.exists(f"{self._since}.payloads.txt"):
+            raise PolicyError(
+                f"since = {self._since!r} must be an archive that curtsy wrote, but there is no "
+                f"{self._since}.payloads.txt. Leave it out to archive everything anew."
+            )
+        try:
+            if found is None:
+                self._begin()
+            else:
+                self._archive = uuid.UUID(found.archive)
+                self._cut(found)
+            self._known = {}
+            if self._since is not None:
+                self._recall(f"{self._since}.payloads.txt")
+            self._recall(self._payloads.path)
+        except BaseException as error:
+            self._trail.take_back()
+            self._payloads.take_back()
+            self._flushed = None
+            if isinstance(error, OSError):
+                raise not_written(self._path(self._number), error) from error
+            raise
+
+    def _begin(self) -> None:
+        for path in self._files().values():
+            if os.path.getsize(path):
+                raise foreign(path)
+        self._archive = uuid.uuid4()
+        self._number, self._trail = 1, Trail(self._path(1))
+        self._trail.open(None, self._whole)
+        self._payloads.open(None, whole_lines)
+        self._flushed = WarcState(str(self._archive), 1, 0, 0)
+
+    def _cut(self, state: WarcState) -> None:
+        """Be as at a flush: later files go, and later records in that one."""
+        for number, path in self._files().items():
+            if number > state.file:
+                if not records.begins_with(path, self._beginning(number), self.gzip):
+                    raise foreign(path)
+                os.unlink(path)
+        self._number, self._trail = state.file, Trail(self._path(state.file))
+        self._trail.open(state.offset, self._whole)
+        self._payloads.open(state.payloads, whole_lines)
+        self._flushed = state
+
+    def _files(self) -> dict[int, str]:
+        found = {}
+        for path in sorted(glob.glob(f"{glob.escape(self._stem)}-*{self._ending}")):
+            number = path[len(self._stem) + 1 : -len(self._ending)]
+            if number.isascii() and number.isdecimal():
+                found[int(number)] = path
+        return found
+
+    def _whole(self, path: str) -> int:
+        return records.whole_members(path) if self.gzip else records.whole_records(path)
+
+    def _recall(self, path: str) -> None:
+        with open(path, "rb") as lines:
+            for line in lines:
+                digest, _, place = line.rstrip(b"\n").partition(b" ")
+                self._learn(digest, place)
+
+    def _learn(self, digest: bytes, place: bytes) -> None:
+        self._known.setdefault(digest, place)
+        if len(self._known) > self._remember:  # half at once, for a dict is slow to give up its oldest one by one
+            self._known = dict(islice(self._known.items(), len(self._known) // 2 + 1, None))
+
+    def page(self, page: CrawledPage) -> None:
+        """Write a page's records: a response or a revisit, then the request, if one was sent."""
+        url, date, own = records.target_uri(page.final_url), records.date_of(page.fetched_at), records.new_id()
+        payload = hashlib.sha256(page.body)
+        digest = f"sha256:{payload.hexdigest()}"
+        key = digest.encode()
+        place = self._known.get(key) if page.body else None
+        fields = [("WARC-Record-ID", own), ("WARC-Date", date), ("WARC-Target-URI", url)]
+        answer = _response(page, fields, digest) if place is None else _revisit(page, fields, digest, place)
+        made = self._made(answer)
+        if page.cache not in ("hit", "stale"):  # for those nothing was sent that was answered
+            about = [("WARC-Type", "request"), ("WARC-Record-ID", records.new_id()), *fields[1:]]
+            about += [("WARC-Concurrent-To", own), ("Content-Type", records.REQUEST)]
+            made += self._made(_digested(about, [records.request_head(page)]))
+        try:
+            self._write(made)
+            if place is None and page.body:
+                where = f"{own} {date} {url}".encode()
+                self._payloads.write(key, b" ", where, b"\n")
+                self._learn(key, where)
+        except BaseException as error:
+            self._take_back(error)
+            raise
+
+    def _made(self, pieces: list[bytes]) -> list[bytes]:
+        return records.pressed(pieces, self._level) if self.gzip else pieces
+
+    def _write(self, made: list[bytes]) -> None:
+        if self._trail.size >= self._max_size:
+            self._trail.close()
+            self._number += 1
+            self._trail = Trail(self._path(self._number))
+            self._trail.open(None, self._whole)
+        if not self._trail.size:
+            self._trail.write(*self._made(self._info()))
+        self._trail.write(*made)
+
+    def _info(self) -> list[bytes]:
+        lines = (
+            f"software: curtsy/{__version__}\r\n"
+            "format: WARC File Format 1.1\r\n"
+            "conformsTo: http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/\r\n"
+            f"isPartOf: {os.path.basename(self._stem)}\r\n"
+            "description: bodies are decompressed, fields of the wire renamed X-Crawler-*, cookies left out\r\n"
+        )
+        about = [("WARC-Date", records.date_of("")), ("WARC-Filename", os.path.basename(self._trail.path))]
+        about.append(("Content-Type", records.FIELDS))
+        plain, *rest = records.record(about, [lines.encode("utf-8", "replace")])
+        return [self._beginning(self._number) + plain.removeprefix(b"WARC/1.1\r\n"), *rest]
+
+    def _beginning(self, number: int) -> bytes:
+        """How a file begins, by which it is known as one of this archive."""
+        name = uuid.uuid5(self._archive, str(number))
+        return f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n".encode()
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Pass it over: nothing came of it."""
+
+    def flush(self) -> dict[str, Any]:
+        """Hand everything to the system; answers which file is the last, and how long it is."""
+        try:
+            offset, payloads = self._trail.flush(), self._payloads.flush()
+        except BaseException as error:
+            self._take_back(error)
+            raise
+        self._flushed = WarcState(str(self._archive), self._number, offset, payloads)
+        return msgspec.structs.asdict(self._flushed)
+
+    def _take_back(self, error: BaseException) -> None:
+        """Be as after the last flush, and take nothing more until it is opened again."""
+        why = error if isinstance(error, NotWritten) else None
+        flushed, self._flushed = self._flushed, None
+        self._trail.take_back()
+        self._payloads.take_back()
+        if flushed is not None:
+            try:
+                self._cut(flushed)
+            except (OSError, NotWritten):  # the next open() cuts it
+                pass
+        self._trail.take_back(why)
+        self._payloads.take_back(why)
+        self._flushed = None
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        self._flushed = None
+        self._trail.close()
+        self._payloads.close()
+
+
+def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """A path without its ending, and that in lower case."""
+    text = os.path.abspath(path)
+    found = _ENDING.search(text)
+    return (text, "") if found is None else (text[: found.start()], found[0].lower())
+
+
+def _digested(fields: list[tuple[str, str]], block: list[bytes]) -> list[bytes]:
+    digest = hashlib.sha256()
+    for piece in block:
+        digest.update(piece)
+    return records.record([*fields, ("WARC-Block-Digest", f"sha256:{digest.hexdigest()}")], block)
+
+
+def _response(page: CrawledPage, fields: list[tuple[str, str]], digest: str) -> list[bytes]:
+    about = [("WARC-Type", "response"), *fields]
+    about += [("WARC-Payload-Digest", digest), ("Content-Type", records.RESPONSE)]
+    return _digested(about, [records.response_head(page), page.body])
+
+
+def _revisit(page: CrawledPage, fields: list[tuple[str, str]], digest: str, place: bytes) -> list[bytes]:
+    """A record that refers to the one which has the payload."""
+    own, date, url = place.decode().split(" ")
+    about = [("WARC-Type", "revisit"), *fields]
+    about += [("WARC-Refers-To", own), ("WARC-Refers-To-Target-URI", url), ("WARC-Refers-To-Date", date)]
+    about.append(("WARC-Payload-Digest", digest))
+    if page.cache == "revalidated" and dict(fields)["WARC-Target-URI"] == url:
+        # No block: the head of the 304 itself is not kept, and none is to be made up.
+        return records.record([*about, ("WARC-Profile", records.NOT_MODIFIED)])
+    about += [("WARC-Profile", records.IDENTICAL), ("WARC-Truncated", "length"), ("Content-Type", records.RESPONSE)]
+    return _digested(about, [records.response_head(page)])

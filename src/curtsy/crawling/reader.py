@@ -1,0 +1,114 @@
+"""Reader: makes a page of an answer, and says what is to become of it and of its links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from curtsy.core.message import Headers, Url, parse_url
+from curtsy.core.result import FetchResult
+from curtsy.crawling.extract import Extract, extract, main_text
+from curtsy.crawling.frontier import Claimed
+from curtsy.crawling.links import KnownHrefs
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.sitemap import Sitemap, parse_sitemap
+
+NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
+"""Why a page that came is not among the results."""
+
+# What calls itself a sitemap, after a declaration and comments.
+_SITEMAP = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:<[?!][^>]*+>\s*+)*+<(?:\w++:)?(?:urlset|sitemapindex)\b")
+
+_SIGNAL_HEADERS = ("content-signal", "content-usage", "tdm-reservation")
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What was made of an answer."""
+
+    page: CrawledPage | None
+    """None if it is a sitemap."""
+
+    fresh: dict[str, str] = {}
+    """Hrefs that were not known, each with the link that it stands for; only those that may be followed."""
+
+    origin: str = ""
+    """Whose hrefs they are: that of the page's base URL."""
+
+    sitemap: Sitemap | None = None
+    is_noindex: bool = False
+
+
+class Reader:
+    """Reads answers. Changes nothing, so it may run in any thread."""
+
+    def __init__(
+        self, options: CrawlOptions, agent: str, known: KnownHrefs, signals: Callable[[str], tuple[str, ...]]
+    ) -> None:
+        self._options = options
+        self._known = known
+        self._agent = agent
+        """Our product token, for what is meant for us alone."""
+        self._signals = signals
+        """What an origin's robots.txt says about AI."""
+
+    def read(self, claimed: Claimed, result: FetchResult, sent: Headers, epoch: float) -> Reading:
+        """Make a page of an answer, or a sitemap."""
+        url = parse_url(result.final_url)
+        assert isinstance(url, Url)
+        options, headers, body = self._options, result.headers, result.body
+        if options.sitemaps and (_is_listed(claimed) or _SITEMAP.match(body, 0, 4096)):
+            return Reading(None, sitemap=parse_sitemap(body, url.text))
+        asked = headers.all("x-robots-tag")
+        found = extract(body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known)
+        text = "" if options.text == "none" else main_text(body, result.content_type, reader=options.text)
+        page = CrawledPage(
+            url=result.url,
+            final_url=result.final_url,
+            status=result.status or 0,
+            title=found.title,
+            text=text,
+            links=found.links,
+            fetched_at=moment(epoch),
+            content_type=result.content_type,
+            encoding=found.encoding,
+            body=body,
+            headers=headers,
+            request_headers=sent,
+            depth=claimed.depth,
+            parent=claimed.parent,
+            redirected=claimed.hops > 0,
+            cache=result.record.cache,
+            canonical=found.canonical,
+            directives=tuple(sorted(found.directives)),
+            signals=self._signals(url.origin) + _header_signals(headers) + found.signals,
+            record=result.record,
+        )
+        is_noindex = options.obey_noindex and found.noindex
+        return Reading(page, self._followed(found), found.base.origin, is_noindex=is_noindex)
+
+    def _followed(self, found: Extract) -> dict[str, str]:
+        if not self._options.obey_nofollow:
+            return found.fresh
+        if found.nofollow:
+            return {}
+        if not found.unfollowed:
+            return found.fresh
+        return {href: link for href, link in found.fresh.items() if link not in found.unfollowed}
+
+
+def _is_listed(claimed: Claimed) -> bool:
+    """Whether robots.txt names it as a sitemap: such a URL has that file for its parent."""
+    return claimed.parent is not None and claimed.parent.endswith("/robots.txt")
+
+
+def _header_signals(headers: Headers) -> tuple[str, ...]:
+    return tuple(f"{name}: {value[:200]}" for name in _SIGNAL_HEADERS for value in headers.all(name))
+
+
+def moment(epoch: float) -> str:
+    """An epoch second as ISO 8601, UTC."""
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

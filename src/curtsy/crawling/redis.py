@@ -1,0 +1,340 @@
+"""The frontier that machines share: on a Redis or Valkey server, 7.0 or later; one server, Sentinel or Cluster.
+
+Workers come and go. What one of them has is leased, and goes to another when it is not heard of again in time; a host
+is served by one worker at a time. Every change is one short script (scripts.py) on one partition (partition.py) of the
+job (registry.py), so that a worker which is killed at any point leaves nothing half done. All time is the server's, but
+for the end of a lease: a worker counts that by its own clock, from before it has asked, and stops short of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
+from curtsy.core.message import SECOND
+from curtsy.crawling import wire
+from curtsy.crawling.call import Call, Script
+from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue
+from curtsy.crawling.local import microseconds
+from curtsy.crawling.partition import NEVER, Partitions
+from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Job, Registry, home, total
+from curtsy.crawling.scripts import ADD, BEAT, CLAIM, END, NOTE, RENEW
+from curtsy.crawling.shelf import fingerprint
+
+LEASE = 120.0
+"""Seconds for which a URL is handed out: what a dead worker had waits so long. Who needs longer renews it."""
+
+MARGIN = 5.0
+"""Seconds before the end of a lease at which its holder counts it as over; a tenth of it, if that is less."""
+
+LOOK = 1.0
+"""Seconds after which a worker looks at all partitions, for others may have added to them."""
+
+MOST_PARTITIONS = 4096
+"""More would only be more to look at."""
+
+BEAT_EVERY = PRESENCE / 3
+"""Seconds between two signs of life."""
+
+ANY = 2**32 - 1
+"""As many of a host as there are."""
+
+_PIECE = 500
+"""URLs in one script, for the server does nothing else meanwhile."""
+
+_NOTES = 1000
+"""Notes in one script: Lua takes some thousands of words at once."""
+
+_WIDTHS = (4, 8, 16, 32, 64, 64, 64, 64)
+"""Partitions that are asked at once, turn by turn: few when there is plenty, so that one call brings much."""
+
+
+class RedisFrontier:
+    """A frontier on a server, for any number of workers on any number of machines that give the same `job`.
+
+    `worker` names this one, and must be no other's; None makes a name up. `fresh` begins the job anew, and is refused
+    with a PolicyError while anybody is at work on it. `partitions` holds for a new job only. `timeout` is how long the
+    server may keep us waiting, in seconds. Trouble with the server is a StoreError, and every call may then be made
+    again. With `clock`, that is the time instead of the server's: for tests.
+
+    It belongs to one event loop, and is connected by `check` or the first call.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        job: str,
+        *,
+        worker: str | None = None,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        fresh: bool = False,
+        partitions: int = PARTITIONS,
+        timeout: float = TIMEOUT,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not job:
+            raise PolicyError("a shared crawl needs a name. Give job, the same on every machine.")
+        if not lease > 0:
+            raise PolicyError(f"lease = {lease!r} must be above 0 seconds. Leave it out to use {LEASE:g}.")
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise PolicyError(
+                f"partitions = {partitions!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use 64."
+            )
+        self._registry = Registry(url, timeout=timeout, clock=clock)
+        self._name = job
+        self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._concurrency = concurrency
+        self._lease = microseconds(lease)
+        self._margin = microseconds(min(MARGIN, lease / 10))
+        self._fresh = fresh
+        self._count = partitions
+        self._clock = clock or time.monotonic
+        self._job: Job | None = None
+        self._partitions = Partitions(self._worker, partitions)
+        self._out: dict[int, Claimed] = {}
+        """What this worker has, by ticket."""
+        self._looked_at = self._beaten_at = -NEVER
+        self._is_closed = False
+
+    @property
+    def worker(self) -> str:
+        """The name of this worker."""
+        return self._worker
+
+    async def check(self) -> None:
+        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        await self._opened()
+
+    async def add(self, found: Found) -> int:
+        """Queue URLs, each only once ever; how many were new."""
+        return await self._add([found])
+
+    async def _add(self, founds: Sequence[Found], beside: list[Call] | None = None) -> int:
+        """Add what was found, and send some calls beside."""
+        job = await self._opened()
+        added = 0
+        for chunk in wire.chunks(founds):
+            pieces = self._pieces(chunk)
+            calls = [self._call(job, ADD, partition, *words) for partition, words in pieces]
+            replies = await self._registry.demand(calls + (beside or []))
+            beside = None
+            for (partition, _), reply in zip(pieces, replies, strict=False):
+                added += wire.read_number(self._hear(partition, reply).answer)
+        if beside:
+            await self._registry.demand(beside)
+        return added
+
+    def _pieces(self, chunk: dict[wire.Group, list[str]]) -> list[tuple[int, list[Any]]]:
+        """What the script is told, with the partition that it is for."""
+        pieces: list[tuple[int, list[Any]]] = []
+        begun: dict[int, list[Any]] = {}
+        for (host, rank, parent), urls in chunk.items():
+            partition = self._partitions.of(host)
+            for start in range(0, len(urls), _PIECE):
+                words = begun.get(partition)
+                if words is None or len(words) > _PIECE:
+                    words = begun[partition] = []
+                    pieces.append((partition, words))
+                piece = urls[start : start + _PIECE]
+                words += (host, self._limit(host), wire.packed(rank), parent, len(piece))
+                for url in piece:
+                    words += (fingerprint(url), wire.target_of(url))
+        return pieces
+
+    async def claim(self, limit: int = 1) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, one of each host in turn, our own partitions' first."""
+        job = await self._opened()
+        await self._keep_up(job)
+        claimed: list[Claimed] = []
+        waiting = self._partitions.due(self._now())
+        common = "" if callable(self._concurrency) else self._limit("")
+        for width in _WIDTHS:
+            if not waiting or (limit and len(claimed) >= limit):
+                break
+            width = min(width, limit) if width == _WIDTHS[0] and limit else width
+            asked, waiting = waiting[:width], waiting[width:]
+            share, rest = divmod(limit - len(claimed), len(asked))
+            calls = [
+                self._call(job, CLAIM, partition, share + (place < rest), self._lease, common)
+                for place, partition in enumerate(asked)
+            ]
+            until = self._leased_until()
+            try:
+                replies = await self._registry.ask(calls)
+            except StoreError:
+                if claimed:
+                    break
+                raise
+            for partition, reply in zip(asked, replies, strict=True):
+                if not isinstance(reply, CurtsyError):
+                    handed = wire.read_handed(self._hear(partition, reply).answer)
+                    claimed += [wire.claimed_of(each, until, partition, job.partitions) for each in handed]
+            self._out.update((each.ticket, each) for each in claimed)
+            errors = [reply for reply in replies if isinstance(reply, CurtsyError)]
+            if errors and not claimed:
+                raise errors[0]
+            richer = set(self._partitions.due(self._now())) if limit else set()
+            waiting = [each for each in asked if each in richer] + waiting
+        return claimed
+
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        """Add what was found and keep the notes; when that is safe, end the claims."""
+        job = await self._opened()
+        await self._add([found for ending in endings for found in ending.found], self._noting(job, notes or {}))
+        batches: dict[int, list[int]] = {}
+        words: dict[int, list[Any]] = {}
+        for place, ending in enumerate(endings):
+            partition = self._partitions.of(ending.claimed.host)
+            batches.setdefault(partition, []).append(place)
+            words.setdefault(partition, []).extend(wire.end_words(ending, job.partitions))
+        replies = await self._registry.demand([self._call(job, END, each, *words[each]) for each in batches])
+        ended = [False] * len(endings)
+        for (partition, places), reply in zip(batches.items(), replies, strict=True):
+            for place, answer in zip(places, wire.read_numbers(self._hear(partition, reply).answer), strict=True):
+                ended[place] = bool(answer)
+        for ending in endings:
+            self._out.pop(ending.claimed.ticket, None)
+        return ended
+
+    async def renew(self, claimed: Claimed) -> Claimed | None:
+        """Have the lease begin anew."""
+        job = await self._opened()
+        partition = self._partitions.of(claimed.host)
+        until = self._leased_until()
+        number = wire.number_of(claimed, job.partitions)
+        [reply] = await self._registry.demand([self._call(job, RENEW, partition, number, self._lease)])
+        if not wire.read_number(self._hear(partition, reply).answer):
+            self._out.pop(claimed.ticket, None)
+            return None
+        renewed = self._out[claimed.ticket] = msgspec.structs.replace(claimed, leased_until=until)
+        return renewed
+
+    async def due_in(self) -> float | None:
+        """Seconds until `claim` may find something; None if nothing is left, with anybody.
+
+        While others are at work it is `LOOK` at most: they may find something at any time.
+        """
+        job = await self._opened()
+        await self._keep_up(job)
+        if self._partitions.due_at() == NEVER and await self._is_over(job):
+            return None
+        wait = max(0, self._partitions.due_at() - self._now())
+        return (wait if self._partitions.is_alone else min(wait, round(LOOK * SECOND))) / SECOND
+
+    async def _is_over(self, job: Job) -> bool:
+        """Whether nothing is left in any partition.
+
+        They are looked at one after the other, and a page that ends may have added to one that was seen empty. So all
+        must be seen empty twice, with nothing added between: then they were all empty at once.
+        """
+        reports = await self._look(job)
+        again = await self._look(job)
+        both = zip(reports, again, strict=True)
+        return all(one.is_idle and other.is_idle and one.added == other.added for one, other in both)
+
+    async def counts(self) -> Counts:
+        """How much there is, over all workers."""
+        return total(await self._look(await self._opened()))
+
+    async def busiest(self, limit: int) -> list[HostQueue]:
+        """Nothing: to find them, all hosts of all partitions would have to be looked at."""
+        return []
+
+    async def failures(self) -> list[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        job = await self._opened()
+        calls = [Call(("LRANGE", f"{job.base(number)}:failures", 0, -1)) for number in range(job.partitions)]
+        replies = await self._registry.demand(calls)
+        found = sorted((wire.read_failure(each) for reply in replies for each in reply), key=lambda each: each[0])
+        return [(wire.url_of(host, target), reason) for _, host, target, reason in found]
+
+    async def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep plain values, each under its name. All workers have them in common."""
+        await self._registry.demand(self._noting(await self._opened(), notes))
+
+    async def notes(self) -> dict[str, Any]:
+        """All that was noted."""
+        await self._opened()
+        [words] = await self._registry.demand([Call(("HGETALL", f"{home(self._name)}:notes"))])
+        pairs = words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True)
+        return {name.decode(): msgspec.json.decode(value) for name, value in pairs}
+
+    async def close(self) -> None:
+        """Give back what is out and the connections. Idempotent; if the server is away, the leases run out."""
+        if self._is_closed:
+            return
+        if self._job is not None:
+            with contextlib.suppress(StoreError):
+                await self._give_back(self._job)
+        self._is_closed = True
+        await self._registry.close()
+
+    async def _give_back(self, job: Job) -> None:
+        calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
+        for claimed in self._out.values():
+            words = wire.back_words(claimed, job.partitions, None)
+            calls.append(self._call(job, END, self._partitions.of(claimed.host), *words))
+        await self._registry.ask(calls)
+        self._out.clear()
+
+    async def _opened(self) -> Job:
+        if self._is_closed:
+            raise StoreError(f"the job {self._name!r} was used after close(). Open another frontier.")
+        if self._job is None:
+            self._job = await self._registry.open(self._name, self._worker, partitions=self._count, fresh=self._fresh)
+            self._partitions = Partitions(self._worker, self._job.partitions)
+        return self._job
+
+    async def _keep_up(self, job: Job) -> None:
+        """Be known to the others, know them, and know what they have added."""
+        now = self._now()
+        if now >= self._beaten_at + BEAT_EVERY * SECOND:
+            words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND))
+            [workers] = await self._registry.demand([BEAT.on(home(self._name), *words)])
+            self._partitions.share(worker.decode() for worker in workers)
+            self._beaten_at = now
+        if now >= self._looked_at + LOOK * SECOND:
+            await self._look(job)
+            self._looked_at = now
+
+    async def _look(self, job: Job) -> list[wire.Report]:
+        """How each partition stands."""
+        calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
+        return [self._hear(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
+
+    def _call(self, job: Job, script: Script, partition: int, *words: Any) -> Call:
+        grace = self._partitions.grace(partition)
+        return script.on(job.base(partition), self._registry.now(), self._worker, grace, *words)
+
+    def _hear(self, partition: int, reply: Any) -> wire.Report:
+        report = wire.read_report(reply)
+        self._partitions.learn(partition, report.wait, self._now())
+        return report
+
+    def _noting(self, job: Job, notes: Mapping[str, Any]) -> list[Call]:
+        pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
+        return [
+            NOTE.on(home(self._name), "", job.born, *itertools.chain(*pairs[start : start + _NOTES]))
+            for start in range(0, len(pairs), _NOTES)
+        ]
+
+    def _leased_until(self) -> float:
+        """When a lease that is asked for now must count as over."""
+        return (self._now() + self._lease - self._margin) / SECOND
+
+    def _now(self) -> int:
+        return round(self._clock() * SECOND)
+
+    def _limit(self, host: str) -> int:
+        limit = self._concurrency(host) if callable(self._concurrency) else self._concurrency
+        return ANY if limit is None else limit

@@ -1,0 +1,22 @@
+"""Sites: which hosts belong together, by the Public Suffix List."""
+
+from __future__ import annotations
+
+from curtsy.cookies import public_suffixes
+
+
+def site_of(host: str) -> str:
+    """The site that a host, perhaps with a port, belongs to: its registered domain, whatever the port.
+
+    An IP address or a single label, such as `localhost`, has none: it is a site of its own, together with its port.
+    """
+    name, _ = name_and_port(host)
+    if name.endswith("]") or "." not in name or name.rpartition(".")[2].isdecimal():
+        return host
+    return public_suffixes().privatesuffix(name) or name  # a public suffix itself, such as github.io
+
+
+def name_and_port(host: str) -> tuple[str, str]:
+    """A host without its port, and the port with its colon, or nothing."""
+    name, colon, port = host.rpartition(":")
+    return (name, colon + port) if colon and not host.endswith("]") else (host, "")

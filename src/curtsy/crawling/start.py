@@ -1,0 +1,221 @@
+"""The way into a crawl: `acrawl()` for tasks, `crawl()` for everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from curtsy.client import AsyncClient
+from curtsy.core.errors import PolicyError
+from curtsy.crawling.crawler import AsyncCrawl
+from curtsy.crawling.durable import SQLiteFrontier
+from curtsy.crawling.frontier import AsyncFrontier
+from curtsy.crawling.jobs import FRONTIER, folder_of, worker_of
+from curtsy.crawling.local import Awaited, MemoryFrontier
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.outputs import Output, open_output
+from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.progress import Plan, Snapshot, Summary
+
+T = TypeVar("T")
+
+SHARED = ("redis://", "rediss://", "redis+cluster://", "redis+sentinel://")
+"""Stores that many machines can work on: there a job's frontier is theirs too."""
+
+LEASE = 120.0
+"""Seconds for which a machine has a URL to itself, in a crawl that many work on; renewed while it is at it."""
+
+
+def acrawl(
+    seeds: str | Iterable[str],
+    *,
+    job: str | os.PathLike[str] | None = None,
+    fresh: bool = False,
+    outputs: Iterable[str | Output] = (),
+    client: AsyncClient | None = None,
+    lease: float = LEASE,
+    **given: Any,
+) -> AsyncCrawl:
+    """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
+
+    With a `job`, a name or a folder, the crawl can be killed at any moment and goes on when it is started again;
+    `fresh` begins it anew. A job whose `store` is a Redis server is shared: every machine that starts it takes part,
+    and what a dead one had waits for `lease` seconds. `outputs` are files to write to, by their ending (`.jsonl`,
+    `.warc.gz`, `.csv`), folders, or outputs. All fields of `CrawlOptions` may be given, and all that `AsyncClient`
+    takes. Needs a running event loop.
+    """
+    names = {field.name for field in dataclasses.fields(CrawlOptions)}
+    options = CrawlOptions(**{name: _several(name, value) for name, value in given.items() if name in names})
+    settings = {name: value for name, value in given.items() if name not in names}
+    if client is not None and settings:
+        raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
+    urls = [seeds] if isinstance(seeds, str) else list(seeds)
+    if not urls:
+        raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
+    folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
+    writers = [open_output(each) if isinstance(each, str) else each for each in outputs]
+    ours = client is None
+    if client is None:
+        settings.setdefault("connections", max(100, options.max_concurrent))
+        client = AsyncClient(**settings)
+    frontier: AsyncFrontier | None = None
+    try:
+        frontier, who = _frontier(client, folder, settings.get("store"), lease, fresh)
+        return AsyncCrawl(
+            urls,
+            options,
+            client,
+            frontier,
+            outputs=writers,
+            job="" if folder is None else folder.name,
+            lease=lease if who else None,
+            who=who,
+            owns_client=ours,
+        )
+    except BaseException:
+        if frontier is not None:
+            _close_later(frontier.close())
+        if ours:
+            _close_later(client.close())
+        raise
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _close_later(closing: Coroutine[Any, Any, None]) -> None:
+    """Give back what was opened for a crawl that cannot be."""
+    task = asyncio.ensure_future(closing)
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+def _several(name: str, value: Any) -> Any:
+    """A single text where several are meant; lists as the tuples that options hold."""
+    if name in ("match", "skip", "domains") and isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _frontier(
+    client: AsyncClient, folder: Path | None, store: Any, lease: float, fresh: bool
+) -> tuple[AsyncFrontier, str]:
+    """A frontier in memory, in a job's folder, or on a server that many share; and who we are among those."""
+
+    def at_once(host: str) -> int | None:
+        return client.policies.of(host).concurrency
+
+    if folder is None:
+        return Awaited(MemoryFrontier(concurrency=at_once, clock=client.alarm.now)), ""
+    if isinstance(store, str) and store.startswith(SHARED):
+        from curtsy.crawling.redis import RedisFrontier
+
+        worker = worker_of(folder)
+        frontier = RedisFrontier(
+            store, folder.name, worker=worker, concurrency=at_once, lease=lease, fresh=fresh
+        )  # fmt: skip
+        return frontier, f":{worker}"
+    path = folder / FRONTIER
+    return Awaited(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.alarm.now)), ""
+
+
+class Crawl:
+    """The same, blocking: an `AsyncCrawl` on an event loop in a thread of its own. `crawl()` makes one."""
+
+    def __init__(self, seeds: str | Iterable[str], **given: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="curtsy-crawl", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+        try:
+            self._crawl: AsyncCrawl = self._call(_made(seeds, given))
+        except BaseException:
+            self._stop()
+            raise
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def summary(self) -> Summary | None:
+        """What came of it; None before its end."""
+        return self._crawl.summary
+
+    def __iter__(self) -> Iterator[CrawledPage]:
+        """The pages, as they come."""
+        pages = aiter(self._crawl)
+        try:
+            while True:
+                try:
+                    yield self._call(_next(pages))
+                except StopAsyncIteration:
+                    return
+        finally:
+            self.close()
+
+    def run(self) -> Summary:
+        """Crawl to the end, pages going to the outputs alone."""
+        try:
+            return self._call(self._crawl.run())
+        finally:
+            self.close()
+
+    def plan(self) -> Plan:
+        """Say what it may take, before it starts."""
+        return self._call(self._crawl.plan())
+
+    def snapshot(self) -> Snapshot:
+        """How far it has come. Any thread may ask."""
+        return self._call(self._crawl.snapshot())
+
+    def stop(self) -> None:
+        """Ask for nothing more, let what is in flight end, and keep everything else for another time."""
+        if not self._is_closed:
+            self._loop.call_soon_threadsafe(self._crawl.stop)
+
+    def close(self) -> None:
+        """End it, wherever it is. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._call(self._crawl.close())
+        finally:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _made(seeds: str | Iterable[str], given: dict[str, Any]) -> AsyncCrawl:
+    return acrawl(seeds, **given)
+
+
+async def _next(pages: Any) -> CrawledPage:
+    page: CrawledPage = await anext(pages)
+    return page
+
+
+def crawl(seeds: str | Iterable[str], **given: Any) -> Crawl:
+    """Crawl from some URLs on, politely: `for page in crawl("https://example.org/", max_pages=100)`.
+
+    Takes what `acrawl()` takes, and yields each page as it comes. `run()` instead goes through to the end, for the
+    sake of the outputs alone.
+    """
+    return Crawl(seeds, **given)

@@ -1,0 +1,63 @@
+"""A crawl in a process of its own: `python -m tests.crawling.crawl_process <options as JSON>`, to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from curtsy.crawling.start import acrawl
+
+ROOT = Path(__file__).parents[2]
+
+
+async def main(options: dict[str, Any]) -> int:
+    """Crawl to the end, and say how it was."""
+    async with acrawl(options.pop("seeds"), **options) as crawl:
+        summary = await crawl.run()
+    print(json.dumps(summary.as_dict()), flush=True)
+    return 0
+
+
+class CrawlProcess:
+    """Such a process."""
+
+    def __init__(self, **options: Any) -> None:
+        command = [sys.executable, "-m", "tests.crawling.crawl_process", json.dumps(options)]
+        self.said = ""
+        """What it had said when it was killed, or ended before."""
+        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def kill_when(self, condition: Callable[[], bool], within: float = 30.0) -> bool:
+        """Kill it as soon as something is so; False if it had ended before."""
+        deadline = time.monotonic() + within
+        while self._process.poll() is None and not condition():
+            assert time.monotonic() < deadline, "the crawl does not come on"
+            time.sleep(0.001)
+        is_killed = self._process.poll() is None
+        self._process.send_signal(signal.SIGKILL)
+        self.said, errors = self._process.communicate()
+        assert is_killed or self._process.returncode == 0, errors
+        return is_killed
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def summary(self, within: float = 60.0) -> dict[str, Any]:
+        """Wait for its end, and for what it says then."""
+        said, errors = self._process.communicate(timeout=within)
+        assert self._process.returncode == 0, errors
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main(json.loads(sys.argv[1]))))

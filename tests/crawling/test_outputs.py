@@ -1,0 +1,278 @@
+"""What holds for every output. Real files, cut at any byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curtsy.core.errors import NotWritten, PolicyError, StoreError
+from curtsy.crawling.outputs import Output, open_output
+from curtsy.crawling.outputs.folder import Folder
+from curtsy.crawling.outputs.jsonlines import JsonLines
+from curtsy.crawling.outputs.skipped import SkippedCsv
+from curtsy.crawling.outputs.warc import Warc
+from tests.crawling.leaves import KINDS, Kind, Leaf, leaves, page, sizes, skip, write
+from tests.strategies import ANY
+
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+def write_all(kind: Kind, folder: Path, some: list[Leaf]) -> Any:
+    """A run that nothing interrupts; what it wrote."""
+    output = kind.make(folder)
+    output.open(None)
+    for leaf in some:
+        write(output, leaf)
+    output.close()
+    return kind.content(folder)
+
+
+def kill(kind: Kind, folder: Path, before: dict[Path, int], dice: random.Random) -> None:
+    """Leave of what was written since `before` only what may be there after a kill."""
+    for path, size in sizes(folder).items():
+        if kind.name == "folder" and path.name != "index.jsonl":
+            continue
+        kept = before.get(path)
+        if kept is None and dice.random() < 0.3 and path.name != "index.jsonl":
+            path.unlink()
+        else:
+            os.truncate(path, dice.randint(kept or 0, size))
+    index = folder / "out" / "index.jsonl"
+    if kind.name == "folder":  # a page's files are begun when its line is written
+        lines = index.read_bytes().split(b"\n")[:-1]
+        stems = [json.loads(line)["file"].split("/")[1].partition(".")[0] for line in lines]
+        for path in set(sizes(folder)) - set(before) - {index}:
+            if path.name.partition(".")[0] not in stems:
+                path.unlink()
+            elif path.name.startswith(stems[-1]) and dice.random() < 0.5:
+                path.rename(path.with_name(path.name + ".part"))
+
+
+@every_kind
+@ANY
+@given(some=leaves(), seed=st.integers(0, 2**32))
+def test_after_a_kill_at_any_byte_it_is_as_if_there_had_been_none(kind: Kind, some: list[Leaf], seed: int) -> None:
+    """Issue 5, F37: no torn line or record, no page twice, none lost."""
+    dice = random.Random(seed)
+    with tempfile.TemporaryDirectory() as place:
+        whole, torn = Path(place, "whole"), Path(place, "torn")
+        wanted = write_all(kind, whole, some)
+        output = kind.make(torn)
+        output.open(None)
+        state, flushed, before, number = output.flush(), 0, sizes(torn), 0
+        kills = 3
+        while number < len(some):
+            write(output, some[number])
+            number += 1
+            if dice.random() < 0.4:
+                state, flushed, before = json.loads(json.dumps(output.flush())), number, sizes(torn)
+            if kills and dice.random() < 0.4:
+                kills -= 1
+                output.close()
+                kill(kind, torn, before, dice)
+                output = kind.make(torn)
+                output.open(state)
+                number = flushed
+        output.close()
+
+        assert kind.content(torn) == wanted
+
+
+@every_kind
+def test_what_was_flushed_is_there_for_others_at_once(kind: Kind, tmp_path: Path) -> None:
+    """Issue 5: flushed as they go"""
+    output = kind.make(tmp_path)
+    output.open(None)
+    for number in range(3):
+        write(output, page(number))
+        write(output, skip(number))
+    output.flush()
+    shutil.copytree(tmp_path, tmp_path / "seen")
+    output.close()
+
+    assert kind.content(tmp_path / "seen")
+    assert sizes(tmp_path / "seen").values()
+    shutil.rmtree(tmp_path / "seen")
+    assert kind.content(tmp_path) == write_all(kind, tmp_path / "again", [*map(page, range(3)), *map(skip, range(3))])
+
+
+@every_kind
+def test_nothing_is_written_before_the_first_page_so_that_a_first_state_can_be_noted(
+    kind: Kind, tmp_path: Path
+) -> None:
+    """Issue 5: killed before anything was noted, a crawl must not find a file that is not its own."""
+    for _ in range(2):
+        output = kind.make(tmp_path)
+        output.open(None)
+        output.close()
+
+    assert set(sizes(tmp_path).values()) == {0}
+
+
+@every_kind
+def test_a_file_of_somebody_else_is_never_overwritten(kind: Kind, tmp_path: Path) -> None:
+    """Issue 5"""
+    victim = tmp_path / kind.file
+    victim.parent.mkdir(exist_ok=True)
+    victim.write_text("a diploma thesis")
+
+    with pytest.raises(NotWritten, match=r"is there already .* Choose another name, or move it away\.") as told:
+        kind.make(tmp_path).open(None)
+
+    assert victim.read_text() == "a diploma thesis"
+    assert str(told.value.path) in (str(victim), str(victim.parent))
+
+
+@every_kind
+def test_a_file_that_another_writes_is_left_to_that_one(kind: Kind, tmp_path: Path) -> None:
+    """F42: the second refuses to start, even if nothing is written yet"""
+    output = kind.make(tmp_path)
+    output.open(None)
+
+    with pytest.raises(NotWritten, match=r"is being written by another process\. Give each its own file"):
+        kind.make(tmp_path).open(None)
+
+    write(output, page())
+    write(output, skip())
+    state = output.flush()
+    output.close()
+    other = kind.make(tmp_path)
+    other.open(state)
+    other.close()
+    assert "example.org" in str(kind.content(tmp_path))
+
+
+@every_kind
+@pytest.mark.parametrize("left", ["nothing", "half"])
+def test_a_file_that_became_shorter_is_gone_on_with_and_that_is_said(
+    kind: Kind, left: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 5: at the end of a whole line or record"""
+    output = kind.make(tmp_path)
+    output.open(None)
+    for number in range(2):
+        write(output, page(number, b"short"))
+        write(output, skip(number))
+    state = output.flush()
+    output.close()
+    victim = tmp_path / kind.file
+    os.truncate(victim, 0 if left == "nothing" else victim.stat().st_size - 7)
+    for path in tmp_path.glob("out-0000[2-9]*"):
+        path.unlink()
+    if isinstance(state, dict):
+        state = {**state, "file": 1, "offset": victim.stat().st_size + 7}
+
+    output = kind.make(tmp_path)
+    output.open(state)
+    write(output, page(7))
+    write(output, skip(7))
+    output.close()
+
+    assert "are not in it any more" in caplog.text
+    assert "7" in str(kind.content(tmp_path))
+    if left == "half" and kind.name != "csv":
+        assert "page/0" in str(kind.content(tmp_path))
+
+
+@every_kind
+def test_a_state_that_is_none_cuts_no_file(kind: Kind, tmp_path: Path) -> None:
+    """Issue 5"""
+    write_all(kind, tmp_path, [page(), skip()])
+    before = sizes(tmp_path)
+
+    with pytest.raises(StoreError, match="cannot be read"):
+        kind.make(tmp_path).open({"file": "the first"})
+
+    assert sizes(tmp_path) == before
+
+
+@every_kind
+def test_an_output_that_is_not_open_says_so(kind: Kind, tmp_path: Path) -> None:
+    """Conventions: errors"""
+    output = kind.make(tmp_path)
+
+    with pytest.raises(NotWritten, match=r"not open\. Call open\(\) first\."):
+        output.flush()
+    output.close()
+
+    assert not sizes(tmp_path)
+
+
+@every_kind
+def test_closing_twice_is_closing_once(kind: Kind, tmp_path: Path) -> None:
+    """Issue 5: idempotent"""
+    output = kind.make(tmp_path)
+    output.open(None)
+    write(output, page())
+    output.close()
+    before = sizes(tmp_path)
+
+    output.close()
+
+    assert sizes(tmp_path) == before
+
+
+@every_kind
+def test_a_name_is_the_same_at_every_start_and_another_for_another_place(kind: Kind, tmp_path: Path) -> None:
+    """Issue 5: where an output ended is kept under its name"""
+    assert kind.make(tmp_path).name == kind.make(tmp_path).name
+    assert kind.make(tmp_path).name != kind.make(tmp_path / "other").name
+    assert len({each.make(tmp_path).name for each in KINDS}) == len(KINDS)
+
+
+@every_kind
+def test_a_place_that_cannot_be_is_told_in_words(kind: Kind, tmp_path: Path) -> None:
+    """Conventions: errors"""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(NotWritten, match=r"could not be written: .*\. Choose another name\."):
+        kind.make(tmp_path / "file").open(None)
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("pages.jsonl", JsonLines, "jsonl:{}/pages.jsonl"),
+        ("PAGES.NDJSON", JsonLines, "jsonl:{}/PAGES.NDJSON"),
+        ("-", JsonLines, "jsonl:-"),
+        ("jsonl:pages", JsonLines, "jsonl:{}/pages"),
+        ("a/crawl.warc.gz", Warc, "warc:{}/a/crawl.warc.gz"),
+        ("crawl.warc", Warc, "warc:{}/crawl.warc"),
+        ("warc:crawl", Warc, "warc:{}/crawl.warc.gz"),
+        ("pages/", Folder, "folder:{}/pages"),
+        ("folder:pages.jsonl", Folder, "folder:{}/pages.jsonl"),
+        ("there", Folder, "folder:{}/there"),
+        ("skipped.csv", SkippedCsv, "csv:{}/skipped.csv"),
+        ("other:x.csv", SkippedCsv, "csv:{}/other:x.csv"),
+    ],
+)
+def test_an_output_is_named_by_its_ending_or_its_kind(text: str, kind: type[Output], name: str, inside: Path) -> None:
+    """Issue 5"""
+    (inside / "there").mkdir()
+
+    output = open_output(text)
+
+    assert isinstance(output, kind)
+    assert output.name == name.format(inside)
+
+
+@pytest.mark.parametrize("text", ["pages.parquet", "", "warc:", "parquet:pages"])
+def test_an_output_that_is_none_is_an_error_that_lists_them(text: str, inside: Path) -> None:
+    """Conventions: errors"""
+    with pytest.raises(PolicyError, match="jsonl:PATH, warc:PATH, folder:PATH, csv:PATH"):
+        open_output(text)

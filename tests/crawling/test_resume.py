@@ -1,0 +1,215 @@
+"""A crawl that is killed, stopped or started with other settings goes on. Real processes, really killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curtsy.core.errors import StoreError
+from curtsy.crawling import jobs
+from curtsy.crawling.start import acrawl
+from tests.crawling.crawl_process import CrawlProcess
+from tests.crawling.web import QUICK, crawled, graph, html
+from tests.support.site import Reply, Site, Visit
+
+IN_FLIGHT = 8
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+def fan(number: int, pages: int) -> list[int]:
+    """One page links to all others."""
+    return list(range(1, pages)) if number == 0 else [0]
+
+
+def tree(number: int, pages: int) -> list[int]:
+    """Each links to two below it, and to some above."""
+    dice = random.Random(number)
+    below = [2 * number + 1, 2 * number + 2, *(dice.randrange(number + 1) for _ in range(3))]
+    return [each for each in below if each < pages]
+
+
+SHAPES = {"fan": fan, "tree": tree}
+
+
+def build(site: Site, shape: str, pages: int) -> None:
+    """A site of so many pages."""
+
+    def answer(visit: Visit) -> Reply:
+        number = int(visit.path.rpartition("/")[2])
+        links = [f"/page/{each}" for each in SHAPES[shape](number, pages)]
+        return Reply(body=html(*links, title=f"Page {number}"), headers={"Content-Type": "text/html"})
+
+    site.on("/page/*", answer)
+
+
+def kill_again_and_again(site: Site, folder: Path, shape: str, pages: int, kills: int) -> None:
+    build(site, shape, pages)
+    dice = random.Random(pages + kills)
+    output = folder / "pages.jsonl"
+    options: dict[str, Any] = {
+        **QUICK, "seeds": site.url("/page/0"), "job": str(folder / "job"), "outputs": [str(output)],
+        "max_concurrent": IN_FLIGHT,
+    }  # fmt: skip
+    killed = 0
+    while killed < kills:
+        enough = len(site.journal) + 1 + dice.randrange(2 * pages // kills)
+        if not CrawlProcess(**options).kill_when(lambda: len(site.journal) >= enough):  # noqa: B023
+            break
+        killed += 1
+    summary = CrawlProcess(**options).summary()
+
+    seen = Counter(visit.path for visit in site.visits() if visit.path != "/robots.txt")
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    everything = {f"/page/{number}" for number in range(pages)}
+    assert set(seen) == everything, "some page was lost"
+    assert sum(seen.values()) - pages <= killed * IN_FLIGHT, "more was repeated than was in flight"
+    assert Counter(line["url"] for line in lines) == Counter(site.url(path) for path in everything)
+    assert (summary["ended"], summary["fetched"], summary["queued"]) == ("done", pages, 0)
+    assert killed >= kills // 2
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_killed_again_and_again_it_loses_nothing(site: Site, tmp_path: Path, shape: str) -> None:
+    """F37, Issue 5: no page is lost, in the output each stands once, and only what was in flight is asked for again"""
+    kill_again_and_again(site, tmp_path, shape, pages=300, kills=6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_thousands_of_pages_and_twenty_kills(site: Site, tmp_path: Path, shape: str) -> None:
+    """F37, Issue 5"""
+    kill_again_and_again(site, tmp_path, shape, pages=4000, kills=20)
+
+
+async def test_stopped_in_the_middle_it_goes_on(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4"""
+    build(site, "tree", 100)
+    job = tmp_path / "job"
+
+    first = []
+    async with acrawl(site.url("/page/0"), job=job, max_concurrent=IN_FLIGHT, **QUICK) as crawl:
+        async for page in crawl:
+            first.append(page.url)
+            if len(first) == 30:
+                break
+    second, done = await crawled(site, "/page/0", job=job)
+
+    assert len(set(first) | {site.url(path) for path in second}) == 100
+    assert done.summary is not None
+    assert done.summary.fetched == 100
+    assert (
+        site.count() - site.count("/robots.txt") <= 100 + 2 * IN_FLIGHT
+    )  # what was in flight, and what had come before it was asked for
+
+
+async def test_a_page_that_was_handed_out_but_not_dealt_with_comes_again(site: Site, tmp_path: Path) -> None:
+    """Issue 5: whoever iterates has a page for good only when asking for the next"""
+    build(site, "fan", 5)
+    job = tmp_path / "job"
+    crawl = acrawl(site.url("/page/0"), job=job, **QUICK)
+    pages = aiter(crawl)
+    first = await anext(pages)
+    crawl.stop()
+    crawl.stop()
+    await crawl.run()
+
+    again, _ = await crawled(site, "/page/0", job=job)
+
+    assert first.url == site.url("/page/0")
+    assert sorted(again) == [f"/page/{number}" for number in range(5)]
+
+
+async def test_what_is_finished_is_not_done_again_unless_afresh(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4"""
+    graph(site, {"/": ["/a"], "/a": []})
+    job = tmp_path / "job"
+
+    await crawled(site, job=job)
+    again, _ = await crawled(site, job=job)
+    afresh, _ = await crawled(site, job=job, fresh=True)
+
+    assert again == []
+    assert sorted(afresh) == ["/", "/a"]
+
+
+async def test_a_changed_scope_is_said(site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Issue 5, point 4"""
+    graph(site, {"/": ["/a"], "/a": []})
+    job = tmp_path / "job"
+    await crawled(site, job=job)
+
+    with caplog.at_level(logging.WARNING, "curtsy"):
+        await crawled(site, job=job)
+        silent = list(caplog.messages)
+        await crawled(site, job=job, depth=1)
+
+    assert not silent
+    assert "another scope" in caplog.text
+
+
+async def test_a_limit_of_pages_holds_over_all_parts_of_a_job(site: Site, tmp_path: Path) -> None:
+    """Issue 5"""
+    build(site, "fan", 20)
+    job = tmp_path / "job"
+
+    first, _ = await crawled(site, "/page/0", job=job, max_pages=5)
+    second, _ = await crawled(site, "/page/0", job=job, max_pages=8)
+
+    assert (len(first), len(second)) == (5, 3)
+
+
+async def test_a_second_crawl_of_the_same_job_is_told_whose_it_is(site: Site, tmp_path: Path) -> None:
+    """F42: and asks nothing"""
+    graph(site, {"/": []})
+    job = tmp_path / "job"
+
+    async with acrawl(site.url("/"), job=job, **QUICK):
+        with pytest.raises(StoreError, match="in use by process"):
+            acrawl(site.url("/"), job=job, **QUICK)
+
+    assert site.count() == 0
+
+
+async def test_a_page_on_which_the_reader_dies_does_not_end_every_run(site: Site, tmp_path: Path) -> None:
+    """Issue 5: parsers in C have crashed on real pages. It is tried alone, and given up in the end"""
+    build(site, "fan", 10)
+    options: dict[str, Any] = {**QUICK, "seeds": site.url("/page/0"), "job": str(tmp_path / "job")}
+    for _ in range(8):
+        process = CrawlProcess(**options)
+        asked = site.count("/page/7")
+        if not process.kill_when(lambda: site.count("/page/7") > asked):  # noqa: B023
+            break
+    summary = CrawlProcess(**options).summary()
+
+    assert summary["ended"] == "done"
+    assert summary["fetched"] + summary["failed"] == 10
+    assert summary["failed"] <= 1
+    assert site.count("/page/7") <= 7
+
+
+def test_jobs_can_be_looked_at_and_removed(site: Site, tmp_path: Path) -> None:
+    """Issue 6: `curtsy jobs`"""
+    build(site, "fan", 4)
+    folder = tmp_path / "jobs" / "first"
+    CrawlProcess(**{**QUICK, "seeds": site.url("/page/0"), "job": str(folder), "max_pages": 2}).summary()
+
+    [job] = jobs.jobs(tmp_path / "jobs")
+    jobs.remove(folder)
+
+    assert (job.name, job.seeds, job.totals.pages, job.is_running) == ("first", (site.url("/page/0"),), 2, False)
+    assert job.counts is not None
+    assert job.counts.queued == 2
+    assert not list(jobs.jobs(tmp_path / "jobs"))

@@ -1,0 +1,409 @@
+"""Which URLs belong to a crawl, and what is said of the others."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import Url, parse_url
+from curtsy.crawling.filetype import ending_of
+from curtsy.crawling.scope import HOSTS, Kind, OutOfScope, Scope
+from curtsy.crawling.site import site_of
+from tests.strategies import ANY
+
+KINDS: tuple[Kind, ...] = ("host", "site", "domains", "prefix", "any")
+
+hosts = st.sampled_from(
+    [
+        "example.org", "www.example.org", "a.b.example.org", "example.org:8080", "example.co.uk", "x.example.co.uk",
+        "alice.github.io", "bob.github.io", "localhost", "localhost:8000", "127.0.0.1:8000", "127.0.0.2:8000",
+        "[::1]:8000",
+    ]
+)  # fmt: skip
+segments = st.sampled_from(["", "docs", "docs2", "a.pdf", "b.JPG", "File:c.png", "login", "%20", "1"])
+
+
+@st.composite
+def urls(draw: st.DrawFn) -> str:
+    """Canonical URLs, of which many have something in common."""
+    scheme = draw(st.sampled_from(["http", "https"]))
+    path = "/".join(draw(st.lists(segments, max_size=4)))
+    query = draw(st.sampled_from(["", "?q=1", "?f=a.pdf/b"]))
+    url = parse_url(f"{scheme}://{draw(hosts)}/{path}{query}")
+    assert isinstance(url, Url)
+    return url.text
+
+
+@st.composite
+def scopes(draw: st.DrawFn) -> tuple[list[str], Scope]:
+    """Any scope, and its seeds."""
+    seeds = draw(st.lists(urls(), min_size=1, max_size=3))
+    scope = Scope.around(
+        seeds,
+        kind=draw(st.sampled_from(KINDS)),
+        domains=draw(st.lists(hosts, min_size=1, max_size=2)),
+        match=draw(st.lists(st.sampled_from(["/docs/", r"\d$", "q="]), max_size=2)),
+        skip=draw(st.lists(st.sampled_from(["/login", "docs2"]), max_size=1)),
+        depth=draw(st.none() | st.integers(0, 3)),
+        files=draw(st.sampled_from(["pages", "all", [".pdf"]])),
+    )
+    return seeds, scope
+
+
+def around(kind: Kind, *seeds: str, **more: object) -> Scope:
+    return Scope.around(seeds, kind=kind, **more)  # type: ignore[arg-type]
+
+
+def refuses(scope: Scope, url: str) -> str | None:
+    return scope.refuses(url, 1)
+
+
+# Where
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "url", "reason"),
+    [
+        ("host", "https://example.org/a", "http://example.org/b", None),
+        ("host", "https://example.org/", "https://www.example.org/", "other_host"),
+        ("host", "https://example.org/", "https://example.org:8443/", "other_host"),
+        ("site", "https://www.example.org/", "https://shop.example.org:8443/x", None),
+        ("site", "https://a.example.co.uk/", "https://b.example.co.uk/", None),
+        ("site", "https://a.example.co.uk/", "https://other.co.uk/", "other_site"),
+        ("site", "https://alice.github.io/", "https://bob.github.io/", "other_site"),
+        ("site", "https://example.org/", "https://notexample.org/", "other_site"),
+        ("site", "http://127.0.0.1:8000/", "http://127.0.0.1:8000/x", None),
+        ("site", "http://127.0.0.1:8000/", "http://127.0.0.1:8001/", "other_site"),
+        ("site", "http://127.0.0.1:8000/", "http://127.0.0.2:8000/", "other_site"),
+        ("site", "http://localhost:8000/", "http://localhost:8001/", "other_site"),
+        ("site", "http://[::1]:8000/", "http://[::2]:8000/", "other_site"),
+        ("prefix", "https://example.org/docs/intro?x=/y/", "http://example.org/docs/a/b", None),
+        ("prefix", "https://example.org/docs/", "https://example.org/docs", "outside_prefix"),
+        ("prefix", "https://example.org/docs/", "https://example.org/docs2/", "outside_prefix"),
+        ("prefix", "https://example.org/docs/", "https://www.example.org/docs/", "outside_prefix"),
+        ("any", "https://example.org/", "https://elsewhere.test/", None),
+    ],
+)
+def test_where_a_url_is_decides_by_the_kind(kind: Kind, seed: str, url: str, reason: str | None) -> None:
+    """Issue 5"""
+    assert refuses(around(kind, seed), url) == reason
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://example.org/", None),
+        ("https://example.org:8443/", None),
+        ("https://a.b.example.org/", None),
+        ("https://notexample.org/", "other_domain"),
+        ("https://org/", "other_domain"),
+        ("http://127.0.0.1:8000/", None),
+        ("http://127.0.0.1:8001/", "other_domain"),
+        ("https://seed.test/other", "other_domain"),
+    ],
+)
+def test_domains_are_those_given_and_the_hosts_under_them(url: str, reason: str | None) -> None:
+    """Issue 5"""
+    scope = around("domains", "https://seed.test/", domains=["Example.org", "127.0.0.1:8000"])
+
+    assert refuses(scope, url) == reason
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_domains_belong_to_a_crawl_of_any_kind(kind: Kind) -> None:
+    """Issue 5"""
+    scope = around(kind, "https://example.org/docs/", domains=["example.net"])
+
+    assert refuses(scope, "https://cdn.example.net/anything") is None
+
+
+def test_the_site_of_a_public_suffix_is_itself() -> None:
+    assert site_of("github.io") == "github.io"
+    assert site_of("www.example.org:8080") == "example.org"
+
+
+# What
+
+
+def test_skip_wins_over_match_and_one_match_is_enough() -> None:
+    """Issue 5"""
+    scope = around("any", "https://example.org/", match=["/docs/", "/blog/"], skip=[r"\?print=1$"])
+
+    assert refuses(scope, "https://example.org/blog/1") is None
+    assert refuses(scope, "https://example.org/about") == "not_matched"
+    assert refuses(scope, "https://example.org/blog/1?print=1") == "skipped"
+
+
+def test_no_more_links_than_the_depth_lead_to_a_page() -> None:
+    """Issue 5"""
+    scope = around("any", "https://example.org/", depth=2)
+
+    assert [scope.refuses("https://example.org/x", depth) for depth in (0, 2, 3)] == [None, None, "too_deep"]
+
+
+@pytest.mark.parametrize(
+    ("url", "ending"),
+    [
+        ("https://example.org/", ""),
+        ("https://example.org/a.html", ".html"),
+        ("https://example.org/a.b/c", ""),
+        ("https://example.org/a.PDF?x=y.z/w.q", ".pdf"),
+        ("https://example.org/?f=a.jpg", ""),
+        ("https://example.org/wiki/File:A.jpg", ""),
+        ("https://example.org:8080/a.tar.gz", ".gz"),
+        ("https://example.org/.well-known", ".well-known"),
+    ],
+)
+def test_the_ending_is_that_of_the_path(url: str, ending: str) -> None:
+    assert ending_of(url) == ending
+
+
+@pytest.mark.parametrize("name", ["a", "a.html", "a.php", "a.v2", "File:a.png", "a.xml", "?f=a.png", "a.pdf/"])
+def test_what_may_be_a_page_is_one(name: str) -> None:
+    """Issue 5"""
+    assert refuses(around("any", "https://example.org/"), f"https://example.org/{name}") is None
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.MP4?x=1", "a.woff2", "a.tar.gz", "a.css", "a.js", "a.pdf", "a.docx"])
+def test_what_is_plainly_no_page_is_left_out_unless_it_is_asked_for(name: str) -> None:
+    """Issue 5"""
+    url, seed = f"https://example.org/{name}", "https://example.org/"
+    ending = ending_of(url)
+
+    assert refuses(around("any", seed), url) == "file_type"
+    assert refuses(around("any", seed, files="all"), url) is None
+    for written in (ending, ending[1:], f"*{ending.upper()}"):
+        assert refuses(around("any", seed, files=[written]), url) is None
+        assert refuses(around("any", seed, files=[written]), "https://example.org/a.exe") == "file_type"
+
+
+def test_one_text_is_a_sequence_of_one() -> None:
+    scope = Scope.around("https://example.org/", match="/docs/", skip="x$", domains="example.net", files="pdf")
+
+    assert scope == Scope.around(
+        ["https://example.org/"], match=["/docs/"], skip=["x$"], domains=["example.net"], files=[".pdf"]
+    )
+
+
+# What holds for any scope
+
+
+@ANY
+@given(scopes())
+def test_a_seed_is_always_fetched(given_scope: tuple[list[str], Scope]) -> None:
+    """Issue 5"""
+    seeds, scope = given_scope
+
+    assert [scope.refuses(seed, 0) for seed in seeds] == [None] * len(seeds)
+
+
+@ANY
+@given(scopes(), urls(), urls(), st.integers(0, 4))
+def test_a_widened_scope_has_the_new_page_and_all_of_the_old_ones(
+    given_scope: tuple[list[str], Scope], target: str, other: str, depth: int
+) -> None:
+    """Issue 5"""
+    _, scope = given_scope
+
+    wider = scope.widened(target)
+
+    assert wider.refuses(target, 0) is None
+    assert scope.refuses(other, depth) is not None or wider.refuses(other, depth) is None
+    assert wider.widened(target) is wider
+    assert (wider is scope) == (scope.refuses(target, 0) is None)
+
+
+@ANY
+@given(scopes(), urls(), st.lists(urls(), max_size=9))
+def test_a_scope_can_be_kept_as_plain_values(
+    given_scope: tuple[list[str], Scope], target: str, asked: list[str]
+) -> None:
+    """Issue 5: resume"""
+    _, scope = given_scope
+    wider = scope.widened(target)
+
+    kept = json.loads(json.dumps(wider.as_plain()))
+
+    assert Scope.from_plain(kept) == wider
+    assert scope.changes(kept) == []
+    resumed = scope.resumed(kept)
+    assert [resumed.refuses(url, 1) for url in asked] == [wider.refuses(url, 1) for url in asked]
+
+
+@ANY
+@given(scopes(), urls(), st.integers(0, 4))
+def test_every_reason_can_be_explained(given_scope: tuple[list[str], Scope], url: str, depth: int) -> None:
+    """Issue 5"""
+    _, scope = given_scope
+    reason = scope.refuses(url, depth)
+
+    if reason is not None:
+        assert re.match(rf"not fetching {re.escape(url)}: (it|by) .+\. [A-Z].+\.$", scope.explain(reason, url))
+    assert "\n" not in scope.describe()
+
+
+def test_any_number_of_hosts_is_judged_alike() -> None:
+    """Verdicts are remembered, but not without bounds, and what is forgotten is judged as before."""
+    scope = around("site", "https://example.org/")
+
+    for number in range(HOSTS + 100):
+        assert scope.refuses(f"https://h{number}.example.org/", 1) is None
+        assert scope.refuses(f"https://h{number}.test/", 1) == "other_site"
+
+    assert len(scope._verdicts) <= HOSTS
+
+
+# Widening
+
+
+def test_where_a_seed_redirects_to_belongs_to_the_crawl() -> None:
+    """Issue 5"""
+    scope = around("host", "https://example.org/", match="/docs/")
+
+    wider = scope.widened("https://www.example.org/welcome")
+
+    assert refuses(wider, "https://www.example.org/docs/1") is None
+    assert refuses(wider, "https://www.example.org/other") == "not_matched"
+    assert refuses(wider, "https://www.example.org/welcome") is None
+
+
+def test_a_redirect_out_of_a_prefix_opens_one_page_and_not_the_host() -> None:
+    """Issue 5"""
+    scope = around("prefix", "https://example.org/docs/")
+
+    wider = scope.widened("https://example.org/login").widened("https://www.example.org/docs/")
+
+    assert refuses(wider, "https://example.org/login") is None
+    assert refuses(wider, "https://example.org/shop") == "outside_prefix"
+    assert refuses(wider, "https://www.example.org/docs/1") is None
+
+
+# Changes
+
+
+def test_a_changed_scope_is_said() -> None:
+    """Issue 5: "a changed scope is said" """
+    old = around("site", "https://example.org/", match="/a/", depth=3)
+    new = around("site", "https://example.net/", match="/b/", skip="/c/", domains="cdn.test", files="all")
+
+    assert new.changes(old.as_plain()) == [
+        "new among the sites: example.net",
+        "no longer among the sites: example.org",
+        "new among the domains: cdn.test",
+        "new among the patterns to match: /b/",
+        "no longer among the patterns to match: /a/",
+        "new among the patterns to skip: /c/",
+        "the depth is now unlimited, and before it was 3",
+        "it now takes files of every type, and before it took pages only",
+    ]
+
+
+def test_another_kind_of_scope_is_said_once() -> None:
+    """Issue 5"""
+    old = around("site", "https://example.org/")
+
+    assert around("any", "https://example.org/").changes(old.as_plain()) == [
+        "the crawl now covers any host, and before it was the site example.org"
+    ]
+
+
+@pytest.mark.parametrize("old", [{}, {"kind": "galaxy", "places": []}, {"kind": "site", "places": 5}, {"x": 1}])
+def test_an_old_scope_that_cannot_be_read_is_said_and_not_fatal(old: dict[str, object]) -> None:
+    """U16"""
+    scope = around("site", "https://example.org/")
+
+    assert scope.changes(old) == [
+        "that of the earlier run cannot be read, and now it is the site example.org, pages only"
+    ]
+    assert scope.resumed(old) is scope
+    with pytest.raises(PolicyError, match="not the scope of a crawl"):
+        Scope.from_plain(old)
+
+
+# Words
+
+
+def test_a_scope_is_described_in_one_line() -> None:
+    scope = around(
+        "host",
+        "https://b.test/",
+        "https://a.test/",
+        match=["/x", "/y"],
+        skip="z",
+        depth=1,
+        domains="c.test",
+        files="pdf",
+    )
+
+    assert scope.describe() == (
+        "the hosts a.test and b.test and the domain c.test, at most 1 link deep, only what matches /x or /y, "
+        "nothing that matches z, pages and .pdf"
+    )
+
+
+def test_many_places_are_not_listed_all() -> None:
+    scope = around("host", *(f"https://h{number}.test/" for number in range(9)))
+
+    assert scope.describe() == "the hosts h0.test, h1.test, h2.test and 6 more, pages only"
+
+
+def test_an_explanation_says_what_why_and_what_to_do() -> None:
+    """Conventions"""
+    scope = around("site", "https://example.org/", skip=["/login", "print"])
+
+    assert scope.explain("other_site", "https://other.test/x") == (
+        "not fetching https://other.test/x: it is on other.test, and the crawl covers the site example.org. "
+        "Name it in domains to have it too."
+    )
+    assert scope.explain("skipped", "https://example.org/print/1") == (
+        "not fetching https://example.org/print/1: it matches print, which is to be skipped. "
+        "Narrow that pattern to have it."
+    )
+    assert '.pdf, it is no page. Use files=[".pdf"]' in scope.explain("file_type", "https://example.org/a.pdf")
+
+
+def test_an_explanation_shows_no_secret() -> None:
+    """F62"""
+    scope = around("site", "https://example.org/")
+
+    assert "s3cret" not in scope.explain(OutOfScope.OTHER_SITE, "https://other.test/?access_token=s3cret")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "message"),
+    [
+        ({"match": ["ok", "("]}, r"match\[1\] = '\(' is no regular expression: missing \)"),
+        ({"skip": "*.pdf"}, r"skip\[0\] = '\*\.pdf' is no regular expression: nothing to repeat"),
+        ({"kind": "galaxy"}, "kind = 'galaxy' must be one of host, site, domains, prefix, any"),
+        ({"kind": "domains"}, r"domains = \(\) names none"),
+        ({"depth": -1}, "depth = -1 must be a whole number"),
+        ({"depth": True}, "depth = True must be a whole number"),
+        ({"domains": ["https://example.org/"]}, "domain = 'https://example.org/' must be a host without a scheme"),
+        ({"files": [".p/df"]}, r"files: '\.p/df' is no ending"),
+    ],
+)
+def test_a_mistake_is_named(given_settings: dict[str, object], message: str) -> None:
+    """Issue 5"""
+    with pytest.raises(PolicyError, match=message):
+        Scope.around(["https://example.org/"], **given_settings)  # type: ignore[arg-type]
+
+
+def test_a_seed_that_is_no_url_is_named_without_its_password() -> None:
+    """F62"""
+    with pytest.raises(PolicyError, match=r"the seed 'ftp://.*its scheme is ftp") as raised:
+        Scope.around(["ftp://user:s3cret@example.org/"])
+
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_crawl_of_nothing_is_a_mistake() -> None:
+    with pytest.raises(PolicyError, match=r"seeds = \(\) names no URL"):
+        Scope.around([])

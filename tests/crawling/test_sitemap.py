@@ -1,0 +1,379 @@
+"""What a site lists, and what no such list can do to us."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curtsy.core.message import Url, parse_url
+from curtsy.crawling.sitemap import Entry, Limits, Sitemap, is_sitemap, parse_sitemap
+from tests.strategies import ANY
+
+WHERE = "https://example.org/maps/sitemap.xml"
+NS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
+
+
+def read(text: str | bytes, limits: Limits | None = None) -> Sitemap:
+    body = text.encode() if isinstance(text, str) else text
+    return parse_sitemap(body, WHERE) if limits is None else parse_sitemap(body, WHERE, limits=limits)
+
+
+def pages(text: str | bytes) -> list[str]:
+    return [entry.url for entry in read(text).pages]
+
+
+def urlset(*locs: str) -> str:
+    entries = "".join(f"<url><loc>{escape(loc)}</loc></url>\n" for loc in locs)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<urlset {NS}>\n{entries}</urlset>\n'
+
+
+# The forms
+
+
+def test_a_sitemap_lists_pages_with_what_is_said_of_them() -> None:
+    """Issue 5"""
+    found = read(
+        f"""<?xml version="1.0" encoding="UTF-8"?>
+        <urlset {NS} xmlns:image="http://www.google.com/schemas/sitemap-image/1.1">
+          <url>
+            <loc> https://example.org/a?x=1&amp;y=2 </loc><lastmod>2026-11-15</lastmod>
+            <changefreq>daily</changefreq><priority>0.8</priority>
+            <image:image><image:loc>https://example.org/a.png</image:loc></image:image>
+          </url>
+          <url><loc>https://example.org/b</loc><lastmod>2026-11-15T08:00:00+01:00</lastmod></url>
+          <url><lastmod>yesterday</lastmod><priority>9</priority><loc>https://example.org/c</loc></url>
+        </urlset>"""
+    )
+
+    assert found == Sitemap(
+        pages=(
+            Entry("https://example.org/a?x=1&y=2", "2026-11-15", 0.8),
+            Entry("https://example.org/b", "2026-11-15T08:00:00+01:00", None),
+            Entry("https://example.org/c", None, None),
+        )
+    )
+
+
+def test_an_index_lists_sitemaps() -> None:
+    """Issue 5"""
+    found = read(
+        f"<sitemapindex {NS}><sitemap><loc>https://example.org/1.xml.gz</loc><lastmod>2026</lastmod></sitemap>"
+        "<sitemap><loc>/2.xml</loc></sitemap></sitemapindex>"
+    )
+
+    assert found == Sitemap(sitemaps=("https://example.org/1.xml.gz", "https://example.org/2.xml"))
+
+
+def test_an_index_that_lists_itself_is_no_circle() -> None:
+    found = read(f"<sitemapindex><sitemap><loc>{WHERE}</loc></sitemap></sitemapindex>")
+
+    assert found == Sitemap(oddities=("It lists itself.",))
+
+
+def test_a_plain_list_has_a_url_a_line() -> None:
+    """Issue 5"""
+    found = read("\ufeffhttps://example.org/a\r\n\n  HTTPS://Example.org/b#top  \rhttps://example.org/a\nnonsense\n")
+
+    assert [entry.url for entry in found.pages] == ["https://example.org/a", "https://example.org/b"]
+    assert found.oddities == ("1 of its entries are no URLs.",)
+
+
+RSS = """<?xml version="1.0"?><rss version="2.0" xmlns:atom="http://www.w3.org/2005/Atom"><channel>
+<link>https://example.org/</link><atom:link rel="self" href="https://example.org/feed"/>
+<item><title>x</title><link><![CDATA[https://example.org/1?a=1&b=2]]></link>
+<guid isPermaLink="false">https://example.org/?p=1</guid><pubDate>Sun, 15 Nov 2026 09:00:00 +0100</pubDate></item>
+<item><guid>https://example.org/2</guid></item><item><guid>urn:x</guid></item></channel></rss>"""
+ATOM = """<feed xmlns="http://www.w3.org/2005/Atom"><link rel="self" href="/feed"/><updated>2026-01-01</updated>
+<entry><link rel="edit" href="/edit/1"/><link href="/1?a=1&amp;b=2"/><updated>2026-11-15T08:00:00Z</updated></entry>
+<entry><link rel='alternate' type='text/html' href='2'></link></entry></feed>"""
+RDF = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://purl.org/rss/1.0/">
+<channel><link>https://example.org/</link></channel>
+<item rdf:about="x"><link>https://example.org/1</link></item></rdf:RDF>"""
+
+
+@pytest.mark.parametrize(
+    ("feed", "expected"),
+    [
+        (
+            RSS,
+            (Entry("https://example.org/1?a=1&b=2", "2026-11-15T08:00:00+00:00"), Entry("https://example.org/2", None)),
+        ),
+        (
+            ATOM,
+            (Entry("https://example.org/1?a=1&b=2", "2026-11-15T08:00:00Z"), Entry("https://example.org/maps/2", None)),
+        ),
+        (RDF, (Entry("https://example.org/1"),)),
+    ],
+    ids=["rss", "atom", "rdf"],
+)
+def test_a_feed_lists_its_entries(feed: str, expected: tuple[Entry, ...]) -> None:
+    """Issue 5"""
+    assert read(feed) == Sitemap(expected)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
+def test_encodings_are_told(encoding: str) -> None:
+    """U12"""
+    text = (
+        f'<?xml version="1.0" encoding="{encoding.removesuffix("-sig")}"?><urlset><url><loc>/café</loc></url></urlset>'
+    )
+
+    assert pages(text.encode(encoding)) == ["https://example.org/caf%C3%A9"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lambda body: gzip.compress(gzip.compress(body))])
+def test_gzip_is_told_by_its_first_bytes(pack: Callable[[bytes], bytes]) -> None:
+    """Issue 5: also where the server has compressed what was compressed"""
+    packed = pack(urlset("https://example.org/a").encode())
+
+    assert pages(packed) == ["https://example.org/a"]
+
+
+def test_a_namespace_may_have_a_prefix() -> None:
+    assert pages("<s:urlset><s:url><s:loc>/a</s:loc><video:loc>/v</video:loc></s:url></s:urlset>") == [
+        "https://example.org/a"
+    ]
+
+
+def test_urls_are_canonical_relative_to_the_file_and_each_once() -> None:
+    """U1"""
+    found = read(urlset("HTTPS://EXAMPLE.org:443/a#x", "b", "/a", "//example.org/c d", "mailto:x", "", "http://["))
+
+    assert [entry.url for entry in found.pages] == [
+        "https://example.org/a", "https://example.org/maps/b", "https://example.org/c%20d",
+    ]  # fmt: skip
+    assert found.oddities == ("3 of its entries are no URLs.",)
+
+
+def test_pages_of_other_hosts_are_listed_and_said() -> None:
+    """Issue 5: the scope decides"""
+    found = read(urlset("https://example.org/a", "https://www.example.org/b", "https://evil.test/c"))
+
+    assert len(found.pages) == 3
+    assert found.oddities == ("2 of its URLs are on other hosts than example.org.",)
+
+
+def test_what_is_no_sitemap_says_so() -> None:
+    """Issue 5"""
+    assert read("<!DOCTYPE html><html><a href='/x'>x</a></html>") == Sitemap(
+        oddities=("It is an HTML page, not a sitemap.",)
+    )
+    assert read("") == Sitemap(oddities=("The file is empty.",))
+    assert read("<urlset/>") == Sitemap(oddities=("It lists nothing.",))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (urlset("/a").encode(), True),
+        (b"\xef\xbb\xbf <?xml version='1.0'?><!-- made by x --><?xml-stylesheet?>\n<sm:sitemapindex>", True),
+        (gzip.compress(urlset("/a").encode()), True),
+        (RSS.encode(), False),
+        (b"<!DOCTYPE html><html><urlset>", False),
+        (b"", False),
+        (b"\x1f\x8bnonsense", False),
+        (gzip.compress(b"<html>"), False),
+    ],
+)
+def test_a_sitemap_is_known_by_its_beginning(body: bytes, expected: bool) -> None:
+    """Issue 5"""
+    assert is_sitemap(body) is expected
+
+
+# Broken ones
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<urlset><url><loc>/a</loc><url><loc>/b</loc></urlset>",
+        "<urlset><loc>/a</loc><loc>/b</loc>",
+        "<url><loc>/a</loc></url><url><loc>/b</url>",
+        "PHP Warning: x in y\n<urlset><url><loc>/a</loc></url><url><loc>/b</loc></url></urlset>",
+        "<urlset><url><loc>/a</loc></url></oops><<&&<url a=b><loc x='1'>/b</loc></url>",
+        "<urlset><!-- <url><loc>/no</loc></url> --><url><loc>/a</loc></url><loc>/b</loc></urlset>",
+        "<urlset><url><loc>/a</loc></url><![CDATA[<loc>/no</loc>]]><url><loc>/b</loc></url></urlset>",
+        "<urlset><url><loc>/<!-- no -->a</loc></url><url><loc><![CDATA[/]]>b</loc></url></urlset>",
+        "<urlset><url><loc>/a</loc></url><url><loc>/b</loc></url><url><loc>/cut-o",
+        "<urlset><url><loc>/a</loc></url><url><loc>/b</loc></url><url><lo",
+    ],
+)
+def test_a_broken_file_is_read_as_far_as_it_goes(text: str) -> None:
+    """Issue 5"""
+    assert pages(text) == ["https://example.org/a", "https://example.org/b"]
+
+
+def test_a_raw_ampersand_is_one() -> None:
+    assert pages("<urlset><url><loc>/a?x=1&copy=2&reg_=3&y</loc></url></urlset>") == [
+        "https://example.org/a?x=1&copy=2&reg_=3&y"
+    ]
+
+
+def test_a_gzip_that_is_cut_or_damaged_gives_what_comes_before() -> None:
+    """Issue 5"""
+    packed = gzip.compress(urlset(*(f"/{number * 7919 % 10007}" for number in range(9000))).encode())
+    damaged = packed[:15_000] + b"\xff" * 50 + packed[15_050:]
+
+    cut, hurt = read(packed[:15_000]), read(damaged)
+
+    assert len(cut.pages) > 3000
+    assert "Its gzip ends too soon: the rest is missing." in cut.oddities
+    assert len(hurt.pages) > 3000
+    assert any("gzip is damaged" in oddity for oddity in hurt.oddities)
+
+
+paths = st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20), max_size=12)
+
+
+@ANY
+@given(paths)
+def test_what_was_written_is_read(given_paths: list[str]) -> None:
+    """Issue 5"""
+    here = parse_url(WHERE)
+    assert isinstance(here, Url)
+    written = [f"https://example.org/{path}" for path in given_paths]
+    expected = [url.text for each in written if isinstance(url := parse_url(each, here), Url)]
+
+    assert pages(urlset(*written)) == list(dict.fromkeys(expected))
+
+
+@ANY
+@given(paths, st.integers(0, 2000))
+def test_a_file_that_is_cut_anywhere_lists_nothing_that_the_whole_does_not(given_paths: list[str], end: int) -> None:
+    """Issue 5"""
+    whole = urlset(*(f"https://example.org/{path}" for path in given_paths)).encode()
+
+    cut = pages(whole[:end])
+
+    assert cut == pages(whole)[: len(cut)]
+
+
+PIECES = st.sampled_from(
+    [
+        b"<urlset>", b"<url>", b"</url>", b"<loc>", b"</loc>", b"/a", b"http://[", b"<![CDATA[", b"]]>", b"<!--",
+        b"-->",
+        b"<!DOCTYPE x [", b"<!ENTITY a '", b"]>", b"&a;", b"&#x110000;", b"&#99999999999;", b"<item>", b"<link href=",
+        b"<entry>", b"<lastmod>", b"<pubDate>", b"Mon, 32 Foo 99999 25:61", b"<priority>", b"1e999", b"\x1f\x8b", b"\0",
+        b"\xff\xfe", b"<", b">", b"\xe4", b"<?xml encoding='utf-16'?>", b"<?xml version='1.0' encoding='zip'?>", b"\n",
+    ]
+)  # fmt: skip
+
+
+@ANY
+@given(st.binary(max_size=300) | st.lists(PIECES, max_size=40).map(b"".join), st.text(max_size=20) | st.just(WHERE))
+def test_nothing_raises(body: bytes, where: str) -> None:
+    """Issue 5"""
+    for each in (body, gzip.compress(body), b"\x1f\x8b\x08" + body):
+        found = parse_sitemap(each, where)
+
+        for url in (*(entry.url for entry in found.pages), *found.sitemaps):
+            again = parse_url(url)
+            assert isinstance(again, Url)
+            assert again.text == url
+        is_sitemap(each)
+
+
+# Hostile ones
+
+
+def laughs() -> str:
+    entities = "".join(f'<!ENTITY lol{n} "{f"&lol{n - 1};" * 10}">' for n in range(1, 30))
+    return f'<?xml version="1.0"?><!DOCTYPE urlset [<!ENTITY lol0 "/lol">{entities}]>'
+
+
+def test_a_billion_laughs_are_not_laughed() -> None:
+    """F01"""
+    found = read(f"{laughs()}<urlset><url><loc>/a&lol29;</loc></url><url><loc>/b</loc></url></urlset>")
+
+    assert [entry.url for entry in found.pages] == ["https://example.org/b"]
+    assert "They are never expanded" in found.oddities[0]
+
+
+def test_no_entity_reads_a_file_or_asks_a_host(tmp_path: Path) -> None:
+    """F22"""
+    secret = tmp_path / "secret"
+    secret.write_text("/s3cret")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        there = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        found = read(
+            f'<!DOCTYPE urlset SYSTEM "{there}dtd" [<!ENTITY a SYSTEM "{secret.as_uri()}"><!ENTITY b SYSTEM "{there}b">'
+            f'<!ENTITY % c SYSTEM "{there}c"> %c;]><urlset><url><loc>&a;</loc></url><url><loc>&b;</loc></url>'
+            "<url><loc>/fine</loc></url></urlset>"
+        )
+
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert "s3cret" not in repr(found)
+    assert [entry.url for entry in found.pages] == ["https://example.org/fine"]
+
+
+def test_what_stands_in_a_doctype_is_no_entry() -> None:
+    text = (
+        "<!DOCTYPE urlset [<!-- ' --><!ENTITY a '<url><loc>/no</loc></url>'>]><urlset><url><loc>/a</loc></url></urlset>"
+    )
+
+    assert pages(text) == ["https://example.org/a"]
+
+
+def test_a_gzip_bomb_ends_at_the_limit() -> None:
+    """F01"""
+    zeros = gzip.compress(bytes(1 << 20), 9) * 1024  # a GiB
+    tracemalloc.start()
+    try:
+        found = read(zeros)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert found.pages == ()
+    assert "It has more than 52,428,800 bytes: the rest was not read." in found.oddities
+    assert peak < 64 * 1024 * 1024
+
+
+def test_no_more_urls_are_read_than_the_limit_says() -> None:
+    """Issue 5: 50,000 a file"""
+    found = read(urlset(*(f"/{number}" for number in range(50_001))))
+
+    assert len(found.pages) == 50_000
+    assert found.oddities == ("It lists more than 50,000 URLs: the rest was not read.",)
+    assert len(read(urlset(*(f"/{number}" for number in range(50_000)))).pages) == 50_000
+
+
+def test_no_more_bytes_are_read_than_the_limit_says() -> None:
+    """Issue 5"""
+    text = urlset(*(f"/{number}" for number in range(100)))
+
+    found = read(text, Limits(max_bytes=len(text) // 2, max_urls=1000))
+
+    assert 30 < len(found.pages) < 60
+    assert [entry.url for entry in found.pages] == pages(text)[: len(found.pages)]
+    assert f"It has more than {len(text) // 2:,} bytes: the rest was not read." in found.oddities
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<", "<url>", "<a>", "<!--", "<loc>", "<loc>&amp;", "<loc><![CDATA[", "<loc><!-- -", "<!DOCTYPE [", "<x:",
+        "<loc ",
+        '<!DOCTYPE a ["', "<loc>]]>", "-", "]]", "&#1", "\n", "<?", "</url", "<a:b:c", "<item><link href='",
+    ],
+)  # fmt: skip
+def test_no_file_takes_more_time_than_its_size_explains(piece: str) -> None:
+    """F32, for sitemaps: two megabytes take a fraction of a second, twice, and minutes if time grew with the square."""
+    body = b"<urlset>" + piece.encode() * (2_000_000 // len(piece))
+
+    began = time.process_time()
+    read(body)
+    read(body[8:])
+
+    assert time.process_time() - began < 20
