@@ -19,6 +19,7 @@ demo: $(VENV)/.installed-redis   ## Show curtsy at work, live, against a small s
 
 test: $(VENV)/.installed-test   ## Set everything up and run all tests
 	@sh tools/need redis-server redis-server
+	@sh tools/need chromium chromium
 	@$(BIN)/python -m pytest -n 2 -m "not soak and not alone"
 	@$(BIN)/python -m pytest -m "alone and not soak"
 
@@ -40,5 +41,9 @@ soak: $(VENV)/.installed-test   ## Run the long tests
 	@sh tools/need redis-server redis-server
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
+docs: $(VENV)/.installed-docs   ## Build the documents as a site that can be browsed, into site/
+	@$(BIN)/python -m zensical build --strict --clean
+	@echo "open site/index.html"
+
 clean:   ## Remove what was built
-	rm -rf $(VENV) build dist site
+	rm -rf $(VENV) build dist site .cache

@@ -53,10 +53,12 @@ def walk(command: click.Command, names: tuple[str, ...], parent: click.Context) 
     own = [each for each in command.params if isinstance(each, click.Option) and not isinstance(each, GivenOption)]
     if own:
         parts.append(options_table(own))
-    if shape := SHAPES.get(" ".join(names)):
-        rows = [f"| `{name}` | {escaped(meaning)} |" for name, meaning in shape.fields.items()]
-        title = f"With `--json`, {shape.form}:"
-        parts.append("\n".join([title, "", "| field | what it is |", "|---|---|", *rows]))
+    for full, shape in SHAPES.items():
+        name, _, option = full.partition(" --")
+        if name == " ".join(names):
+            rows = [f"| `{name}` | {escaped(meaning)} |" for name, meaning in shape.fields.items()]
+            title = f"With {f'`--{option}` and ' if option else ''}`--json`, {shape.form}:"
+            parts.append("\n".join([title, "", "| field | what it is |", "|---|---|", *rows]))
     if isinstance(command, Command | Group) and command.examples:
         lines = [line for example, words in command.examples for line in (f"# {words}", example, "")]
         parts.append("```sh\n" + "\n".join(lines).strip() + "\n```")

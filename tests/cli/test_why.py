@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from curtsy.cli.assessment import Assessment, assess
-from curtsy.cli.checks import Check, Known
 from curtsy.clock import FakeClock
 from curtsy.core.admission import Go, Override, Pause, Trip, admit, amend, settle
 from curtsy.core.cache import Entry, url_sha256
@@ -19,6 +17,8 @@ from curtsy.core.message import Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.rules import Rules, learned
 from curtsy.settings import Settings, load
+from curtsy.watch.assessment import Assessment, assess
+from curtsy.watch.checks import Check, Known
 from tests.cli.shell import Shell
 from tests.support.site import Site
 

@@ -37,8 +37,12 @@ def serve(path: str) -> NoReturn:
         import_module(module)
     for module in (
         "curtsy.client",
-        "curtsy.cli.assessment",
+        "curtsy.watch.assessment",
         "curtsy.cli.telling",
+        "curtsy.cli.rehearsal",
+        "curtsy.cli.conduct",
+        "curtsy.cli.report",
+        "curtsy.watch.crawls",
         "curtsy.settings.keys",
         "rich.panel",
     ):

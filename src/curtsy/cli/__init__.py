@@ -23,14 +23,21 @@ __all__ = ["cli", "main"]
 
 COMMANDS = {
     "get": ("curtsy.cli.get:get", "Fetch pages politely: like curl, with manners."),
+    "crawl": (
+        "curtsy.cli.crawl:crawl",
+        "Crawl sites politely: follow links, keep every rule, and go on where it ended.",
+    ),
     "download": ("curtsy.cli.download:download", "Save a large file, resumed where an earlier try ended."),
     "why": ("curtsy.cli.why:why", "Say whether a page may be fetched now, and what decides."),
     "robots": ("curtsy.cli.robots:robots", "Show a robots.txt as curtsy reads it."),
     "status": ("curtsy.cli.status:status", "Show the hosts that are known: pace, budget, breaker."),
+    "top": ("curtsy.cli.top:top", "Watch hosts and crawls, live."),
     "budget": ("curtsy.cli.status:budget", "Show what was spent of each host's day."),
+    "serve": ("curtsy.cli.serve:serve", "Show a live dashboard of hosts, crawls, budgets and breakers."),
     "breaker": ("curtsy.cli.hands:breaker", "List, reset or trip the circuit breakers of hosts."),
     "pause": ("curtsy.cli.hands:pause", "Send nothing to a host, until it is resumed."),
     "resume": ("curtsy.cli.hands:resume", "End a pause."),
+    "jobs": ("curtsy.cli.jobs:jobs", "List, show or remove the crawls that can be gone on with."),
     "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the kept pages."),
     "config": ("curtsy.cli.config:config", "Show, check or begin the settings."),
     "doctor": ("curtsy.cli.doctor:doctor", "Check that everything is in place."),
@@ -43,10 +50,10 @@ COMPLETING = "_CURTSY_COMPLETE"
 """The variable by which a shell asks for completions."""
 
 SECTIONS = {
-    "Fetch": ("get", "download"),
-    "Understand": ("why", "robots", "status", "budget"),
+    "Fetch": ("get", "crawl", "download"),
+    "Understand": ("why", "robots", "status", "top", "budget", "serve"),
     "Intervene": ("breaker", "pause", "resume"),
-    "Look after": ("cache", "config", "doctor", "completion", "demo"),
+    "Look after": ("jobs", "cache", "config", "doctor", "completion", "demo"),
 }
 
 
@@ -58,6 +65,7 @@ SECTIONS = {
     examples=(
         ("curtsy demo", "See it at work, in under a minute, without leaving this machine."),
         ("curtsy get -v https://example.org/", "Fetch a page, and see each step."),
+        ("curtsy crawl https://example.org/ --limit 50 --out pages", "Follow links, into a folder."),
         ("curtsy why https://example.org/private/", "Ask whether a page may be fetched; it is not asked for."),
         ("curtsy COMMAND --help", "Learn more about a command."),
     ),
@@ -110,7 +118,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         # Not by cli.main(), which has ends of its own for Ctrl-C and a broken pipe.
+        whole = list(given)  # click takes its arguments away
         with cli.make_context("curtsy", given, obj=Given(), terminal_width=width) as context:
+            context.meta["curtsy.arguments"] = whole
             result = cli.invoke(context)
         return result if isinstance(result, int) else Exit.FINE
     except click.exceptions.Exit as end:

@@ -72,8 +72,8 @@ def ls(given: Given, domain: str | None, is_json: bool) -> Exit:
 
 
 def _is_of(entry: Entry, domain: str | None) -> bool:
-    from curtsy.cli.hostview import is_under
     from curtsy.core.message import Url, parse_url
+    from curtsy.watch.hostview import is_under
 
     url = parse_url(entry.url)
     return domain is None or (isinstance(url, Url) and is_under(url.domain, domain))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from curtsy.cli.command import Command, Group
 from curtsy.cli.exits import Exit
 from curtsy.cli.given import Given
 from curtsy.cli.values import Domain
-
-if TYPE_CHECKING:
-    from curtsy.settings import Settings
 
 
 @click.group(
@@ -51,10 +48,11 @@ def show(given: Given, domain: str | None, is_origin: bool, is_json: bool) -> Ex
     """Show the settings that hold, for all hosts or for one."""
     from rich.text import Text
 
-    from curtsy.cli.words import origin as where
+    from curtsy.watch.policyview import values_of
+    from curtsy.watch.words import origin as where
 
     settings = given.settings()
-    general, policy = _values(settings, domain)
+    general, policy = values_of(settings, domain)
     if is_json:
         both = general | policy
         screen.write_json(
@@ -74,24 +72,6 @@ def show(given: Given, domain: str | None, is_origin: bool, is_json: bool) -> Ex
         )
     screen.show(screen.out(), table)
     return Exit.FINE
-
-
-def _values(settings: Settings, domain: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All settings by name: those of the program, and those of a host's policy. Secrets are masked."""
-    from curtsy.core.secrets import mask_url
-    from curtsy.settings.keys import names
-
-    def value(name: str) -> Any:
-        found = settings.value(domain, name)
-        if name == "timezone":
-            return "local" if found is None else str(found)
-        if isinstance(found, tuple):
-            return list(found)
-        return mask_url(str(found)) if isinstance(found, str | Path) else found
-
-    of_host = [name for name in names("policy") if name != "pause"]
-    extra = [] if domain is None else ["shared", "denied"]
-    return {name: value(name) for name in names("general")}, {name: value(name) for name in [*of_host, *extra]}
 
 
 def _written(value: Any) -> str:

@@ -20,7 +20,6 @@ from curtsy.cli import screen
 from curtsy.cli.command import Command
 from curtsy.cli.exits import Exit
 from curtsy.cli.given import Given, cache_path
-from curtsy.cli.screen import State
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from curtsy.core.host import Host
     from curtsy.core.message import Now
     from curtsy.settings import Settings
+    from curtsy.watch.checks import State
 
 LITTLE_ROOM = 100 * 1024**2
 """Bytes: a disk with less than this is told about."""

@@ -60,6 +60,45 @@ _PAGE = {
     "body_sha256": "of its body",
 }
 
+_SUMMARY = {
+    "total": "URLs that were dealt with, over all runs of the job, as all that follow",
+    "fetched": "pages that came from their sites",
+    "cached": "pages whose kept copy still held",
+    "skipped": "URLs that we chose not to ask for, or not to keep",
+    "failed": "URLs that were asked for in vain",
+    "redirected": "URLs that led to another",
+    "sitemaps": "sitemaps that were read",
+    "bytes": "bytes of bodies that came over the network",
+    "seconds": "time spent crawling",
+    "queued": "URLs that are left; null if nobody knows",
+    "skipped_by_reason": "how many, by reason (`robots_disallowed` …)",
+    "failed_by_reason": "how many, by reason (`http_status 404` …)",
+    "left_out_by_reason": "links that are no part of the crawl, by reason (`other_site`, `too_deep` …)",
+    "examples": "for each of these reasons one URL: `url` and `message`",
+}
+
+_ENDED = {
+    "ended": "`done`, `max_pages`, `max_time`, `max_bytes`, `later` or `stopped`",
+    "resume_in": "time after which going on makes sense; null if at once, or if nothing is left",
+    "message": "how it ended, in a sentence",
+    "job": "its name; null if it has none",
+    "outputs": "where the pages are, by kind: `folder`, `jsonl`, `warc`, `csv`",
+    "resume": "the command line that goes on with it; null if nothing is left, or not kept",
+}
+
+_JOB = {
+    "name": "the job",
+    "state": "`running`, `unfinished`, `done` or `damaged`",
+    "is_shared": "whether it is in a shared store, where many machines work on it",
+    "workers": "how many are at work on it",
+    "pages": "pages so far; null if nobody knows",
+    "queued": "URLs that are left; null if nobody knows",
+    "failed": "URLs that brought no page; null if nobody knows",
+    "hosts": "hosts that were met; null if nobody knows",
+    "changed_at": "when something last changed (epoch seconds); null if nobody knows",
+    "folder": "where it is kept; null if it is shared",
+}
+
 SHAPES: dict[str, Shape] = {
     "get": Shape(
         LINES,
@@ -83,6 +122,19 @@ SHAPES: dict[str, Shape] = {
             "pages_left": "of the host's day; null for unlimited, or if nothing was sent",
             "retry_after": "time until asking again makes sense; null if it never does, or nobody knows",
             "at": "when it ended (epoch seconds)",
+            "latency": "of the last request, to the end of its answer; null if nothing was written",
+            "robots_requests": "requests that were sent for robots.txt on its behalf",
+        },
+    ),
+    "crawl": Shape(ONE, {**_SUMMARY, **_ENDED}),
+    "crawl --dry-run": Shape(
+        ONE,
+        {
+            "scope": "which URLs belong to the crawl, in words",
+            "plan": "`pages` at most, `gap` between two requests to a host, `seconds`, `allowed_today`, `message`",
+            "seeds": "each URL that was given, as `curtsy why --json` tells of it",
+            "sitemaps": "with `--sitemap`: `url`, `urls`, `in_scope`, `left_out` by reason, `trouble`",
+            "job": "`name`, `running`, `pages`, `counts`; null if there is none of that name",
         },
     ),
     "download": Shape(
@@ -129,7 +181,7 @@ SHAPES: dict[str, Shape] = {
             "tests": "for each `--test`: `path`, `allowed`, `line`, `rule`, `reason`",
         },
     ),
-    "status": Shape(LIST, _HOST),
+    "status": Shape(LIST, {**_HOST, "alerts": "what is alarming about it: `breaker_open`, `budget_nearly_used`"}),
     "budget": Shape(
         LIST, {"domain": _HOST["domain"], **_BUDGET, "origin": "where max_requests_per_day comes from: file and line"}
     ),
@@ -140,6 +192,27 @@ SHAPES: dict[str, Shape] = {
     "breaker trip": Shape(LIST, _HOST),
     "pause": Shape(LIST, _HOST),
     "resume": Shape(LIST, _HOST),
+    "top": Shape(
+        ONE,
+        {
+            "crawls": "those that run, or did in the last hour: `job`, `process`, `state`, `pages`, `cached`, "
+            "`failed`, `skipped`, `queued`, `in_flight`, `bytes`, `rate`, `seconds_left`, `waiting_for`, `seeds`, "
+            "`hosts`, `started_at`, `updated_at`",
+            "hosts": "as `curtsy status --json` has them, the last asked first",
+        },
+    ),
+    "jobs ls": Shape(LIST, _JOB),
+    "jobs show": Shape(
+        ONE,
+        {
+            **_JOB,
+            "seeds": "where it began",
+            "scope": "which URLs belong to it, in words; null if nobody knows",
+            **{name: meaning for name, meaning in _SUMMARY.items() if name not in _JOB},
+            "resume": "the command line that goes on with it; null if nobody knows",
+        },
+    ),
+    "jobs rm": Shape(ONE, {"removed": "the jobs that are gone"}),
     "cache ls": Shape(LIST, _PAGE),
     "cache show": Shape(ONE, {**_PAGE, "headers": "pairs of name and value"}),
     "cache verify": Shape(ONE, {"good": "pages that are in order", "damaged": "pages that were not, and were dropped"}),

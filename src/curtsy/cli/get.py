@@ -94,9 +94,7 @@ def get(
     """
     if no_cache + refresh + offline > 1:
         raise click.UsageError("--no-cache, --refresh and --offline exclude each other. Give one of them.")
-    wanted = [*_expanded(urls), *(_lines_of(source) if source is not None else [])]
-    if not wanted:
-        raise click.UsageError("no URL was given. Name one, or a file of them with -i.")
+    wanted = named(urls, source)
     joined: dict[str, str] = {}
     for name, value in headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
@@ -108,8 +106,13 @@ def get(
         return run(lambda: _get(given, wanted, options, target))
 
 
-def _expanded(urls: Iterable[str]) -> list[str]:
-    return [each for url in urls for each in (_lines_of("-") if url == "-" else [url])]
+def named(urls: Iterable[str], source: str | None) -> list[str]:
+    """The URLs that were named, `-` being standard input, and those of a file. Raises UsageError if there are none."""
+    found = [each for url in urls for each in (_lines_of("-") if url == "-" else [url])]
+    found += _lines_of(source) if source is not None else []
+    if not found:
+        raise click.UsageError("no URL was given. Name one, or a file of them with -i.")
+    return found
 
 
 def _lines_of(source: str) -> list[str]:

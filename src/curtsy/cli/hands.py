@@ -13,14 +13,14 @@ from curtsy.cli.given import Given
 from curtsy.cli.values import Domain, Duration
 
 if TYPE_CHECKING:
-    from curtsy.cli.hostview import HostView
     from curtsy.core.admission import Amendment
+    from curtsy.watch.hostview import HostView
 
 
 def _amend(given: Given, domain: str, change: Amendment) -> HostView:
     """Change a host's record, and say how it stands then. Whoever waits for the host sees it within moments."""
-    from curtsy.cli.hostview import view_of
     from curtsy.steps import amended
+    from curtsy.watch.hostview import view_of
 
     policy, store = given.settings().policies.of(domain), given.open_store()
     try:

@@ -132,8 +132,8 @@ async def _ask(given: Given, url: Url, refresh: bool) -> Rules | None:
 
 def _refused(given: Given, url: Url) -> Exit:
     """Say why not even robots.txt may be asked for."""
-    from curtsy.cli.assessment import assess
     from curtsy.cli.why import recall
+    from curtsy.watch.assessment import assess
 
     found = assess(url, given.settings(), recall(given, url))
     if found.verdict == "refused":

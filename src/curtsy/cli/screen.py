@@ -12,15 +12,14 @@ import re
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
-State = Literal["yes", "no", "wait", "unknown", "off"]
-"""How a single thing stands, as a mark shows it."""
+    from curtsy.watch.checks import State
 
 MARKS: dict[State, tuple[str, str]] = {
     "yes": ("✓", "green"),

@@ -15,7 +15,8 @@ from curtsy.cli.values import Domain
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from curtsy.cli.hostview import HostView
+    from curtsy.watch.hostview import HostView
+    from curtsy.watch.statistics import StatisticsSnapshot
 
 MOST = 40
 """Hosts that a table lists if nobody asks for all of them."""
@@ -23,7 +24,7 @@ MOST = 40
 
 def known(given: Given, domain: str | None) -> list[HostView]:
     """The hosts that the store knows, the last asked first."""
-    from curtsy.cli.hostview import views
+    from curtsy.watch.hostview import views
 
     settings, store = given.settings(), given.open_store()
     try:
@@ -31,6 +32,19 @@ def known(given: Given, domain: str | None) -> list[HostView]:
     finally:
         store.close()
     return sorted(found, key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
+
+
+def counted(given: Given) -> tuple[StatisticsSnapshot, int]:
+    """What the processes that share the store have counted, and how many they are."""
+    from curtsy.core.message import SECOND
+    from curtsy.watch.publishing import read_statistics, summed
+
+    store = given.open_store()
+    try:
+        processes = read_statistics(store)
+        return summed(processes, store.now().epoch / SECOND), len(processes)
+    finally:
+        store.close()
 
 
 def none_known(domain: str | None) -> Exit:
@@ -48,23 +62,80 @@ def none_known(domain: str | None) -> Exit:
         ("curtsy status", "All hosts that are known, the last asked first."),
         ("curtsy status example.org", "One host, in full."),
         ("curtsy status --json | jq '.[] | select(.breaker != \"closed\")'", "Those that are in trouble."),
+        ("curtsy status --total", "What all processes have counted in the last day."),
         ("curtsy status --store redis://10.0.0.5", "What a shared store knows."),
     ),
 )
 @click.argument("domain", type=Domain(), required=False)
 @click.option("--all", "is_all", is_flag=True, help=f"List every host, not only the last {MOST}.")
+@click.option("--total", "is_total", is_flag=True, help="Show what all processes have counted instead of the hosts.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON, with all figures.")
 @click.pass_obj
-def status(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit:
+def status(given: Given, domain: str | None, is_all: bool, is_total: bool, is_json: bool) -> Exit:
     """Show the hosts that are known: pace, budget, breaker.
 
     Next is the time until the next page can be asked for, today what was spent of the day's budget, last the last
-    status that came. A domain stands for itself and the hosts under it.
+    status that came. A domain stands for itself and the hosts under it. What is alarming is said too: an open breaker,
+    more than a tenth of the last hour's requests blocked by one, more than five trips in it, a budget nearly used.
     """
+    from curtsy.watch.alerts import alerts_of
+
     found = known(given, domain)
-    if is_json:
-        screen.write_json(found)
+    statistics, processes = counted(given)
+    alerts = alerts_of(statistics, found)
+    if is_total:
+        if is_json:
+            screen.write_json({"processes": processes, "alerts": alerts, **statistics.as_dict()})
+            return Exit.FINE
+        _show_total(statistics, processes)
+    elif is_json:
+        screen.write_json([_status_fields(view) for view in found])
         return Exit.FINE if found or domain is None else Exit.ERROR
+    else:
+        shown = _show_hosts(found, domain, is_all)
+        if shown is not Exit.FINE:
+            return shown
+    for alert in alerts if domain is None or found else ():
+        screen.say(f"alert {alert.name}: {alert.message}")
+    return Exit.FINE
+
+
+def _status_fields(view: HostView) -> dict[str, object]:
+    """One host, and what is alarming about it."""
+    from dataclasses import asdict
+
+    from curtsy.watch.alerts import alerts_of
+    from curtsy.watch.statistics import StatisticsSnapshot
+
+    return {**asdict(view), "alerts": [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])]}
+
+
+def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
+    """What all processes have counted, a figure a row."""
+    from rich.text import Text
+
+    waits, latency = statistics.waits, statistics.latency
+    rows = [
+        ("processes", f"{processes:,}"),
+        ("fetches", f"{statistics.fetches:,}, of which {statistics.ok:,} succeeded"),
+        ("requests", f"{statistics.requests:,}, and {statistics.robots_requests:,} for robots.txt"),
+        ("pages", f"{statistics.pages:,}, {screen.size(statistics.bytes)}"),
+        ("from the cache", f"{statistics.cache_hits:,}, and {statistics.revalidated:,} after asking"),
+        ("retried", f"{statistics.retries:,}"),
+        ("waited", f"{statistics.delayed:,}, half of all under {screen.brief(waits.quantile(0.5))}"),
+        ("answers in", f"{screen.brief(latency.quantile(0.5))}, 95 % in {screen.brief(latency.quantile(0.95))}"),
+        ("trips", f"{statistics.trips:,}"),
+        *((f"refused: {reason}", f"{count:,}") for reason, count in sorted(statistics.refused.items())),
+        *((f"failed: {reason}", f"{count:,}") for reason, count in sorted(statistics.failed.items())),
+    ]
+    table = screen.table("", "")
+    for name, value in rows:
+        table.add_row(Text(screen.plain(name), style="dim"), value)
+    screen.show(screen.out(), table)
+
+
+def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit:
+    """The hosts as a table, or one of them in full."""
     if not found:
         return none_known(domain)
     if domain is not None and len(found) == 1:
@@ -175,8 +246,8 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
     """
     from rich.text import Text
 
-    from curtsy.cli.words import origin as where
     from curtsy.core.explain import span
+    from curtsy.watch.words import origin as where
 
     settings = given.settings()
     found = known(given, domain)
@@ -204,7 +275,7 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
 
 def _not_asked(given: Given, domain: str) -> list[HostView]:
     """A host that was not asked so far: its whole budget is there."""
-    from curtsy.cli.hostview import view_of
+    from curtsy.watch.hostview import view_of
 
     policy, store = given.settings().policies.of(domain), given.open_store()
     try:

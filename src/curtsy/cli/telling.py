@@ -19,11 +19,11 @@ from curtsy.cli.watching import (
     RulesWanted,
     Waiting,
 )
-from curtsy.cli.words import because
 from curtsy.core.explain import span
 from curtsy.core.message import Failure
 from curtsy.core.policy import Policies
 from curtsy.core.secrets import mask_url
+from curtsy.watch.words import because
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -13,9 +13,9 @@ from curtsy.cli.given import Given
 from curtsy.cli.running import run
 
 if TYPE_CHECKING:
-    from curtsy.cli.assessment import Assessment
-    from curtsy.cli.checks import Known
     from curtsy.core.message import Url
+    from curtsy.watch.assessment import Assessment
+    from curtsy.watch.checks import Known
 
 NARROW = 72
 """Columns below which the origin of a check goes under it instead of beside it."""
@@ -52,7 +52,7 @@ def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
         run(lambda: _ask(given, parsed))
     found = _assess(given, parsed)
     if is_json:
-        _write_json(found)
+        screen.write_json(found.as_dict())
     else:
         _show(found)
     if found.verdict == "unknown" and any(check.name == "store" for check in found.checks):
@@ -71,16 +71,17 @@ async def _ask(given: Given, url: Url) -> None:
 
 
 def _assess(given: Given, url: Url) -> Assessment:
-    from curtsy.cli.assessment import assess
+    from curtsy.watch.assessment import assess
 
     return assess(url, given.settings(), recall(given, url))
 
 
 def recall(given: Given, url: Url) -> Known:
     """What is remembered that concerns a URL. A store that cannot be read is no error here, but told."""
-    from curtsy.cli.checks import Known
     from curtsy.clock import SystemClock
     from curtsy.core.errors import StoreError
+    from curtsy.watch.assessment import recall as remembered
+    from curtsy.watch.checks import Known
 
     settings = given.settings()
     kept = None
@@ -88,36 +89,14 @@ def recall(given: Given, url: Url) -> Known:
         cache = given.open_cache()
         kept = cache.get_meta(url)
         cache.close()
-    key = settings.policies.of(url.domain).key_for(url.domain)
     try:
         store = given.open_store()
         try:
-            host, overall, rules = store.read(key), store.read("global"), store.read(f"rules:{url.origin}")
-            return Known(store.now(), host, overall, rules, kept)
+            return remembered(url, settings, store, kept)
         finally:
             store.close()
     except StoreError as error:
         return Known(SystemClock().now(), kept=kept, trouble=str(error))
-
-
-def _write_json(found: Assessment) -> None:
-    checks = [
-        {"name": each.name, "state": each.state, "says": each.says, "origin": each.origin, "after": each.after}
-        | each.facts
-        for each in found.checks
-    ]
-    screen.write_json(
-        {
-            "url": found.url,
-            "domain": found.domain,
-            "user_agent": found.user_agent,
-            "verdict": found.verdict,
-            "reason": found.reason,
-            "message": found.message,
-            "allowed_in": found.allowed_in,
-            "checks": checks,
-        }
-    )
 
 
 _STYLES = {"allowed": "green", "cached": "green", "refused": "red", "unknown": "magenta"}

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from curtsy.cli.hostview import HostView, pace_alone, view_of
-from curtsy.cli.screen import State, counted
-from curtsy.cli.words import because, pace
-from curtsy.cli.words import origin as where
 from curtsy.core.admission import Wait, admit
 from curtsy.core.cache import Absent, Entry, Fresh, Stale, freshness
 from curtsy.core.explain import span
@@ -19,6 +15,12 @@ from curtsy.core.policy import Policy
 from curtsy.core.rules import Rules, crawl_delay, judge, parsed
 from curtsy.settings import Settings
 from curtsy.settings.keys import names
+from curtsy.watch.hostview import HostView, pace_alone, view_of
+from curtsy.watch.words import because, pace
+from curtsy.watch.words import origin as where
+
+State = Literal["yes", "no", "wait", "unknown", "off"]
+"""How a single thing stands, as a mark shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,8 @@ def _pace(view: HostView, settings: Settings, policy: Policy, known: Known) -> C
         says = f"its Crawl-delay of {span(view.crawl_delay)} is above max_crawl_delay ({span(policy.max_crawl_delay)})"
         return Check("pace", "no", says, where(settings, view.domain, "max_crawl_delay"), facts=facts)
     if policy.concurrency is not None and view.in_flight >= policy.concurrency:
-        says = f"{counted(view.in_flight, 'request')} to it under way, {policy.concurrency} at most"
+        noun = "request" if view.in_flight == 1 else "requests"
+        says = f"{view.in_flight} {noun} to it under way, {policy.concurrency} at most"
         return Check("pace", "wait", says, where(settings, view.domain, "concurrency"), facts=facts)
     wait = pace_alone(known.host, known.now, policy)
     if wait is not None:

@@ -7,14 +7,11 @@ pure: what was read from the store and the cache comes as an argument.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from curtsy.cli.checks import Check, Known, address_of, checks_of, freshness_of
-from curtsy.cli.hostview import changed
-from curtsy.cli.words import because
 from curtsy.core import explain
 from curtsy.core.admission import No, Wait, admit
-from curtsy.core.cache import Absent, Fresh
+from curtsy.core.cache import Absent, Entry, Fresh
 from curtsy.core.errors import Reason
 from curtsy.core.explain import span
 from curtsy.core.host import in_time
@@ -22,6 +19,10 @@ from curtsy.core.message import SECOND, Failure, Url
 from curtsy.core.policy import Policy
 from curtsy.core.rules import judge
 from curtsy.settings import Settings
+from curtsy.stores import Store
+from curtsy.watch.checks import Check, Known, address_of, checks_of, freshness_of
+from curtsy.watch.hostview import changed
+from curtsy.watch.words import because
 
 Verdict = Literal["allowed", "cached", "refused", "unknown"]
 
@@ -42,6 +43,23 @@ class Assessment:
     """Seconds until it would be fetched at the earliest; None if that is never, or not known."""
 
     checks: tuple[Check, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, as it stands in JSON; the facts of a check stand beside its other fields."""
+        plain = {name: getattr(self, name) for name in self.__slots__ if name != "checks"}
+        checks = [
+            {"name": each.name, "state": each.state, "says": each.says, "origin": each.origin, "after": each.after}
+            | each.facts
+            for each in self.checks
+        ]
+        return plain | {"checks": checks}
+
+
+def recall(url: Url, settings: Settings, store: Store, kept: Entry | None) -> Known:
+    """What is remembered that concerns a URL; `kept` is what the cache has of it. Raises StoreError."""
+    key = settings.policies.of(url.domain).key_for(url.domain)
+    host, overall, rules = store.read(key), store.read("global"), store.read(f"rules:{url.origin}")
+    return Known(store.now(), host, overall, rules, kept)
 
 
 def assess(url: Url, settings: Settings, known: Known) -> Assessment:

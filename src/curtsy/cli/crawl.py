@@ -1,0 +1,288 @@
+"""`curtsy crawl`: many pages, by following links."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit
+from curtsy.cli.get import named
+from curtsy.cli.given import Given
+from curtsy.cli.running import run
+from curtsy.cli.values import Domain, Duration, Size
+
+if TYPE_CHECKING:
+    from curtsy.client import AsyncClient
+    from curtsy.crawling.crawler import AsyncCrawl
+    from curtsy.crawling.outputs import Output
+    from curtsy.crawling.outputs.examples import Examples
+    from curtsy.crawling.progress import Summary
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What was asked for on the command line."""
+
+    seeds: list[str]
+    options: dict[str, Any]
+    """As `CrawlOptions` has them."""
+
+    client: dict[str, Any]
+    """As `AsyncClient` has them."""
+
+    job: str | None = None
+    is_fresh: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+    """Where pages go: `jsonl`, `warc`, `folder` and `csv`, each with its path."""
+
+    body: Any = "none"
+    is_json: bool = False
+    metrics_port: int | None = None
+    arguments: list[str] = field(default_factory=list)
+    """The command line, without the program's name."""
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy crawl https://example.org/ --limit 100 --out pages", "A hundred pages of a site, into a folder."),
+        (
+            "curtsy crawl https://example.org/docs/ --scope prefix --jsonl docs.jsonl --text plain --job docs",
+            "A part of a site, as JSON lines with the main text. Stopped or killed, the same line goes on with it.",
+        ),
+        ("curtsy crawl https://example.org/ --dry-run", "What would be fetched and what not; no page is asked for."),
+        ("curtsy crawl https://example.org/ --sitemap --warc site.warc.gz", "All that its sitemaps list, archived."),
+        (
+            "curtsy crawl https://example.org/ --match /item/ --match /list --skip '[?]sort=' --jsonl - | jq .title",
+            "Only some pages; JSON lines on standard output.",
+        ),
+        ("curtsy crawl -i seeds.txt --job news --store redis://10.0.0.5", "Shared: every machine that says so joins."),
+    ),
+)
+@click.argument("urls", metavar="URL...", nargs=-1)
+@click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one a line; - for stdin.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Pages at most, in all runs of a job together.")
+@click.option("--limit-per-host", type=click.IntRange(1), metavar="N", help="Pages of each host at most.")
+@click.option("--depth", type=click.IntRange(0), metavar="N", help="Links from a URL that was given, at most.")
+@click.option("--match", multiple=True, metavar="REGEX", help="Fetch only what one of these is found in; repeatable.")
+@click.option("--skip", multiple=True, metavar="REGEX", help="Fetch nothing that this is found in; repeatable.")
+@click.option(
+    "--scope",
+    type=click.Choice(["host", "site", "domains", "prefix", "any"]),
+    metavar="KIND",
+    help="Where links may lead: host, site (the default), prefix (the folder given), domains (--domain), any.",
+)
+@click.option("--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="This too; repeatable.")
+@click.option("--sitemap", "sitemaps", is_flag=True, help="Read sitemaps for URLs.")
+@click.option("--files", multiple=True, metavar="TYPE", help="Besides pages: .pdf, .csv … or all; repeatable.")
+@click.option("--out", metavar="DIR", help="Each body as a file, with one beside it for what is known of it.")
+@click.option("--jsonl", metavar="FILE", help="A line of JSON for each page; - for standard output.")
+@click.option("--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="In JSON lines also the body.")
+@click.option("--text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW", help="Make out the main text.")
+@click.option("--warc", metavar="FILE", help="A WARC archive, such as site.warc.gz.")
+@click.option("--skipped", metavar="FILE", help="What was not fetched and why, as a table (CSV).")
+@click.option("--job", metavar="NAME", help="Keep the state, so that the crawl can be gone on with; or ./FOLDER.")
+@click.option("--fresh", "is_fresh", is_flag=True, help="Begin a job anew.")
+@click.option("--max-time", type=Duration(), metavar="TIME", help="Stop after 90s, 10m, 2h.")
+@click.option("--max-bytes", type=Size(), metavar="SIZE", help="Stop after so much was downloaded: 20M, 1.5G.")
+@click.option(
+    "--patience",
+    type=Duration(),
+    metavar="TIME",
+    help="Wait this long if nothing may be asked sooner (10m); then stop.",
+)
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Requests at once, over all hosts (64).")
+@click.option("--follow-nofollow", is_flag=True, help="Also follow links that ask not to be followed.")
+@click.option("--keep-noindex", is_flag=True, help="Also keep pages that say noindex.")
+@click.option("--keep-copies", is_flag=True, help="Also keep pages that name another URL as their own (canonical).")
+@click.option("--drop-duplicates", is_flag=True, help="Leave out pages with the very same body as an earlier one.")
+@click.option("--traps", is_flag=True, help="Also follow links that look endless.")
+@click.option("--no-cache", is_flag=True, help="Neither use nor keep copies.")
+@click.option("--refresh", is_flag=True, help="Fetch anew what there may be a fresh copy of.")
+@click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be fetched and what not, and end.")
+@click.option("--json", "is_json", is_flag=True, help="The summary as JSON on standard output, at the end.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Serve Prometheus metrics there.")
+@click.pass_context
+def crawl(context: click.Context, /, **words: Any) -> Exit:
+    """Crawl sites politely: follow links, keep every rule, and go on where it ended.
+
+    Every request waits its turn: robots.txt, the host's pace and daily budget, its breaker, the global rate. While it
+    runs a live view shows each host; at the end stands what was fetched, and what was not and why. Ctrl-C stops it in
+    good order; with --job the same command goes on with it, and nothing is fetched twice.
+
+    The exit code is 0 if pages came, 3 if all was refused by manners, 22 if the only URL answered with an error, 75 if
+    what is left may be asked for only later (it says when), 130 after Ctrl-C.
+    """
+    given = context.ensure_object(Given)
+    wish = _wish(given, words, list(context.meta.get("curtsy.arguments", ())))
+    if words["is_dry"]:
+        from curtsy.cli.rehearsal import rehearse
+
+        return rehearse(given, wish)
+    return run(lambda: _crawl(given, wish))
+
+
+def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
+    """What the options mean together. Raises UsageError for what they cannot mean."""
+    from curtsy.core.errors import PolicyError
+    from curtsy.crawling.jobs import folder_of
+    from curtsy.crawling.options import CrawlOptions
+    from curtsy.crawling.scope import Scope
+
+    seeds = _seeds(words["urls"], words["source"])
+    files = {
+        kind: words[name]
+        for kind, name in (("folder", "out"), ("jsonl", "jsonl"), ("warc", "warc"), ("csv", "skipped"))
+        if words[name] is not None
+    }
+    if words["is_json"] and words["jsonl"] == "-":
+        raise click.UsageError("--json and --jsonl - both write to standard output. Give --jsonl a file.")
+    if words["body"] is not None and words["jsonl"] is None:
+        raise click.UsageError("--body is for JSON lines. Give --jsonl too.")
+    if words["is_fresh"] and words["job"] is None:
+        raise click.UsageError("--fresh is for a job. Give --job too; without one every crawl begins anew.")
+    if words["no_cache"] and words["refresh"]:
+        raise click.UsageError("--no-cache and --refresh exclude each other. Give one of them.")
+    chosen = {
+        "scope": words["scope"], "domains": words["domains"] or None, "match": words["match"] or None,
+        "skip": words["skip"] or None, "depth": words["depth"], "max_pages": words["limit"],
+        "max_pages_per_host": words["limit_per_host"], "max_time": words["max_time"], "max_bytes": words["max_bytes"],
+        "patience": words["patience"], "max_concurrent": words["concurrency"], "sitemaps": words["sitemaps"] or None,
+        "text": words["text"], "drop_duplicates": words["drop_duplicates"] or None,
+        "files": "all" if "all" in words["files"] else words["files"] or None,
+        "obey_nofollow": False if words["follow_nofollow"] else None,
+        "obey_noindex": False if words["keep_noindex"] else None,
+        "obey_canonical": False if words["keep_copies"] else None, "avoid_traps": False if words["traps"] else None,
+    }  # fmt: skip
+    options = {name: value for name, value in chosen.items() if value is not None}
+    try:
+        made = CrawlOptions(**options)
+        Scope.around(
+            seeds, kind=made.scope, domains=made.domains, match=made.match, skip=made.skip, depth=made.depth,
+            files=made.files,
+        )  # fmt: skip
+        if words["job"] is not None:
+            folder_of(words["job"])
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from None
+    client = {**given.arguments, "store": given.settings().store}
+    client |= {"cache": False} if words["no_cache"] else {"cache_mode": "refresh"} if words["refresh"] else {}
+    return Wish(
+        seeds, options, client, words["job"], words["is_fresh"], files, words["body"] or "none", words["is_json"],
+        words["metrics_port"], arguments,
+    )  # fmt: skip
+
+
+def _seeds(urls: tuple[str, ...], source: str | None) -> list[str]:
+    """The URLs to begin with, canonical. A bare host is taken for its front page."""
+    from curtsy.core.message import InvalidUrl, parse_url
+
+    found = []
+    for each in named(urls, source):
+        url = parse_url(each if "://" in each else f"https://{each}")
+        if isinstance(url, InvalidUrl):
+            raise click.UsageError(f"{each!r} cannot be asked for: {url.why}.")
+        found.append(url.text)
+    return list(dict.fromkeys(found))
+
+
+async def _crawl(given: Given, wish: Wish) -> Exit:
+    from curtsy.cli.conduct import conduct, exit_of, is_watched, telling
+    from curtsy.cli.report import command
+    from curtsy.crawling.ledger import Taken
+    from curtsy.crawling.outputs.examples import Examples
+    from curtsy.crawling.start import acrawl
+
+    examples = Examples()
+    try:
+        crawl = acrawl(
+            wish.seeds, job=wish.job, fresh=wish.is_fresh, outputs=[*outputs_of(wish), examples],
+            **wish.options, **wish.client,
+        )  # fmt: skip
+    except Taken as error:
+        screen.say(f"the job {wish.job} is running already: {error}")
+        return Exit.LATER
+    # Lines of JSON on the same terminal would tear a live view.
+    is_live = is_watched() and not (wish.files.get("jsonl") == "-" and sys.stdout.isatty())
+    async with crawl:
+        await _announce(crawl, wish)
+        if wish.job is not None:
+            await crawl.frontier.note({"command": command(wish.arguments)})
+        with _metrics(crawl.client, wish.metrics_port), telling(is_live) as teller:
+            summary, is_interrupted = await conduct(crawl, teller, 0.25 if is_live else 1.0)
+    _conclude(wish, summary, examples)
+    return exit_of(summary, wish.seeds, is_interrupted)
+
+
+def outputs_of(wish: Wish) -> list[Output]:
+    """Where the pages are to go."""
+    from curtsy.crawling.outputs import open_output
+
+    return [open_output(f"{kind}:{path}", body=wish.body) for kind, path in wish.files.items()]
+
+
+async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
+    """Say what it will take, before it starts."""
+    notes = await crawl.frontier.notes()
+    counts = await crawl.frontier.counts()
+    if counts.done or counts.queued or counts.failed:
+        screen.say(f"going on with the job {wish.job}: {counts.done:,} URLs are done, {counts.queued:,} wait.")
+        named = {output.name for output in outputs_of(wish)}
+        for name in notes:
+            kind, _, path = name.removeprefix("output:").partition(":")
+            if name.startswith("output:") and path and f"{kind}:{path}" not in named:
+                screen.say(
+                    f"the job has written to {path} so far, which is not named now: pages will be missing there."
+                )
+    screen.say(f"{(await crawl.plan()).message}.")
+    if not wish.files:
+        screen.say("no output is named, so the pages go nowhere but the cache: --out DIR, --jsonl FILE or --warc FILE.")
+
+
+@contextmanager
+def _serving(client: AsyncClient, port: int) -> Iterator[None]:
+    try:
+        from curtsy.watch.metrics import serve_metrics
+    except ImportError as error:
+        raise click.ClickException(
+            f'metrics need the library {error.name}, which is missing. Install it: pip install "curtsy[metrics]".'
+        ) from None
+    with serve_metrics(port, client.stats) as server:
+        screen.say(f"metrics are at http://127.0.0.1:{server.port}/metrics.")
+        yield
+
+
+def _metrics(client: AsyncClient, port: int | None) -> AbstractContextManager[None]:
+    return nullcontext() if port is None else _serving(client, port)
+
+
+def _conclude(wish: Wish, summary: Summary, examples: Examples) -> None:
+    """Say what came of it: as JSON, or for people."""
+    from curtsy.cli.report import command, going_on, headline, show_reasons
+
+    if wish.is_json:
+        told = {reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()}
+        is_full = summary.ended == "max_pages"
+        resume = command(wish.arguments, higher=is_full) if wish.job is not None and summary.queued else None
+        screen.write_json(
+            {
+                **summary.as_dict(), "message": summary.message, "job": wish.job, "outputs": wish.files,
+                "examples": told, "resume": resume,
+            }
+        )  # fmt: skip
+    else:
+        show_reasons(screen.err(), summary.totals, examples.by_reason)
+        print(file=sys.stderr)
+    screen.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
+    for path in wish.files.values():
+        if path != "-":
+            screen.say(f"written to {path}.")
+    if (words := going_on(summary, wish.arguments, wish.job)) is not None:
+        screen.say(words)

@@ -1,0 +1,311 @@
+"""`curtsy jobs`: the crawls that have a name, and can be gone on with."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command, Group
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given
+
+if TYPE_CHECKING:
+    from curtsy.core.crawl import CrawlRecord
+    from curtsy.crawling.jobs import Job
+    from curtsy.crawling.registry import JobSummary
+
+    _Text = click.ParamType[str]
+else:
+    _Text = click.ParamType
+
+
+class JobName(_Text):
+    """The name of a job, or the folder that it is in."""
+
+    name = "job"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same, if it can be one."""
+        from curtsy.core.errors import PolicyError
+        from curtsy.crawling.jobs import folder_of
+
+        try:
+            folder_of(value)
+        except PolicyError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The jobs of this machine."""
+        from curtsy.crawling.jobs import FRONTIER, jobs_folder
+
+        found = jobs_folder().glob(f"*/{FRONTIER}")
+        names = sorted(path.parent.name for path in found)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+@click.group(
+    cls=Group,
+    examples=(
+        ("curtsy jobs ls", "What was begun on this machine, and how far it is."),
+        ("curtsy jobs show docs", "One of them, in full, and how to go on with it."),
+    ),
+)
+def jobs() -> None:
+    """List, show or remove the crawls that can be gone on with.
+
+    A crawl that was started with --job NAME keeps what waits, what was seen and what is done. Killed or stopped, the
+    same command goes on with it. With --store redis://… these are also the jobs that many machines share.
+    """
+
+
+def _running(given: Given) -> dict[str, CrawlRecord]:
+    """What crawls that are under way tell of themselves; nothing if the store cannot be read."""
+    from curtsy.core.errors import CurtsyError
+    from curtsy.watch.crawls import read_crawls
+
+    try:
+        store = given.open_store()
+        try:
+            return {each.job: each for each in read_crawls(store) if each.state in ("running", "waiting")}
+        finally:
+            store.close()
+    except CurtsyError:
+        return {}
+
+
+def _server(given: Given) -> str:
+    """The store that many machines share; empty if the store is none of those."""
+    from curtsy.crawling.start import SHARED
+
+    store = given.settings().store or ""
+    return store if store.startswith(SHARED) else ""
+
+
+def _shared(given: Given) -> list[JobSummary]:
+    """The jobs that many machines share."""
+    store = _server(given)
+    if not store:
+        return []
+    from curtsy.crawling.registry import jobs as shared_jobs
+
+    return asyncio.run(shared_jobs(store))
+
+
+def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
+    """A job of this machine, as it stands in JSON."""
+    found: dict[str, Any] = {
+        "name": job.name, "state": "damaged", "is_shared": False, "workers": int(job.is_running), "pages": None,
+        "queued": None, "failed": None, "hosts": None, "changed_at": job.changed_at, "folder": job.folder,
+    }  # fmt: skip
+    if job.is_running:
+        found["state"] = "running"
+        if (record := running.get(job.name)) is not None:
+            found |= {
+                "pages": record.pages + record.cached, "queued": record.queued,
+                "failed": record.failed + record.skipped, "changed_at": record.updated_at,
+            }  # fmt: skip
+    elif job.counts is not None:
+        left = job.counts.queued + job.counts.leased
+        found |= {
+            "state": "unfinished" if left else "done", "pages": job.totals.pages, "queued": left,
+            "failed": job.counts.failed, "hosts": job.counts.hosts,
+        }  # fmt: skip
+    return found
+
+
+def _shared_fields(job: JobSummary) -> dict[str, Any]:
+    left = job.counts.queued + job.counts.leased
+    state = "running" if job.workers else "unfinished" if left else "done"
+    return {
+        "name": job.name, "state": state, "is_shared": True, "workers": job.workers, "pages": None, "queued": left,
+        "failed": job.counts.failed, "hosts": job.counts.hosts, "changed_at": None, "folder": None,
+    }  # fmt: skip
+
+
+STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
+
+
+@jobs.command("ls", cls=Command, examples=(("curtsy jobs ls", "All jobs, by name."),))
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.pass_obj
+def ls(given: Given, is_json: bool) -> Exit:
+    """List the jobs: how far each is, and when something last changed."""
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+    from curtsy.crawling.jobs import jobs as local_jobs
+
+    running = _running(given)
+    found = [_fields(each, running) for each in local_jobs()] + [_shared_fields(each) for each in _shared(given)]
+    if is_json:
+        screen.write_json(found)
+        return Exit.FINE
+    if not found:
+        screen.say("there are no jobs. curtsy crawl URL --job NAME begins one.")
+        return Exit.FINE
+    table = screen.table("job", "state", "pages", "left", "failed", "changed", right=("pages", "left", "failed"))
+    for each in found:
+        state = each["state"] + (f" by {each['workers']}" if each["is_shared"] and each["workers"] else "")
+        changed = each["changed_at"]
+        table.add_row(
+            screen.plain(each["name"]), Text(state, style=STYLES[each["state"]]), _number(each["pages"]),
+            _number(each["queued"]), _number(each["failed"]),
+            "–" if changed is None else f"{span(max(0.0, time.time() - changed))} ago",
+        )  # fmt: skip
+    screen.show(screen.out(), table)
+    return Exit.FINE
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+@jobs.command(
+    "show",
+    cls=Command,
+    examples=(
+        ("curtsy jobs show docs", "Where it began, how far it is, what was not fetched and why, how to go on."),
+        ("curtsy jobs show docs --json | jq -r .resume", "The command line alone that goes on with it."),
+    ),
+)
+@click.argument("name", metavar="NAME", type=JobName())
+@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.pass_obj
+def show(given: Given, name: str, is_json: bool) -> Exit:
+    """Show one job: its beginning, its scope, its totals, its reasons, and how to go on with it."""
+    from curtsy.crawling.jobs import Job, folder_of, look
+    from curtsy.crawling.progress import Totals
+
+    shared = next((each for each in _shared(given) if each.name == name), None)
+    if shared is not None:
+        job = Job(name, "", (), shared.counts, Totals(), bool(shared.workers), 0.0)
+        fields = _shared_fields(shared)
+    else:
+        job = look(folder_of(name))
+        fields = _fields(job, _running(given))
+    whole = _in_full(job, fields)
+    if is_json:
+        screen.write_json(whole)
+    else:
+        _show(job, whole)
+    return Exit.FINE
+
+
+def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
+    from curtsy.core.errors import CurtsyError
+    from curtsy.core.secrets import mask_url
+    from curtsy.crawling.outputs.examples import read_examples
+    from curtsy.crawling.progress import Summary
+    from curtsy.crawling.scope import Scope
+
+    try:
+        scope = Scope.from_plain(job.notes["scope"]).describe()
+    except (KeyError, CurtsyError):
+        scope = None
+    summary = Summary("", job.totals, fields["queued"] or 0, None).as_dict()
+    totals = {name: value for name, value in summary.items() if name not in ("ended", "resume_in", *fields)}
+    examples = read_examples(job.notes.get("output:examples"))
+    return {
+        **fields, "seeds": [mask_url(seed) for seed in job.seeds], "scope": scope, **totals,
+        "examples": {reason: {"url": each.url, "message": each.message} for reason, each in examples.items()},
+        "resume": _resume(job),
+    }  # fmt: skip
+
+
+def _resume(job: Job) -> str | None:
+    """The command line that goes on with a job; if it has all its pages, one that lets it have more."""
+    from curtsy.cli.report import command
+
+    line = job.notes.get("command")
+    if not isinstance(line, str):
+        return None
+    limit = re.search(r"--limit[ =](\d+)", line)
+    return command(shlex.split(line)[1:], higher=limit is not None and job.totals.pages >= int(limit[1]))
+
+
+def _show(job: Job, whole: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    from curtsy.cli.report import headline, show_reasons
+    from curtsy.core.explain import span
+    from curtsy.crawling.outputs.examples import read_examples
+
+    console = screen.out()
+    console.print(Text(screen.plain(job.name), style="bold"))
+    rows: list[tuple[str, str]] = [("state", whole["state"])]
+    rows += [("began at", each) for each in whole["seeds"]]
+    if whole["scope"] is not None:
+        rows.append(("scope", whole["scope"]))
+    if whole["pages"] is not None and not job.is_running:
+        rows.append(("brought", headline(job.totals)))
+    rows += [(title, f"{whole[name]:,}") for title, name in (("left", "queued"), ("hosts", "hosts"))
+             if whole[name] is not None]  # fmt: skip
+    if whole["changed_at"]:
+        rows.append(("changed", f"{span(max(0.0, time.time() - whole['changed_at']))} ago"))
+    if whole["folder"] is not None:
+        rows.append(("kept in", whole["folder"]))
+    rows += [
+        ("writes to", name.split(":", 2)[2]) for name in job.notes if name.startswith("output:") and name.count(":") > 1
+    ]
+    table = screen.table("", "")
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
+    for title, value in rows:
+        table.add_row(Text(title, style="dim"), screen.plain(value))
+    screen.show(console, table)
+    show_reasons(console, job.totals, read_examples(job.notes.get("output:examples")))
+    if whole["resume"] is not None and whole["state"] == "unfinished":
+        console.print()
+        console.print(Text("Go on with it", style="bold"))
+        console.print(f"  {screen.plain(whole['resume'])}", soft_wrap=True)
+
+
+@jobs.command(
+    "rm",
+    cls=Command,
+    examples=(
+        ("curtsy jobs rm docs", "Forget a job: what waits, and what was seen. Its pages stay."),
+        ("curtsy jobs rm --yes docs news", "Some of them, without being asked."),
+    ),
+)
+@click.argument("names", metavar="NAME...", type=JobName(), nargs=-1, required=True)
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="The jobs that are gone, as JSON.")
+@click.pass_obj
+def rm(given: Given, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
+    """Forget jobs. What they have written stays; what waits in them is lost."""
+    from curtsy.core.errors import CurtsyError
+    from curtsy.crawling.jobs import folder_of, remove
+
+    shared = {each.name for each in _shared(given)}
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise click.UsageError("jobs are removed only if you are sure. Say --yes.")
+        click.confirm(f"Forget {', '.join(map(screen.plain, names))}, and all that waits there?", err=True, abort=True)
+    removed, code = [], Exit.FINE
+    for name in names:
+        try:
+            if name in shared:
+                from curtsy.crawling.registry import forget
+
+                asyncio.run(forget(_server(given), name))
+            else:
+                remove(folder_of(name))
+        except CurtsyError as error:
+            screen.say(str(error))
+            code = Exit.ERROR
+            continue
+        removed.append(name)
+        if not is_json:
+            screen.say(f"the job {name} is forgotten.")
+    if is_json:
+        screen.write_json({"removed": removed})
+    return code

@@ -1,0 +1,97 @@
+"""What came of a crawl, for people: how much, what not and why, where it is, and how to go on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.text import Text
+
+from curtsy.cli import screen
+from curtsy.cli.reasons import words_for
+from curtsy.core.explain import span
+from curtsy.core.secrets import mask_url
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from curtsy.crawling.outputs.examples import Example
+    from curtsy.crawling.progress import Summary, Totals
+
+MOST = 12
+"""Reasons that are shown of each kind: those with the most URLs."""
+
+_WHY = re.compile(
+    r"(?:not fetching \S+|\S+ could not be fetched(?: after \d+ tries)?): (.+?)(?:\. [A-Z].*|\.?$)", re.DOTALL
+)
+
+
+def headline(totals: Totals) -> str:
+    """What was brought home, in a line."""
+    words = screen.counted(totals.pages, "page")
+    if totals.cached:
+        words += f" ({totals.cached:,} of them from the cache)"
+    return f"{words}, {screen.size(totals.bytes)} in {span(totals.seconds)}"
+
+
+def show_reasons(console: Console, totals: Totals, examples: Mapping[str, Example]) -> None:
+    """Every reason for which no page came, in words, with a URL for which it holds and what to do."""
+    for title, counts in (
+        ("Left alone", totals.skipped),
+        ("Failed", totals.failed),
+        ("Not part of the crawl", totals.left_out),
+    ):
+        if not counts:
+            continue
+        console.print()
+        console.print(Text(title, style="bold"))
+        ranked = sorted(counts.items(), key=lambda each: -each[1])
+        for reason, count in ranked[:MOST]:
+            _show_reason(console, reason, count, examples.get(reason), counts is totals.left_out)
+        if len(ranked) > MOST:
+            console.print(Text(f"        and {len(ranked) - MOST} more reasons", style="dim"))
+
+
+def _show_reason(console: Console, reason: str, count: int, example: Example | None, is_link: bool) -> None:
+    words = words_for(reason)
+    console.print(Text.assemble((f"{count:>6,}", "yellow"), "  ", words.what))
+    more = [words.advice] if words.advice else []
+    if example is not None:
+        console.print(Text(f"{'':8}{screen.plain(example.url)}"), soft_wrap=True)  # to be copied, so never broken
+        found = None if is_link else _WHY.match(example.message)  # of a link the first line says it all
+        if found is not None:
+            more.insert(0, f"{screen.plain(found[1])}.")
+    if more:
+        console.print(Padding.indent(Text(" ".join(more), style="dim"), 8))
+
+
+def going_on(summary: Summary, arguments: Sequence[str], job: str | None) -> str | None:
+    """How to go on with what is left, the very command line among it; None if nothing is."""
+    if not summary.queued:
+        return None
+    left = f"{screen.counted(summary.queued, 'URL')} {'is' if summary.queued == 1 else 'are'} left"
+    if job is None:
+        return f"{left}, and not kept: it was a crawl without a name. With --job NAME it could be gone on with."
+    when = "" if summary.resume_in is None else f" in {span(summary.resume_in)} at the earliest"
+    if summary.ended == "max_pages":
+        when = " with a higher limit"
+    return f"{left}, and kept. Go on{when}:\n{command(arguments, higher=summary.ended == 'max_pages')}"
+
+
+def command(arguments: Sequence[str], *, higher: bool = False) -> str:
+    """The command line that goes on with a crawl: as it was, but not anew, and perhaps with a `higher` limit."""
+    found: list[str] = []
+    is_limit = False
+    for each in arguments:
+        if each == "--fresh":
+            continue
+        if is_limit and higher and each.isdecimal():
+            each = str(2 * int(each))
+        is_limit = each == "--limit"
+        if higher and each.startswith("--limit=") and each[8:].isdecimal():
+            each = f"--limit={2 * int(each[8:])}"
+        found.append(each)
+    return mask_url(f"curtsy {shlex.join(found)}")

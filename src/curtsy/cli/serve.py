@@ -1,0 +1,150 @@
+"""`curtsy serve`: the dashboard."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given
+
+if TYPE_CHECKING:
+    from curtsy.watch.dashboard.app import Dashboard
+
+PATIENCE = 2
+"""Seconds that open connections have to end."""
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy serve", "Watch this machine's crawls and hosts, at http://127.0.0.1:8765/."),
+        ("curtsy serve --store redis://10.0.0.5", "Watch every machine that shares a store."),
+        (
+            'CURTSY_DASHBOARD_TOKEN="$(openssl rand -hex 24)" curtsy serve --host 0.0.0.0',
+            "Let other machines look too, if they have the token.",
+        ),
+    ),
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, metavar="PORT", help="8765 by default; 0: any.")
+@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Listen there; by default only this machine can.")
+@click.option(
+    "--token",
+    envvar="CURTSY_DASHBOARD_TOKEN",
+    metavar="TEXT",
+    help="Ask for this token; needed for any address but loopback. Better given as $CURTSY_DASHBOARD_TOKEN.",
+)
+@click.option(
+    "--name", "names", multiple=True, metavar="HOST", help="A further name that browsers may call us by; repeatable."
+)
+@click.pass_obj
+def serve(given: Given, port: int, host: str, token: str | None, names: tuple[str, ...]) -> Exit:
+    """Show a live dashboard of hosts, crawls, budgets and breakers.
+
+    It reads the store, so it shows every process of this machine, and every machine that shares a store. It asks no
+    site for anything. From it a breaker can be reset, a host paused and resumed, and a limit changed for now.
+
+    Ctrl-C ends it with 130; SIGTERM, as a service manager sends it, and a terminal that is closed with 0.
+    """
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise click.ClickException(
+            f"the dashboard needs the library {error.name}, which is missing. "
+            'Install it: pip install "curtsy[dashboard]".'
+        ) from None
+    _check(host, token)
+    listener = _listen(host, port)
+    address = listener.getsockname()[1]
+    dashboard = _dashboard(given, host, address, names, token)
+    shown = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
+    screen.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C ends it.")
+    try:
+        return _run(dashboard, listener)
+    finally:
+        listener.close()
+
+
+def _check(host: str, token: str | None) -> None:
+    from curtsy.watch.dashboard.security import LEAST_TOKEN, is_loopback
+
+    if token is not None and len(token) < LEAST_TOKEN:
+        raise click.UsageError(
+            f"the token has {len(token)} characters, and must have at least {LEAST_TOKEN}, or it could be guessed. "
+            "openssl rand -hex 24 makes one."
+        )
+    if token is None and not is_loopback(host):
+        raise click.UsageError(
+            f"--host {host} can be reached from other machines, so it needs a token. "
+            "Set CURTSY_DASHBOARD_TOKEN (openssl rand -hex 24 makes one), or leave --host out."
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the port now, so that what is in the way is told before anything else."""
+    try:
+        places = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, place = places[0]
+        return socket.create_server(place[:2], family=family)
+    except OSError as error:
+        hint = " Choose another by --port, or --port 0 for any that is free." if port else ""
+        raise click.ClickException(f"cannot listen on {host}, port {port}: {error.strerror}.{hint}") from None
+
+
+def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
+    from curtsy.log import install_json_logging
+    from curtsy.settings.live import LiveSettings
+    from curtsy.watch.dashboard.app import Dashboard
+
+    settings = given.settings()
+    if settings.store == "memory:":
+        raise click.UsageError(
+            "memory: is what one process knows by itself, so there is nothing to see. Name the store of your crawl."
+        )
+    if given.log_level is None and settings.origin(None, "log_level") == "built-in":
+        install_json_logging("info")  # what hands do is to be seen
+    live = LiveSettings(**given.arguments)
+    cache = None if settings.cache_mode == "off" else given.open_cache()
+    store = given.open_store()
+    dashboard = Dashboard(store, live.check, cache=cache, host=host, port=port, names=names, token=token)
+    store.read("global")  # whether it can be read is told now, not to the first who looks
+    dashboard.count()
+    return dashboard
+
+
+def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """A server that tells the dashboard first when it is to end, for that has streams without an end."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            dashboard.stop()
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        dashboard,
+        log_config=None,
+        log_level="error",
+        limit_concurrency=500,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=PATIENCE,
+    )
+    server = Server(config)
+    # uvicorn repeats the signal that ended it for whoever was there before: Ctrl-C is an interruption then, as ever.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    if hasattr(signal, "SIGHUP"):  # which uvicorn does not know
+        signal.signal(signal.SIGHUP, server.handle_exit)
+    server.run(sockets=[listener])
+    return Exit.FINE

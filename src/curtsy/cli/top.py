@@ -1,0 +1,204 @@
+"""`curtsy top`: hosts and crawls, live."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from curtsy.cli import screen
+from curtsy.cli.command import Command
+from curtsy.cli.exits import Exit
+from curtsy.cli.given import Given
+from curtsy.cli.values import Domain, Duration
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from curtsy.core.crawl import CrawlRecord
+    from curtsy.stores import Store
+    from curtsy.watch.hostview import HostView
+
+NARROW = 70
+"""Columns below which some figures are left out."""
+
+SILENT = 15.0
+"""Seconds after which a crawl that says it runs has perhaps been killed."""
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy top", "What this machine is asking, and whom; q ends it."),
+        ("curtsy top --store redis://10.0.0.5", "The same of all machines that share a store."),
+        ("curtsy top --json | jq '.crawls[] | {job, pages, queued}'", "Once, as JSON."),
+    ),
+)
+@click.argument("domain", type=Domain(), required=False)
+@click.option("--every", type=Duration(), default=1.0, metavar="TIME", help="Look again after so long (1s).")
+@click.option("--json", "is_json", is_flag=True, help="Once, as JSON.")
+@click.pass_obj
+def top(given: Given, domain: str | None, every: float, is_json: bool) -> Exit:
+    """Watch hosts and crawls, live.
+
+    Above stand the crawls that run, below the hosts that are known, the last asked first: when each may be asked next,
+    what was spent of its day, its breaker. It reads the store and asks no site for anything. q or Ctrl-C ends it.
+    Without a terminal it prints once.
+    """
+    store = given.open_store()
+    try:
+        store.read("global")  # whether it can be read is told before the screen is taken
+        if is_json:
+            hosts, crawls = _look(given, store, domain)
+            screen.write_json({"crawls": [_fields(each) for each in crawls], "hosts": hosts})
+        elif not sys.stdout.isatty():
+            screen.show(screen.out(), _view(*_look(given, store, domain), screen.ENDLESS, screen.ENDLESS))
+        else:
+            _watch(given, store, domain, every)
+    except KeyboardInterrupt:
+        pass  # that is how one leaves it
+    finally:
+        store.close()
+    return Exit.FINE
+
+
+def _look(given: Given, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
+    from curtsy.watch.crawls import read_crawls
+    from curtsy.watch.hostview import views
+
+    hosts = list(views(store, given.settings().policies, domain))
+    hosts.sort(key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
+    return hosts, read_crawls(store)
+
+
+def _fields(crawl: CrawlRecord) -> dict[str, Any]:
+    """A crawl by the names of its fields: in the store it is a list."""
+    from msgspec.structs import asdict
+
+    return {**asdict(crawl), "hosts": [asdict(host) for host in crawl.hosts]}
+
+
+def _watch(given: Given, store: Store, domain: str | None, every: float) -> None:
+    """Draw it again and again, until q is pressed."""
+    from rich.live import Live
+
+    console = screen.out()
+    with _keys(), Live(
+        console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    ) as live:  # fmt: skip
+        while True:
+            hosts, crawls = _look(given, store, domain)
+            live.update(_view(hosts, crawls, console.width, console.height), refresh=True)
+            if _is_over(every):
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[None]:
+    """Have keys heard without Enter."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    try:
+        import termios
+        import tty
+    except ImportError:  # Windows: Ctrl-C ends it
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _is_over(seconds: float) -> bool:
+    """Wait so long for a key; whether it was the one that ends it."""
+    if not sys.stdin.isatty():
+        time.sleep(seconds)
+        return False
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        ready, _, _ = select.select([sys.stdin], [], [], left)
+        if ready and sys.stdin.read(1) in ("q", "Q", ""):
+            return True
+    return False
+
+
+def _view(hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    running = sum(each.state in ("running", "waiting") for each in crawls)
+    open_breakers = sum(view.breaker == "open" for view in hosts)
+    words = [
+        screen.counted(running, "crawl") + " running",
+        screen.counted(len(hosts), "host"),
+        f"{screen.counted(sum(view.requests_today for view in hosts), 'request')} today",
+        f"{screen.counted(open_breakers, 'open breaker')}",
+    ]
+    title = Text("curtsy top", style="bold", no_wrap=True, overflow="ellipsis")
+    title.append(f"  {' · '.join(words)}", style="default not bold")
+    parts: list[Any] = [title, Text()]
+    room = height - 4
+    if crawls:
+        shown = crawls[: max(1, room // 3)]
+        parts += [_crawls(shown, width), Text()]
+        room -= len(shown) + 2
+    if hosts:
+        parts.append(_hosts(hosts[: max(1, room)], width))
+        if len(hosts) > room:
+            parts.append(Text(f"and {len(hosts) - room:,} more", style="dim"))
+    elif not crawls:
+        parts.append(Text("Nothing was asked so far, or it was long ago.", style="dim"))
+    return Group(*parts)
+
+
+def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
+    from rich.text import Text
+
+    from curtsy.core.explain import span
+
+    is_narrow = width < NARROW
+    names = ["crawl", "state", "pages", "rate", "queue", *([] if is_narrow else ["failed", "left", "hosts"])]
+    table = screen.table(*names, right=("pages", "rate", "queue", "failed", "left", "hosts"))
+    for each in crawls:
+        silent = time.time() - each.updated_at
+        is_running = each.state in ("running", "waiting")
+        state = Text(each.state, style="green" if is_running else "dim")
+        if is_running and silent > SILENT:
+            state = Text(f"silent for {span(silent)}", style="red")
+        cells: list[Text | str] = [
+            screen.plain(each.job), state, f"{each.pages + each.cached:,}", f"{each.rate:.3g}/s" if is_running else "",
+            f"{each.queued:,}",
+        ]  # fmt: skip
+        if not is_narrow:
+            left = span(each.seconds_left) if is_running and each.seconds_left else ""
+            cells += [f"{each.failed:,}", left, f"{len(each.hosts):,}"]
+        table.add_row(*cells)
+    return table
+
+
+def _hosts(hosts: list[HostView], width: int) -> RenderableType:
+    from curtsy.cli.status import breaker_words, next_words, spent
+    from curtsy.core.explain import span
+
+    is_narrow = width < NARROW
+    names = ["host", "next", "today", "pages", "breaker", *([] if is_narrow else ["last", "asked"])]
+    table = screen.table(*names, right=("today", "pages", "last", "asked"))
+    for view in hosts:
+        cells: list[RenderableType] = [
+            screen.plain(view.domain), next_words(view), spent(view.requests_today, view.max_requests_per_day),
+            spent(view.pages_today, view.max_pages_per_day), breaker_words(view),
+        ]  # fmt: skip
+        if not is_narrow:
+            ago = "" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
+            cells += [str(view.last_status or ""), ago]
+        table.add_row(*cells)
+    return table

@@ -1,0 +1,39 @@
+"""What the tests of crawls share: a site with links, and a wait for what happens in another process."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+
+from tests.crawling.web import html
+from tests.support.site import Site
+
+SECONDS = 30.0
+"""How long something may take that takes a moment: machines are busy."""
+
+
+def linked(site: Site, pages: int = 12, *more: str) -> None:
+    """A front page that links to others, each of which links back; `more` are further links on it."""
+    paths = [f"/p/{number}" for number in range(pages)]
+    site.page("/", html(*paths, *more, title="Home"))
+    for path in paths:
+        site.page(path, html("/", title=path, text="<main>Hello</main>"))
+
+
+def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until something is so, while a process runs."""
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def told(process: subprocess.Popen[bytes], words: str) -> str:
+    """Read standard error up to the line that has some words; that line."""
+    assert process.stderr is not None
+    while line := process.stderr.readline():
+        if words.encode() in line:
+            return line.decode()
+    raise AssertionError(f"{words!r} was never said")

@@ -1,0 +1,367 @@
+"""`curtsy crawl`, as a process, against a real site."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from curtsy.cli.fields import SHAPES
+from curtsy.crawling.crawler import GRACE
+from tests.cli.crawling import linked, told, until
+from tests.cli.shell import Shell, stop
+from tests.support.redis_server import RedisServer, redis_available
+from tests.support.site import Reply, Site, closed_port, hang
+
+SLOWLY = {"CURTSY_PAUSE_MIN": "0.05", "CURTSY_PAUSE_MAX": "0.1"}
+
+
+def pages_of(path: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in path.read_text().splitlines()]
+
+
+def test_links_are_followed_and_what_was_left_alone_is_told_with_its_reason(shell: Shell, site: Site) -> None:
+    """Q9, U14, R1: every reason in words, with a URL and what to do; nothing on standard output"""
+    linked(site, 3, "/private/a", "/private/b", "/missing", "/file.pdf", "https://elsewhere.example/")
+
+    done = shell.cold("crawl", site.url("/"), "--out", "pages", "--skipped", "skipped.csv")
+
+    assert (done.code, done.out) == (0, "")
+    assert sorted(site.paths()) == ["/", "/missing", "/p/0", "/p/1", "/p/2", "/robots.txt"]
+    assert "as many pages as there are" in done.err.splitlines()[0]
+    assert "2  forbidden by robots.txt" in done.err
+    assert f"{site.url('/private/a')}\n" in done.err
+    assert 'robots.txt line 2 says "Disallow: /private/" to curtsy. Ask the site\'s owner' in done.err
+    assert "1  not there (404)" in done.err
+    assert "1  no page, by its ending" in done.err
+    assert "1  on another site" in done.err
+    assert "4 pages" in done.err
+    assert "written to pages." in done.err
+    assert len([path for path in (shell.project / "pages").rglob("*") if path.suffix == ".html"]) == 4
+    assert "robots_disallowed" in (shell.project / "skipped.csv").read_text()
+    assert "\x1b" not in done.err
+
+
+def test_the_summary_is_one_json_document_if_wanted(shell: Shell, site: Site) -> None:
+    """U14: `--json` has what its reference says, and standard output has nothing else"""
+    linked(site, 3, "/private/a")
+
+    done = shell("crawl", site.url("/"), "--limit", "2", "--json", "--jsonl", "pages.jsonl", "--job", "j")
+
+    found = done.json
+    assert done.code == 0
+    assert set(found) == set(SHAPES["crawl"].fields)
+    assert (found["ended"], found["fetched"], found["queued"]) == ("max_pages", 2, 3)
+    assert found["outputs"] == {"jsonl": "pages.jsonl"}
+    assert found["resume"] == f"curtsy crawl {site.url('/')} --limit 4 --json --jsonl pages.jsonl --job j"
+
+
+def test_pages_go_to_standard_output_as_lines_and_nothing_else_does(shell: Shell, site: Site) -> None:
+    """Q9: `--jsonl -`; URLs from a file and from standard input; options that say where links may lead"""
+    linked(site, 4)
+    site.page("/docs/", "<title>Docs</title><a href='a'>a</a><a href='/'>home</a>")
+    site.page("/docs/a", "<title>A</title><main>Text</main>")
+    (shell.project / "seeds.txt").write_text(f"# docs\n{site.url('/docs/')}\n")
+
+    done = shell("crawl", "-i", "seeds.txt", "--scope", "prefix", "--jsonl", "-", "--text", "plain")
+    some = shell("crawl", "-", "--jsonl", "-", "--skip", "/p/[12]", "--depth", "1", stdin=site.url("/"))
+
+    assert [(line["url"], line["title"]) for line in done.lines] == [
+        (site.url("/docs/"), "Docs"), (site.url("/docs/a"), "A")
+    ]  # fmt: skip
+    assert done.lines[1]["text"] == "Text"
+    assert {line["url"] for line in some.lines} == {site.url(path) for path in ("/", "/p/0", "/p/3")}
+    assert "2  matched by --skip" in some.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(
+    shell: Shell, site: Site, number: signal.Signals
+) -> None:
+    """U17, F46: exit 130, state kept, and by the site's journal nothing is fetched twice"""
+    linked(site, 30)
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    process = shell.start(*words, **SLOWLY)
+    until(lambda: site.count() > 8, process)
+
+    stopped = stop(process, number)
+    before = site.count()
+    resumed = shell(*words)
+
+    assert (stopped.code, stopped.out) == (130, "")
+    assert "stopping: what is under way may end" in stopped.err
+    assert "are left, and kept. Go on:" in stopped.err
+    assert f"  curtsy crawl {site.url('/')} --job mine --jsonl pages.jsonl\n" in stopped.err
+    assert before < 32
+    assert resumed.code == 0
+    assert "going on with the job mine" in resumed.err
+    assert max(Counter(site.paths()).values()) == 1
+    found = pages_of(shell.project / "pages.jsonl")
+    assert len(found) == len(set(found)) == 31
+
+
+def test_a_second_signal_ends_it_at_once_and_loses_nothing(shell: Shell, site: Site) -> None:
+    """F46: what was under way is fetched by the next run; without a job it is said that nothing is kept"""
+    linked(site, 2, "/slow")
+    site.reply("/slow", hang())
+    process = shell.start("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    until(lambda: bool(site.count("/slow")), process)
+
+    process.send_signal(signal.SIGINT)
+    told(process, "stopping")
+    began = time.monotonic()
+    done = stop(process)
+    took = time.monotonic() - began
+    site.page("/slow", "<title>At last</title>")
+    resumed = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+
+    assert done.code == 130
+    assert took < GRACE - 1
+    assert resumed.code == 0
+    assert site.url("/slow") in pages_of(shell.project / "pages.jsonl")
+    assert len(pages_of(shell.project / "pages.jsonl")) == 4
+
+
+def test_without_a_job_it_is_said_that_nothing_is_kept(shell: Shell, site: Site) -> None:
+    """U17"""
+    linked(site, 30)
+    process = shell.start("crawl", site.url("/"), **SLOWLY)
+    until(lambda: site.count() > 4, process)
+
+    done = stop(process)
+
+    assert done.code == 130
+    assert "and not kept: it was a crawl without a name" in done.err
+
+
+def test_a_reader_that_has_had_enough_is_no_error(shell: Shell, site: Site) -> None:
+    """conventions: a broken pipe is quiet"""
+    linked(site, 40)
+
+    done = shell.bash(f"curtsy crawl {site.url('/')} --jsonl - --text plain | head -n 1")
+
+    assert done.code == 0
+    assert json.loads(done.out)["url"] == site.url("/")
+    assert "Traceback" not in done.err
+    assert "Broken" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "says"),
+    [
+        ("/private/a", 3, "forbidden by robots.txt"),
+        ("/missing", 22, "not there (404)"),
+        ("/broken", 22, "the site failed (500)"),
+    ],
+)
+def test_the_exit_code_says_why_nothing_came(shell: Shell, site: Site, path: str, code: int, says: str) -> None:
+    """conventions: 3 refused by manners, 22 the only URL answered with an error"""
+    site.reply("/broken", Reply(500))
+
+    done = shell("crawl", site.url(path), CURTSY_MAX_RETRIES="0", CURTSY_BREAKER="false")
+
+    assert (done.code, done.out) == (code, "")
+    assert says in done.err
+
+
+def test_a_site_that_is_not_there_is_an_error(shell: Shell) -> None:
+    """conventions: 1, and 75 if its breaker says when to come back"""
+    with closed_port() as port:
+        gone = shell("crawl", f"http://127.0.0.1:{port}/", CURTSY_MAX_RETRIES="0", CURTSY_RESPECT_ROBOTS="false")
+
+    assert (gone.code, gone.out) == (1, "")
+    assert "no connection" in gone.err
+
+
+def test_a_spent_budget_ends_it_and_it_says_when_to_go_on(shell: Shell, site: Site) -> None:
+    """B2, conventions: 75; the URLs stay in the job, and are no failures"""
+    linked(site, 9)
+
+    done = shell(
+        "crawl", site.url("/"), "--job", "mine", "--patience", "1ms", "--json", CURTSY_MAX_REQUESTS_PER_DAY="4"
+    )
+
+    assert done.code == 75
+    assert site.count() == 4
+    assert (done.json["ended"], done.json["fetched"], done.json["queued"]) == ("later", 3, 7)
+    assert done.json["resume_in"] > 0
+    assert re.search(r"7 URLs are left, and kept\. Go on in .+ at the earliest:\n  curtsy crawl ", done.err)
+
+
+def test_a_dry_run_asks_for_nothing_but_the_rules(shell: Shell, site: Site) -> None:
+    """Issue 6: plan, scope, the verdict on each URL with its line; sitemaps only if wanted; no job is begun"""
+    linked(site, 3)
+    listed = "".join(f"<url><loc>{site.url(path)}</loc></url>" for path in ("/", "/p/1", "/x.pdf"))
+    site.page("/sitemap.xml", f"<urlset>{listed}</urlset>", content_type="application/xml")
+
+    plain = shell.cold("crawl", site.url("/"), "--limit", "9", "--dry-run", "--job", "mine")
+    asked = site.paths()
+    full = shell("crawl", site.url("/"), site.url("/private/a"), "--sitemap", "--dry-run", "--json")
+    refused = shell("crawl", site.url("/private/a"), "--dry-run")
+
+    assert plain.code == 0
+    assert asked == ["/robots.txt"]
+    assert "It may be fetched now." in plain.out
+    assert "the site 127.0.0.1" in plain.out
+    assert "up to 9 pages" in plain.out
+    assert not (shell.home / "state" / "curtsy" / "jobs").exists()
+    assert set(full.json) == set(SHAPES["crawl --dry-run"].fields)
+    assert [seed["verdict"] for seed in full.json["seeds"]] == ["allowed", "refused"]
+    [sitemap] = full.json["sitemaps"]
+    assert (sitemap["urls"], sitemap["in_scope"], sitemap["left_out"]) == (3, 2, {"file_type": 1})
+    assert full.code == 0
+    assert (refused.code, site.paths()) == (3, ["/robots.txt", "/sitemap.xml"])
+    assert 'line 2, "Disallow: /private/"' in refused.out
+
+
+def test_a_dry_run_shows_how_far_a_job_is(shell: Shell, site: Site) -> None:
+    """Issue 6: the queue of an existing job, by counts"""
+    linked(site, 5)
+    shell("crawl", site.url("/"), "--job", "mine", "--limit", "2")
+
+    done = shell("crawl", site.url("/"), "--job", "mine", "--dry-run", "--json")
+
+    assert done.json["job"]["pages"] == 2
+    assert done.json["job"]["counts"]["queued"] == 4
+
+
+def test_what_cannot_be_meant_is_said_with_what_was_perhaps_meant(shell: Shell, site: Site) -> None:
+    """conventions: 2 for the command line, 78 for the settings; nothing is asked"""
+    url = site.url("/")
+    wrong = {
+        ("--limt", "5"): "Did you mean --limit?",
+        ("--match", "("): "is no regular expression",
+        ("--scope", "domains"): "needs some",
+        ("--scope", "sites"): "sites",
+        ("--job", "a b"): "is no name for a job",
+        ("--fresh",): "--fresh is for a job",
+        ("--json", "--jsonl", "-"): "both write to standard output",
+        ("--max-time", "soon"): "must be a time",
+        ("--body", "text"): "Give --jsonl too",
+    }
+
+    found = {words: shell("crawl", url, *words) for words in wrong}
+    nothing, no_url = shell("crawl"), shell("crawl", "ftp://example.org/")
+    settings = shell("crawl", url, CURTSY_QPS="-1")
+
+    assert {words: (done.code, done.out) for words, done in found.items()} == dict.fromkeys(wrong, (2, ""))
+    assert [words for words, says in wrong.items() if says not in found[words].err] == []
+    assert (nothing.code, no_url.code, settings.code) == (2, 2, 78)
+    assert "CURTSY_QPS" in settings.err
+    assert site.journal == []
+
+
+def test_a_job_belongs_to_one_process_and_the_second_is_told_whose_it_is(shell: Shell, site: Site) -> None:
+    """F42: exit 75, and the first goes on undisturbed"""
+    linked(site, 2, "/slow")
+    site.reply("/slow", hang())
+    process = shell.start("crawl", site.url("/"), "--job", "mine")
+    until(lambda: bool(site.count("/slow")), process)
+
+    second = shell("crawl", site.url("/"), "--job", "mine")
+    process.kill()
+    process.communicate()
+
+    assert (second.code, second.out) == (75, "")
+    assert "the job mine is running already" in second.err
+    assert f"process {process.pid}" in second.err
+    assert site.count("/") == 1
+
+
+def test_a_job_on_redis_is_joined_by_the_second(shell: Shell, site: Site) -> None:
+    """Issue 5: many machines, one job; no page twice"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    linked(site, 30)
+    with RedisServer() as server:
+        words = ("crawl", site.url("/"), "--job", "mine", "--store", server.url)
+        process = shell.start(*words, **SLOWLY)
+        until(lambda: site.count() > 4, process)
+        second = shell(*words, "--json", XDG_STATE_HOME=str(shell.home / "other"), **SLOWLY)
+        listed = shell("jobs", "ls", "--json", "--store", server.url)
+        shown = shell("jobs", "show", "mine", "--store", server.url)
+        first = process.communicate(timeout=30)
+        removed = shell("jobs", "rm", "mine", "--yes", "--store", server.url)
+        left = shell("jobs", "ls", "--json", "--store", server.url)
+
+    assert (process.returncode, second.code) == (0, 0), first
+    assert second.json["fetched"] > 0
+    assert max(Counter(path for path in site.paths() if path != "/robots.txt").values()) == 1
+    assert [(job["name"], job["is_shared"]) for job in listed.json] == [("mine", True)]
+    assert shown.code == 0
+    assert (removed.code, left.json) == (0, [])
+
+
+def test_a_state_directory_that_cannot_be_used_stops_a_job_and_nothing_else(shell: Shell, site: Site) -> None:
+    """U16: limits hold in memory; a job has to be kept, so that is an error in a sentence"""
+    linked(site, 2)
+    Path(shell.env["XDG_STATE_HOME"]).write_text("a file where a directory should be")
+
+    without, with_job = shell("crawl", site.url("/"), "--jsonl", "-"), shell("crawl", site.url("/"), "--job", "mine")
+
+    assert (without.code, len(without.lines)) == (0, 3)
+    assert (with_job.code, with_job.out) == (1, "")
+    assert str(shell.env["XDG_STATE_HOME"]) in with_job.err
+    assert "Traceback" not in with_job.err
+
+
+def test_an_output_that_is_there_already_is_left_as_it_is(shell: Shell, site: Site) -> None:
+    """F40: nothing of somebody else's is overwritten"""
+    (shell.project / "pages.jsonl").write_text("mine\n")
+
+    done = shell("crawl", site.url("/"), "--jsonl", "pages.jsonl")
+
+    assert done.code == 1
+    assert "was not written by this crawl" in done.err
+    assert (shell.project / "pages.jsonl").read_text() == "mine\n"
+    assert site.journal == []
+
+
+def test_an_output_that_is_not_named_again_is_told(shell: Shell, site: Site) -> None:
+    """Issue 6: pages would be missing there unsaid"""
+    linked(site, 4)
+    shell("crawl", site.url("/"), "--job", "mine", "--limit", "2", "--jsonl", "a.jsonl")
+
+    other = shell("crawl", site.url("/"), "--job", "mine", "--limit", "3", "--jsonl", "b.jsonl")
+    fresh = shell("crawl", site.url("/"), "--job", "mine", "--fresh", "--limit", "2", "--json")
+
+    assert re.search(r"has written to \S+a\.jsonl so far", other.err)
+    assert (fresh.code, fresh.json["total"]) == (0, 2)
+    assert "going on" not in fresh.err
+
+
+def test_a_narrow_terminal_is_kept_to_and_nothing_of_the_view_stays(shell: Shell, site: Site) -> None:
+    """Issue 6: a live view on a terminal, however narrow"""
+    linked(site, 12, "/private/a")
+
+    done = shell.on_terminal("crawl", site.url("/"), columns=50, **SLOWLY)
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.out)
+    lines = [line for part in text.split("\n") for line in part.split("\r") if "http://" not in line]
+    assert done.code == 0
+    assert "next in" in text
+    assert max(map(len, lines)) <= 50
+    assert "forbidden by robots.txt" in text
+    assert text.rstrip().splitlines()[-1].startswith(("curtsy:", "  "))
+
+
+def test_metrics_are_served_while_it_runs(shell: Shell, site: Site) -> None:
+    """Q10: `--metrics-port`"""
+    linked(site, 2, "/slow")
+    site.reply("/slow", hang())
+    process = shell.start("crawl", site.url("/"), "--metrics-port", "0")
+    line = told(process, "metrics are at")
+    until(lambda: bool(site.count("/slow")), process)
+
+    with urllib.request.urlopen(line.split()[-1].rstrip("."), timeout=10) as answer:
+        text = answer.read().decode()
+    process.kill()
+    process.communicate()
+
+    assert "curtsy_" in text

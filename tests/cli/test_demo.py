@@ -1,0 +1,58 @@
+"""`curtsy demo`: the first thing that anyone sees."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from curtsy.demo import BUDGET, DemoSite, Visit, verdicts
+from tests.cli.shell import Shell
+
+LATEST = 5
+"""Hosts of the demo."""
+
+
+def test_the_demo_shows_a_crawl_and_proves_that_every_rule_was_kept(shell: Shell) -> None:
+    """Issue 6: under a minute, what was fetched, what was left alone and why, what the site saw"""
+    done = shell.cold("demo")
+
+    assert done.code == 0, done.out
+    assert done.err == ""
+    assert done.out.startswith("curtsy: a polite crawl of five small hosts on loopback\n")
+    assert re.search(r"^Fetched \d+ pages, .* from 5 hosts\.$", done.out, re.MULTILINE)
+    assert 'robots.txt line 2 says "Disallow: /private/" to CurtsyDemo' in done.out
+    assert f"large saw {BUDGET}, and not one more" in done.out
+    assert "✗" not in done.out
+    assert done.out.endswith("and every rule was kept.\n")
+    assert int(re.findall(r"^Fetched .* in (\d+) s", done.out, re.MULTILINE)[0]) < 60
+    assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_live_view_fits_the_terminal(shell: Shell, columns: int) -> None:
+    """Issue 6: looks good at 80 and 120 columns: nothing wraps, and colours are the terminal's own sixteen"""
+    done = shell.on_terminal("demo", columns=columns)
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.out)
+    lines = [line.rstrip() for part in text.split("\n") for line in part.split("\r")]
+    colours = {word for found in re.findall(r"\x1b\[([0-9;]*)m", done.out) for word in found.split(";")}
+    assert done.code == 0, text
+    assert "budget spent" in text
+    assert "fetching" in text
+    assert max(map(len, lines)) <= columns
+    assert not {"38", "48"} & colours
+
+
+def test_a_broken_rule_would_be_seen() -> None:
+    """Issue 6: the proof can fail: a journal with a forbidden page, two at once, and no gaps"""
+    site = DemoSite()
+    for host in site.hosts:
+        for place, path in enumerate(("/robots.txt", "/", "/private/diary", "/page/1", "/page/1")):
+            host.journal.append(Visit(place * 0.1, path, 2, (200, 200, 429, 503, 200)[place], 1))
+        host.journal += [Visit(1.0, f"/item/{number}", 1, 200, 1) for number in range(BUDGET)]
+    site._server.server_close()
+
+    broken = [rule for is_kept, rule, _ in verdicts(site) if not is_kept]
+
+    assert broken == [rule for _, rule, _ in verdicts(site)][1:8]

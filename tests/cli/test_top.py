@@ -1,0 +1,92 @@
+"""`curtsy top`: hosts and crawls, live."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+
+from curtsy.cli.fields import SHAPES
+from tests.cli.crawling import linked, told, until
+from tests.cli.shell import CURTSY, Shell, stop
+from tests.support.site import Site, hang
+
+
+def test_a_running_crawl_is_seen_and_how_it_ended(shell: Shell, site: Site) -> None:
+    """Issue 6, Q12: what a crawl tells in the store every second, and its last word"""
+    linked(site, 3, "/slow")
+    site.reply("/slow", hang())
+    process = shell.start("crawl", site.url("/"), "--job", "mine")
+    until(lambda: bool(site.count("/slow")), process)
+    until(lambda: any(crawl["pages"] >= 1 for crawl in shell("top", "--json").json["crawls"]), process)
+
+    found, table = shell("top", "--json").json, shell("top")
+    process.send_signal(signal.SIGINT)
+    told(process, "stopping")
+    stop(process)
+    after = shell("top", "--json").json
+
+    assert set(found) == set(SHAPES["top"].fields)
+    [crawl] = found["crawls"]
+    assert (crawl["job"], crawl["state"], crawl["seeds"]) == ("mine", "running", [site.url("/")])
+    assert [host["domain"] for host in found["hosts"]] == [f"127.0.0.1:{site.port}"]
+    assert [host["host"] for host in crawl["hosts"]] == [f"127.0.0.1:{site.port}"]
+    assert table.code == 0
+    assert re.search(r"^mine +running", table.out, re.MULTILINE)
+    assert "1 crawl running" in table.out
+    assert "\x1b" not in table.out
+    assert [(each["state"], each["pages"]) for each in after["crawls"]] == [("stopped", 4)]
+
+
+def test_a_crawl_without_a_name_is_seen_too_and_has_ended(shell: Shell, site: Site) -> None:
+    """Issue 6"""
+    linked(site, 3)
+    shell("crawl", site.url("/"))
+
+    [crawl] = shell("top", "--json").json["crawls"]
+
+    assert re.fullmatch(r"crawl-\d+", crawl["job"])
+    assert (crawl["state"], crawl["pages"], crawl["queued"]) == ("finished", 4, 0)
+
+
+def test_q_ends_it_and_gives_the_terminal_back(shell: Shell, site: Site) -> None:
+    """Issue 6: on a terminal, narrow or not, until q is pressed"""
+    shell("get", site.url("/"))
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*CURTSY, "top", "--every", "50ms"],
+        cwd=shell.project, env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "50", "LINES": "20"},
+        stdin=follower, stdout=follower, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    while shown.count(f"127.0.0.1:{site.port}".encode()) < 2:  # drawn again, so it is at its keys
+        shown += os.read(leader, 65536)
+
+    os.write(leader, b"q")
+    try:
+        while piece := os.read(leader, 65536):
+            shown += piece
+    except OSError:  # on Linux the end of a terminal is an error
+        pass
+    os.close(leader)
+    _, err = process.communicate(timeout=30)
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode().replace("\x1b[H", "\n"))
+    assert (process.returncode, err) == (0, b"")
+    assert b"\x1b[?1049h" in shown
+    assert b"\x1b[?1049l" in shown
+    assert max(len(line.rstrip()) for part in text.split("\n") for line in part.split("\r")) <= 50
+
+
+def test_nothing_known_and_a_store_that_cannot_be_read_are_told(shell: Shell) -> None:
+    """U16"""
+    nothing = shell("top")
+    broken = shell("top", "--store", "sqlite:////proc/nowhere/state.sqlite")
+
+    assert nothing.code == 0
+    assert "Nothing was asked so far" in nothing.out
+    assert (broken.code, broken.out) == (1, "")
+    assert "/proc/nowhere" in broken.err

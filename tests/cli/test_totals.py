@@ -1,0 +1,54 @@
+"""`curtsy status`: what is alarming, and what all processes have counted together."""
+
+from __future__ import annotations
+
+from tests.cli.shell import Shell
+from tests.support.site import Reply, Site
+
+
+def test_what_processes_have_counted_is_shown_together(shell: Shell, site: Site) -> None:
+    """Issue 7: each command is a process of its own"""
+    site.page("/a", "hello")
+    site.robots("User-agent: *\nDisallow: /private")
+    shell("get", site.url("/a"), site.url("/missing"))
+    shell("get", site.url("/private"))
+
+    table, found = shell("status", "--total"), shell("status", "--total", "--json").json
+
+    assert found["processes"] == 2
+    assert found["requests"] == len(site.journal) - site.count("/robots.txt") == 2
+    assert found["robots_requests"] == site.count("/robots.txt") == 1
+    assert (found["refused"], found["failed"]) == ({"robots_disallowed": 1}, {"http_status": 1})
+    [host] = found["hosts"].values()
+    assert [fetch["url"] for fetch in host["last"]] == [site.url("/a"), site.url("/missing"), site.url("/private")]
+    assert found["alerts"] == []
+    assert "requests                    2, and 1 for robots.txt" in table.out
+    assert "refused: robots_disallowed  1" in table.out
+
+
+def test_what_is_alarming_is_said(shell: Shell, site: Site) -> None:
+    """Q10: an open breaker, and more than a tenth blocked"""
+    site.reply("/", Reply(403))
+    domain = site.url("").removeprefix("http://")
+    shell("get", site.url("/"))
+    shell("get", site.url("/"))
+
+    table, found = shell("status"), shell("status", "--total", "--json").json
+
+    [host] = shell("status", "--json").json
+    assert host["alerts"] == ["breaker_open"]
+    assert [(alert["name"], alert["domains"]) for alert in found["alerts"]] == [
+        ("breaker_open", [domain]),
+        ("many_blocked", []),
+    ]
+    assert f"curtsy: alert breaker_open: The circuit breaker is open for {domain}." in table.err
+    assert "alert many_blocked: In the last hour 1 of 2 requests were refused because a breaker was open." in table.err
+    assert "alert" not in table.out
+
+
+def test_nothing_is_shown_as_nothing(shell: Shell) -> None:
+    """Issue 7"""
+    done = shell("status", "--total")
+
+    assert done.code == 0
+    assert "fetches         0, of which 0 succeeded" in done.out

