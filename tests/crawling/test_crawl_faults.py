@@ -1,0 +1,258 @@
+"""What the world does to a crawl: bad links, large hosts, full disks, clocks that jump. The site's journal judges."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from curtsy.clock import FakeClock
+from curtsy.crawling.start import acrawl
+from tests.crawling.crawl_process import ROOT
+from tests.crawling.web import QUICK, crawled, graph, html, polite
+from tests.support.site import Reply, Site, Visit, reset
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+# What pages do.
+
+BAD_LINKS = [
+    "http://", "http:///", "http://[", "http://[::1", "http://a b/", "http://\\evil", "//", "///", "////x", "http://.",
+    "http://..", "http://a..b/", "http://-", "http://%00/", "http://%zz/", "http://host:99999/", "http://host:x/",
+    "http://user:pass@/", "javascript:alert(1)", "data:text/html,x", "mailto:a@b", "tel:1", "ftp://x/", "file:///etc",
+    "/a\r\nX-Injected: 1", "/b\x00c", "/with space", "/%", "/%zz", "/\ufffd",
+    "?", "#", "", " ", "../" * 50 + "up", "/" + "x" * 9000, "http://" + "a" * 300 + ".example/", "/ok?i=last",
+]  # fmt: skip
+
+
+async def test_a_page_of_links_made_to_break_url_code_stops_nothing(site: Site) -> None:
+    """F65: good ones are still found, and nothing raw goes on the wire"""
+    site.page("/", html(*BAD_LINKS))
+    site.on("/*", lambda visit: typed("fine"))
+
+    _, done = await crawled(site)
+
+    assert len(BAD_LINKS) == 38
+    assert site.count("/ok?i=last") == 1
+    for visit in site.visits():
+        assert not set(visit.target) & set("\r\n\0 ")
+        assert "x-injected" not in {name.lower() for name, _ in visit.headers}
+    assert done.summary is not None
+    assert "error" not in done.summary.totals.failed
+
+
+def typed(body: bytes | str, kind: str = "text/html") -> Reply:
+    return Reply(body=body, headers={"Content-Type": kind})
+
+
+ODD_PAGES = {
+    "/latin": typed("<title>Ärger</title>".encode("latin-1"), "text/html; charset=latin-1"),
+    "/sjis": typed("<title>日本</title><a href='/end'>".encode("shift_jis"), "text/html; charset=Shift_JIS"),
+    "/wrong": typed(b"<title>\xff\xfe\xfa</title>", "text/html; charset=no-such"),
+    "/broken": typed("<html><a href='/from-broken'><table><tr><a href=/two><p></a></b></html"),
+    "/nested": typed("<div>" * 20_000 + "<a href='/deep'>x"),
+    "/nul": typed(b"\0<a href='/nul2'>\0</a>"),
+    "/pdf": typed(b"%PDF-1.4 <a href='/no'>", "application/pdf"),
+    "/empty": typed(b""),
+}
+
+
+async def test_broken_pages_and_odd_encodings_are_read_as_far_as_they_go(site: Site) -> None:
+    """U12, Issue 5: never a crash, and files are saved, not parsed"""
+    graph(site, {"/": list(ODD_PAGES)})
+    for path, reply in ODD_PAGES.items():
+        site.reply(path, reply)
+    for path in ("/end", "/from-broken", "/two", "/deep", "/nul2"):
+        site.page(path, html())
+
+    paths, _ = await crawled(site, text="plain")
+
+    assert sorted(paths) == sorted(["/", *ODD_PAGES, "/end", "/from-broken", "/two", "/deep", "/nul2"])
+    assert site.count("/no") == 0
+
+
+# What hosts do.
+
+
+async def test_a_web_of_many_manners_is_crawled_by_every_rule(site: Site) -> None:
+    """Issue 5: hosts that are slow to be asked, that forbid, that fail and recover; each page exactly once"""
+    hosts = [f"127.0.1.{number}" for number in range(1, 13)]
+    given = polite(scope="any", store=None, preset=None)
+    clock: FakeClock = given["clock"]
+    journal: list[tuple[float, str, str]] = []
+    failing = Counter({hosts[3]: 2, hosts[7]: 2})
+    fronts = [site.url("/page/0", host=host) for host in hosts]
+
+    def answer(visit: Visit) -> Reply:
+        number = hosts.index(visit.host)
+        journal.append((clock.now().at / 1e6, visit.host, visit.path))
+        if visit.path == "/robots.txt":
+            delay = f"Crawl-delay: {number}\n" if number % 3 == 0 else ""
+            return Reply(body=f"User-agent: *\nDisallow: /private/\n{delay}")
+        if failing[visit.host]:
+            failing[visit.host] -= 1
+            return reset()
+        page = int(visit.path.rpartition("/")[2])
+        links = [f"/page/{each}" for each in (2 * page + 1, 2 * page + 2) if each < 7]
+        return typed(html(*links, f"/private/{page}", fronts[(number + 1) % len(hosts)]))
+
+    for host in hosts:
+        site.on("/*", answer, host=host)
+    async with acrawl(fronts[0], **given) as crawl:
+        urls = [page.url async for page in crawl]
+
+    assert sorted(urls) == sorted(site.url(f"/page/{page}", host=host) for host in hosts for page in range(7))
+    assert not [path for _, _, path in journal if path.startswith("/private/")]
+    for number, host in enumerate(hosts):
+        times = [at for at, each, _ in journal if each == host]
+        paths = Counter(path for _, each, path in journal if each == host)
+        least = max(1.5, number if number % 3 == 0 else 0)
+        assert all(after - before >= least - 0.001 for before, after in pairwise(times)), host
+        repeats = 2 if number in (3, 7) else 0
+        assert sum(paths.values()) == 7 + 1 + repeats, host
+        assert site.max_concurrency(host) == 1
+
+
+async def test_a_host_with_very_many_pages_holds_up_no_other(site: Site) -> None:
+    """F61: the small ones are done when their own pauses allow, though the large one was listed first"""
+    large, small = "127.0.2.1", [f"127.0.2.{number}" for number in range(2, 22)]
+    given = polite(scope="host", store=None, preset=None, max_concurrent=4, max_pages_per_day=0, max_requests_per_day=0)
+    clock: FakeClock = given["clock"]
+    last: dict[str, float] = {}
+
+    def answer(visit: Visit) -> Reply:
+        last[visit.host] = clock.now().at / 1e6
+        if visit.path == "/robots.txt":
+            return Reply(404)
+        count = 300 if visit.host == large else 5
+        links = [f"/{number}" for number in range(count)] if visit.path == "/" else []
+        return typed(html(*links))
+
+    site.on("/*", answer)
+    began = clock.now().at / 1e6
+    seeds = [site.url("/", host=host) for host in (large, *small)]
+    async with acrawl(seeds, **given) as crawl:
+        summary = await crawl.run()
+
+    assert summary.fetched == 301 + 6 * len(small)
+    assert all(last[host] - began <= 7 * 5.5 + 1 for host in small)
+    assert last[large] - began >= 300 * 1.5
+
+
+# What clocks do.
+
+
+async def test_a_wall_clock_that_jumps_a_day_changes_no_gap(site: Site) -> None:
+    """F48: the pace goes by a clock that never jumps"""
+    given = polite(store=None, preset=None)
+    clock: FakeClock = given["clock"]
+    times: list[float] = []
+
+    def answer(visit: Visit) -> Reply:
+        times.append(clock.now().at / 1e6)
+        if len(times) == 5:
+            clock.set_back(-86_400)
+        links = [f"/{number}" for number in range(10)] if visit.path == "/" else []
+        return Reply(404) if visit.path == "/robots.txt" else typed(html(*links))
+
+    site.on("/*", answer)
+    paths, _ = await crawled(site, **given)
+
+    assert len(paths) == 11
+    assert all(1.5 - 0.001 <= after - before <= 5.6 for before, after in pairwise(times))
+
+
+# What is kept.
+
+
+async def test_a_second_run_over_unchanged_pages_downloads_next_to_nothing(site: Site, tmp_path: Path) -> None:
+    """N11: only 304s"""
+    pages = [f"/{number}" for number in range(19)]
+    site.page("/", html(*pages), etag='"front"')
+    for path in pages:
+        site.page(path, html(text="x" * 100_000), etag=f'"{path}"')
+    first, before = await crawled(site, cache=tmp_path / "cache")
+    site.clear()
+    second, after = await crawled(site, cache=tmp_path / "cache")
+
+    assert sorted(first) == sorted(second)
+    assert before.totals.bytes > 1_900_000
+    assert (after.totals.fetched, after.totals.cached, after.totals.bytes) == (0, 20, 0)
+    assert len([visit for visit in site.visits() if visit.path != "/robots.txt"]) == 20
+
+
+# What disks do.
+
+PROGRAM = """
+    import asyncio, json, resource, signal, sys, threading, time
+    from pathlib import Path
+    from curtsy.crawling.start import acrawl
+
+    options, limit, room = json.loads(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+
+    def make_room():
+        while not room.exists():
+            time.sleep(0.01)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+    threading.Thread(target=make_room, daemon=True).start()
+
+    async def main():
+        async with acrawl(options.pop("seeds"), **options) as crawl:
+            return await crawl.run()
+
+    print(json.dumps(asyncio.run(main()).as_dict()))
+"""
+
+
+def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp_path: Path) -> None:
+    """F40: nothing is lost, nothing is written twice, and a clear word says what is wrong"""
+    graph(site, {"/": [f"/{number}" for number in range(60)]})
+    for number in range(60):
+        site.page(f"/{number}", html(text="x" * 5000))
+    output, room = tmp_path / "pages.jsonl", tmp_path / "room"
+    options = {
+        **QUICK,
+        "seeds": site.url("/"),
+        "outputs": [str(output)],
+        "max_concurrent": 4,
+        "job": str(tmp_path / "job"),
+    }
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), json.dumps(options), "40000", str(room)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    deadline = time.monotonic() + 30
+    seen = -1
+    while seen != site.count() or not output.exists() or output.stat().st_size < 1000:  # until it asks for nothing more
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr.read()
+        seen = site.count()
+        time.sleep(0.5)
+    asked = site.count()
+
+    room.touch()
+    said, errors = process.communicate(timeout=60)
+
+    assert process.returncode == 0, errors
+    summary = json.loads(said)
+    lines = [json.loads(line)["url"] for line in output.read_text().splitlines()]
+    assert asked < 61
+    assert (summary["ended"], summary["fetched"]) == ("done", 61)
+    assert sorted(lines) == sorted(site.url(path) for path in ["/", *(f"/{number}" for number in range(60))])
+    assert Counter(visit.path for visit in site.visits() if visit.path != "/robots.txt").most_common(1)[0][1] == 1
