@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,12 @@ GAP = 0.25
 AT_ONCE = 16
 LATENESS = 0.1
 """Seconds by which a busy machine may notice a request too late: that makes the next gap look shorter."""
+
+
+MANNERS: dict[str, Any] = {
+    "cache": False, "allow_private": True, "global_qps": None, "qps": None, "pause_min": GAP, "pause_max": GAP,
+    "scope": "host", "max_requests_per_day": 0, "max_pages_per_day": 0, "timeout": 2.0, "robots_timeout": 2.0,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -47,11 +57,7 @@ def test_four_workers_are_one_crawl_though_two_are_killed_and_one_comes_late(sit
     pages = 14
     seeds = build(site, pages)
     with RedisServer() as server:
-        options: dict[str, Any] = {
-            "seeds": seeds, "store": server.url, "cache": False, "allow_private": True, "global_qps": None, "qps": None,
-            "pause_min": GAP, "pause_max": GAP, "scope": "host", "max_requests_per_day": 60, "max_pages_per_day": 0,
-            "lease": 3.0,
-        }  # fmt: skip
+        options = {**MANNERS, "seeds": seeds, "store": server.url, "max_requests_per_day": 60, "lease": 3.0}
 
         def options_of(worker: str) -> dict[str, Any]:
             return {**options, "job": str(tmp_path / worker / "shared")}
@@ -73,3 +79,92 @@ def test_four_workers_are_one_crawl_though_two_are_killed_and_one_comes_late(sit
         assert len(visits) <= 60
         assert site.max_concurrency(host) == 1
         assert all(after.at - before.at >= GAP - LATENESS for before, after in pairwise(visits))
+
+
+class Cable:
+    """A way to a server that can be cut: what went over it gets no answer any more."""
+
+    def __init__(self, port: int) -> None:
+        self._there = port
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listener.accept()
+            except OSError:
+                return
+            there = socket.create_connection(("127.0.0.1", self._there))
+            self._sockets += [here, there]
+            for source, target in ((here, there), (there, here)):
+                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+    def cut(self) -> None:
+        """Cut it for good."""
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def test_a_worker_that_is_cut_off_stops_and_the_others_take_over(site: Site, tmp_path: Path) -> None:
+    """F60: it sends nothing when its lease is over, and no host is asked by two"""
+    seeds = build(site, 14)
+    lease = 3.0
+    with RedisServer() as server:
+        cable = Cable(server.port)
+        options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": lease}
+        away = f"redis://127.0.0.1:{cable.port}/0"
+        lonely = CrawlProcess(**options, store=away, job=str(tmp_path / "a" / "shared"), user_agent="Lonely/1")
+        steady = CrawlProcess(**options, store=server.url, job=str(tmp_path / "b" / "shared"), user_agent="Steady/1")
+        until(lambda: len(_asked_by(site, "Lonely/1")) > 5 and len(_asked_by(site, "Steady/1")) > 5)
+        cable.cut()
+        cut_at = time.monotonic()
+        summary = steady.summary()
+        lonely.kill_when(lambda: True)
+
+    assert summary["ended"] == "done"
+    assert len({(visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt"}) == 14 * len(HOSTS)
+    assert all(visit.at <= cut_at + lease for visit in _asked_by(site, "Lonely/1"))
+    assert all(site.max_concurrency(host) == 1 for host in HOSTS)
+
+
+def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself(site: Site, tmp_path: Path) -> None:
+    """F55: nothing is lost"""
+    seeds = build(site, 14)
+    with RedisServer() as server:
+        options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": 20.0, "store": server.url}
+        workers = [CrawlProcess(**options, job=str(tmp_path / name / "shared")) for name in ("a", "b")]
+        until(lambda: site.count() > 30)
+        server.pause()
+        asked = -1
+        while asked != site.count():  # what had been claimed still goes out, and then nothing
+            asked = site.count()
+            time.sleep(2.0)
+        server.resume()
+        summaries = [worker.summary() for worker in workers]
+
+    assert {summary["ended"] for summary in summaries} == {"done"}
+    seen = Counter((visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt")
+    assert len(seen) == 14 * len(HOSTS)
+    assert asked < sum(seen.values())
+
+
+def _asked_by(site: Site, agent: str) -> list[Visit]:
+    return [visit for visit in site.visits() if dict(visit.headers).get("User-Agent") == agent]
+
+
+def until(condition: Callable[[], object], within: float = 30.0) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

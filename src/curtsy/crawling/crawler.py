@@ -159,6 +159,11 @@ class AsyncCrawl:
         """Which URLs belong to it; where a seed redirects to may widen it."""
         return self._judge.scope
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may be at it too."""
+        return self._lease is not None
+
     # What users call.
 
     async def run(self) -> Summary:
@@ -571,7 +576,7 @@ class AsyncCrawl:
             return self.summary.ended
         if self._stopping is not None:
             return "stopping"
-        return "running" if self.on_wire or self.starting else "waiting"
+        return "running" if self._visits or self._unread else "waiting"
 
     def _waiting_for(self) -> str | None:
         if self._trouble is not None:
