@@ -311,6 +311,11 @@ class AsyncClient:
         """Where its hosts' records are."""
         return self._store
 
+    @property
+    def store_url(self) -> str | None:
+        """The URL that its store was opened by; None if it was given a store."""
+        return self._settings.current.store if self._owns_store else None
+
     def epoch(self) -> float:
         """The calendar's second."""
         return self._around.epoch()

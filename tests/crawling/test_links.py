@@ -38,7 +38,8 @@ PIECES = st.sampled_from(
         "<style>", "</style>", "<title>", "</title>", "<textarea>", "</textarea>", "title=", "<a href=u1>",
         "<a href='u2'>", '<a href="u3">', "<a class=q href = u4 >", "</a>", "<b>", "<li>", "<iframe>", "</iframe>",
         "<noscript>", "</noscript>", "<img alt='", "/", "!", "-", "\x00", "\x0b", "é", "<area href=z>", "<base ",
-        "<meta ", "<br/>", "<xmp>", "</xmp>", "</SCRIPT ", "<Title>",
+        "<meta ", "<br/>", "<xmp>", "</xmp>", "</SCRIPT ", "<Title>", '<li class="c">', '<a class="c" href="u5" id="i">',
+        '<p title="', '<a href="u6" ', "<link ", "<s>", "<strong ", '<span data-x="1"', "</>", '="',
     ]
 )  # fmt: skip
 

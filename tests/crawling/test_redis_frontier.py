@@ -243,6 +243,7 @@ async def test_a_chain_of_pages_over_many_hosts_never_looks_as_if_it_were_over(s
         await watcher.close()
 
 
+@pytest.mark.timeout(120)
 def test_workers_that_are_killed_lose_nothing_and_share_no_host(server: RedisServer, job: str) -> None:
     """F53: four workers, two of them killed, one comes late."""
     pages = 300
@@ -389,24 +390,19 @@ async def test_a_claim_whose_reply_was_lost_comes_back_when_its_lease_has_run_ou
 async def test_a_server_that_hangs_is_an_error_and_all_goes_on_when_it_is_back(make: Make) -> None:
     """F55"""
     with RedisServer() as server:
-        frontier = make(server.url, timeout=0.5)
+        frontier, hasty = make(server.url), make(server.url, timeout=0.2)
         await add(frontier, *urls("a.org", 1))
         [claimed] = await frontier.claim()
         server.pause()
 
         with pytest.raises(StoreError, match="does not answer within"):
-            await done(frontier, claimed)
+            await done(hasty, claimed)
         server.resume()
 
-        while True:
-            try:
-                await done(frontier, claimed)
-                counts = await frontier.counts()
-                break
-            except StoreError:
-                continue  # the machine is busy
-        assert counts == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
+        await done(frontier, claimed)  # unless the server has heard the hasty one after all
+        assert await frontier.counts() == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
         await frontier.close()
+        await hasty.close()
 
 
 async def test_a_server_that_was_restarted_has_all_that_it_was_told(make: Make) -> None:
@@ -524,7 +520,7 @@ async def test_the_number_of_partitions_is_the_job_s_own(make: Make) -> None:
     assert len(await make(partitions=7, worker="late").claim(20)) == 20
 
 
-@pytest.mark.parametrize("given", [{"job": ""}, {"lease": 0.0}, {"lease": -1.0}])
+@pytest.mark.parametrize("given", [{"job": ""}, {"lease": 0.0}, {"lease": -1.0}, {"partitions": 0}])
 def test_settings_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
     """Conventions: errors say what, why, what to do."""
     with pytest.raises(PolicyError):
@@ -567,7 +563,7 @@ async def test_a_claim_among_many_hosts_is_a_few_calls(server: RedisServer, make
     got = await frontier.claim(10)
 
     assert len(got) == 10
-    assert server.calls()["evalsha"] <= 4 + 64, "four partitions, and a look at all if it is time"
+    assert server.calls()["evalsha"] < 80, "a few partitions, and a look at all if it is time"
     assert server.calls()["zrange"] < 500
 
 

@@ -16,12 +16,11 @@ import pytest
 
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import html
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit
 
 HOSTS = [f"127.0.0.{number}" for number in range(1, 7)]
 GAP = 0.25
-AT_ONCE = 16
 LATENESS = 0.1
 """Seconds by which a busy machine may notice a request too late: that makes the next gap look shorter."""
 
@@ -52,33 +51,51 @@ def build(site: Site, pages: int) -> list[str]:
     return [site.url("/page/0", host=host) for host in HOSTS]
 
 
-def test_four_workers_are_one_crawl_though_two_are_killed_and_one_comes_late(site: Site, tmp_path: Path) -> None:
-    """F53, Issue 5: nothing is lost, and pace, concurrency and budget hold over all of them"""
-    pages = 14
+def share_and_kill(site: Site, folder: Path, store: str, *, pages: int, kills: int, steady: int = 1) -> None:
+    """One crawl of several processes, of which some are killed on the way and one comes late."""
     seeds = build(site, pages)
-    with RedisServer() as server:
-        options = {**MANNERS, "seeds": seeds, "store": server.url, "max_requests_per_day": 60, "lease": 3.0}
+    budget = pages + 1 + 2 * kills
+    options = {**MANNERS, "seeds": seeds, "store": store, "max_requests_per_day": budget, "lease": 3.0}
 
-        def options_of(worker: str) -> dict[str, Any]:
-            return {**options, "job": str(tmp_path / worker / "shared")}
+    def worker(name: str) -> CrawlProcess:
+        return CrawlProcess(**options, job=str(folder / name / "shared"))
 
-        victims = [CrawlProcess(**options_of(f"victim{number}")) for number in range(2)]
-        others = [CrawlProcess(**options_of("steady"))]
-        assert victims[0].kill_when(lambda: len(site.journal) > 20), victims[0].said
-        others.append(CrawlProcess(**options_of("late")))
-        assert victims[1].kill_when(lambda: len(site.journal) > 50), victims[1].said
-        summaries = [each.summary() for each in others]
+    total = pages * len(HOSTS)
+    victims = [worker("victim0"), worker("victim1")]
+    others = [worker(f"steady{number}") for number in range(steady)]
+    for kill in range(kills):
+        enough = (kill + 1) * total // (kills + 2)
+        assert victims[kill].kill_when(lambda: len(site.journal) > enough, 120), victims[kill].said  # noqa: B023
+        if kill + 2 < kills:
+            victims.append(worker(f"victim{kill + 2}"))
+        if kill == 0:
+            others.append(worker("late"))
+    summaries = [each.summary(240) for each in others]
 
     seen = Counter((visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt")
-    assert len(seen) == pages * len(HOSTS), "some page was lost"
-    assert sum(seen.values()) - len(seen) <= 2 * AT_ONCE
+    assert len(seen) == total, "some page was lost"
+    assert sum(seen.values()) - total <= kills * len(HOSTS), "more was repeated than the killed had in flight"
     assert {summary["ended"] for summary in summaries} == {"done"}
     assert all(summary["queued"] == 0 for summary in summaries)
     for host in HOSTS:
         visits = site.visits(host=host)
-        assert len(visits) <= 60
+        assert len(visits) <= budget
         assert site.max_concurrency(host) == 1
         assert all(after.at - before.at >= GAP - LATENESS for before, after in pairwise(visits))
+
+
+def test_four_workers_are_one_crawl_though_two_are_killed_and_one_comes_late(site: Site, tmp_path: Path) -> None:
+    """F53, Issue 5: nothing is lost, and pace, concurrency and budget hold over all of them"""
+    with RedisServer() as server:
+        share_and_kill(site, tmp_path, server.url, pages=14, kills=2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_the_same_on_a_cluster_with_many_kills(site: Site, tmp_path: Path) -> None:
+    """F53, F59, Issue 5: three nodes"""
+    with RedisCluster(3) as cluster:
+        share_and_kill(site, tmp_path, cluster.url, pages=200, kills=20, steady=4)
 
 
 class Cable:

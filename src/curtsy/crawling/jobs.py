@@ -1,7 +1,7 @@
 """Jobs: crawls with a name, kept in a folder each, so that they can be gone on with.
 
     <state>/jobs/<name>/frontier.sqlite    what waits, what was seen, what is done
-    <state>/jobs/<name>/worker             who this machine is, in a crawl that many work on
+    <state>/jobs/<name>/worker, worker-1 … who the processes here are, in a crawl that many work on
 
 A job that many machines share has its frontier in Redis, under its name; here is only what this machine must know.
 """
@@ -9,7 +9,10 @@ A job that many machines share has its frontier in Redis, under its name; here i
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +27,15 @@ from curtsy.crawling.harvest import TOTALS
 from curtsy.crawling.ledger import Taken
 from curtsy.crawling.progress import Totals
 
+if sys.platform != "win32":
+    import fcntl
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 FRONTIER, WORKER = "frontier.sqlite", "worker"
+
+MOST_WORKERS = 1000
+"""Processes of one machine that may work on a job from one folder."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -71,16 +80,49 @@ def folder_of(job: str | Path) -> Path:
     return jobs_folder() / text
 
 
-def worker_of(folder: Path) -> str:
-    """Who this machine is in a shared job: made up once, and kept in the job's folder."""
-    path = folder / WORKER
+class Identity:
+    """Who this process is in a shared job: a name made up once, kept in the job's folder, and no other's meanwhile.
+
+    Several processes of one machine that share a folder have one each; whoever comes back finds the first that is free.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file: int | None = None
+        for number in range(MOST_WORKERS):
+            path = folder / (WORKER if number == 0 else f"{WORKER}-{number}")
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            except OSError as error:
+                raise StoreError(
+                    f"{path} cannot be kept: {error.strerror}. Give another folder for the job."
+                ) from error
+            if _is_taken(file):
+                os.close(file)
+                continue
+            self._file = file
+            self.name = os.read(file, 100).decode("ascii", "replace").strip()
+            if not self.name:
+                self.name = uuid.uuid4().hex[:12]
+                os.write(file, self.name.encode())
+            return
+        raise StoreError(f"{folder} has {MOST_WORKERS} workers. Start more of them in another folder, or elsewhere.")
+
+    def close(self) -> None:
+        """Let another process have the name. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+
+def _is_taken(file: int) -> bool:
+    if sys.platform == "win32":
+        return False
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            path.write_text(uuid.uuid4().hex[:12])
-        return path.read_text().strip()
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise StoreError(f"{path} cannot be kept: {error.strerror}. Give another folder for the job.") from error
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    return False
 
 
 def jobs(place: Path | None = None) -> Iterator[Job]:

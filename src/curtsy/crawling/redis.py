@@ -26,7 +26,7 @@ from curtsy.crawling.call import Call, Script
 from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue
 from curtsy.crawling.local import microseconds
 from curtsy.crawling.partition import NEVER, Partitions
-from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Job, Registry, home, total
+from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
 from curtsy.crawling.scripts import ADD, BEAT, CLAIM, END, NOTE, RENEW
 from curtsy.crawling.shelf import fingerprint
 
@@ -99,7 +99,7 @@ class RedisFrontier:
         self._fresh = fresh
         self._count = partitions
         self._clock = clock or time.monotonic
-        self._job: Job | None = None
+        self._job: SharedJob | None = None
         self._partitions = Partitions(self._worker, partitions)
         self._out: dict[int, Claimed] = {}
         """What this worker has, by ticket."""
@@ -231,7 +231,7 @@ class RedisFrontier:
         wait = max(0, self._partitions.due_at() - self._now())
         return (wait if self._partitions.is_alone else min(wait, round(LOOK * SECOND))) / SECOND
 
-    async def _is_over(self, job: Job) -> bool:
+    async def _is_over(self, job: SharedJob) -> bool:
         """Whether nothing is left in any partition.
 
         They are looked at one after the other, and a page that ends may have added to one that was seen empty. So all
@@ -279,7 +279,7 @@ class RedisFrontier:
         self._is_closed = True
         await self._registry.close()
 
-    async def _give_back(self, job: Job) -> None:
+    async def _give_back(self, job: SharedJob) -> None:
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
         for claimed in self._out.values():
             words = wire.back_words(claimed, job.partitions, None)
@@ -287,7 +287,7 @@ class RedisFrontier:
         await self._registry.ask(calls)
         self._out.clear()
 
-    async def _opened(self) -> Job:
+    async def _opened(self) -> SharedJob:
         if self._is_closed:
             raise StoreError(f"the job {self._name!r} was used after close(). Open another frontier.")
         if self._job is None:
@@ -295,7 +295,7 @@ class RedisFrontier:
             self._partitions = Partitions(self._worker, self._job.partitions)
         return self._job
 
-    async def _keep_up(self, job: Job) -> None:
+    async def _keep_up(self, job: SharedJob) -> None:
         """Be known to the others, know them, and know what they have added."""
         now = self._now()
         if now >= self._beaten_at + BEAT_EVERY * SECOND:
@@ -307,12 +307,12 @@ class RedisFrontier:
             await self._look(job)
             self._looked_at = now
 
-    async def _look(self, job: Job) -> list[wire.Report]:
+    async def _look(self, job: SharedJob) -> list[wire.Report]:
         """How each partition stands."""
         calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
         return [self._hear(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
 
-    def _call(self, job: Job, script: Script, partition: int, *words: Any) -> Call:
+    def _call(self, job: SharedJob, script: Script, partition: int, *words: Any) -> Call:
         grace = self._partitions.grace(partition)
         return script.on(job.base(partition), self._registry.now(), self._worker, grace, *words)
 
@@ -321,7 +321,7 @@ class RedisFrontier:
         self._partitions.learn(partition, report.wait, self._now())
         return report
 
-    def _noting(self, job: Job, notes: Mapping[str, Any]) -> list[Call]:
+    def _noting(self, job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
         pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
         return [
             NOTE.on(home(self._name), "", job.born, *itertools.chain(*pairs[start : start + _NOTES]))

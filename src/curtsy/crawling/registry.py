@@ -52,8 +52,8 @@ class JobGone(PolicyError):
     """
 
 
-class Job(msgspec.Struct, frozen=True):
-    """Where a job's keys are."""
+class SharedJob(msgspec.Struct, frozen=True):
+    """One life of a job, and where its keys are."""
 
     name: str
     born: int
@@ -110,12 +110,12 @@ class Registry:
             )
         return self.server.failed(error)
 
-    async def find(self, name: str) -> Job | None:
+    async def find(self, name: str) -> SharedJob | None:
         """The job of that name, if there is one."""
         [[born, partitions]] = await self.demand([Call(("HMGET", f"{home(name)}:meta", "born", "partitions"))])
-        return None if born is None else Job(name, int(born), int(partitions))
+        return None if born is None else SharedJob(name, int(born), int(partitions))
 
-    async def open(self, name: str, worker: str, *, partitions: int, fresh: bool) -> Job:
+    async def open(self, name: str, worker: str, *, partitions: int, fresh: bool) -> SharedJob:
         """The job of that name, begun if there is none, or if it is to be `fresh` and nobody else is at work on it."""
         words = (self.now(), round(PRESENCE * SECOND), worker, partitions, FORMAT, int(fresh))
         replies = await self.demand([Call(("SADD", _NAMES, name)), OPEN.on(home(name), *words)])
@@ -128,7 +128,7 @@ class Registry:
             )
         if format > FORMAT:
             raise PolicyError(f"the job {name!r} on {shown} was begun by a later curtsy. Upgrade this one.")
-        job = Job(name, born, count)
+        job = SharedJob(name, born, count)
         # Scripts refuse a partition that has no ticket: what was forgotten must not come back by somebody's late call.
         first = [Call(("HSETNX", f"{job.base(number)}:state", "ticket", born)) for number in range(count)]
         await self.demand(first)
@@ -136,7 +136,7 @@ class Registry:
             await self._sweep(name, but=job)
         return job
 
-    async def look(self, job: Job) -> list[Report]:
+    async def look(self, job: SharedJob) -> list[Report]:
         """How each partition stands."""
         calls = [CLAIM.on(job.base(number), self.now(), "", 0, 0, 0, "") for number in range(job.partitions)]
         return [read_report(reply) for reply in await self.demand(calls)]
@@ -164,7 +164,7 @@ class Registry:
             found.append(JobSummary(name, total(await self.look(job)), workers))
         return found
 
-    async def _sweep(self, name: str, but: Job | None = None) -> None:
+    async def _sweep(self, name: str, but: SharedJob | None = None) -> None:
         """Remove the keys of all partitions of a job's lives, `but` of one of them."""
         assert self._line is not None
         kept = "" if but is None else f"{_PREFIX}crawl:{{{_quoted(name)}@{but.born}:"

@@ -16,7 +16,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.crawling.crawler import AsyncCrawl
 from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.frontier import AsyncFrontier
-from curtsy.crawling.jobs import FRONTIER, folder_of, worker_of
+from curtsy.crawling.jobs import FRONTIER, Identity, folder_of
 from curtsy.crawling.local import Awaited, MemoryFrontier
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output, open_output
@@ -65,8 +65,11 @@ def acrawl(
         settings.setdefault("connections", max(100, options.max_concurrent))
         client = AsyncClient(**settings)
     frontier: AsyncFrontier | None = None
+    identity: Identity | None = None
     try:
-        frontier, who = _frontier(client, folder, settings.get("store"), lease, fresh)
+        if folder is not None and (client.store_url or "").startswith(SHARED):
+            identity = Identity(folder)
+        frontier = _frontier(client, folder, identity, lease, fresh)
         return AsyncCrawl(
             urls,
             options,
@@ -74,11 +77,13 @@ def acrawl(
             frontier,
             outputs=writers,
             job="" if folder is None else folder.name,
-            lease=lease if who else None,
-            who=who,
+            lease=None if identity is None else lease,
+            who=identity,
             owns_client=ours,
         )
     except BaseException:
+        if identity is not None:
+            identity.close()
         if frontier is not None:
             _close_later(frontier.close())
         if ours:
@@ -104,25 +109,24 @@ def _several(name: str, value: Any) -> Any:
 
 
 def _frontier(
-    client: AsyncClient, folder: Path | None, store: Any, lease: float, fresh: bool
-) -> tuple[AsyncFrontier, str]:
-    """A frontier in memory, in a job's folder, or on a server that many share; and who we are among those."""
+    client: AsyncClient, folder: Path | None, identity: Identity | None, lease: float, fresh: bool
+) -> AsyncFrontier:
+    """A frontier in memory, in a job's folder, or on the client's server for all who share it."""
 
     def at_once(host: str) -> int | None:
         return client.policies.of(host).concurrency
 
     if folder is None:
-        return Awaited(MemoryFrontier(concurrency=at_once, clock=client.alarm.now)), ""
-    if isinstance(store, str) and store.startswith(SHARED):
+        return Awaited(MemoryFrontier(concurrency=at_once, clock=client.alarm.now))
+    if identity is not None:
         from curtsy.crawling.redis import RedisFrontier
 
-        worker = worker_of(folder)
-        frontier = RedisFrontier(
-            store, folder.name, worker=worker, concurrency=at_once, lease=lease, fresh=fresh
-        )  # fmt: skip
-        return frontier, f":{worker}"
+        assert client.store_url is not None
+        return RedisFrontier(
+            client.store_url, folder.name, worker=identity.name, concurrency=at_once, lease=lease, fresh=fresh
+        )
     path = folder / FRONTIER
-    return Awaited(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.alarm.now)), ""
+    return Awaited(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.alarm.now))
 
 
 class Crawl:
