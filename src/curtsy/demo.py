@@ -41,7 +41,7 @@ PAUSE = (0.3, 0.6)
 CRAWL_DELAY, RETRY_AFTER, COOLDOWN, BUDGET = 1.5, 3, 6.0, 8
 """What slow-lane asks for, what busy asks for, how long shaky is left alone, what large may be asked for in a day."""
 
-LATE = 0.15
+LATE = 0.2
 """Seconds by which a busy machine may note a request too late; the gap to the next one then looks that much shorter."""
 
 DOMAIN = "demo.test"
@@ -105,7 +105,7 @@ def _shaky(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
 
 def hosts() -> list[DemoHost]:
     """The hosts of the demo."""
-    pages = tuple(f"/page/{number}" for number in range(1, 11))
+    pages = tuple(f"/page/{number}" for number in range(1, 9))
     return [
         DemoHost("library", "disallows a part", "User-agent: *\nDisallow: /private/\n",
                  ("/catalogue", "/old", "/private/diary", "/private/letters", "/missing", "/map.pdf",
@@ -316,7 +316,7 @@ def main() -> int:
     """Run the demo; 0 if every rule was kept."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
-    console.print(Text("Half a minute; the pauses are a tenth of the real ones. Ctrl-C ends it.\n", style="dim"))
+    console.print(Text("Some twenty seconds; the pauses are a tenth of the real ones. Ctrl-C ends it.\n", style="dim"))
     examples = Examples()
     with DemoSite() as site:
         try:

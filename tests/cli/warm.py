@@ -49,8 +49,9 @@ def serve(path: str) -> NoReturn:
         import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who answer
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+        listener.bind(f"{path}.new")
         listener.listen(16)
+        os.rename(f"{path}.new", path)  # there only when it listens
         while True:
             connection, _ = listener.accept()
             if os.fork() == 0:

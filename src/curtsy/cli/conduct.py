@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 LOOKS = 0.25
 """Seconds between two looks at a crawl, for a terminal."""
 
+SHARE = 20
+"""How much longer than a look the time to the next one is at least."""
+
 LINES = 10.0
 """Seconds between two lines where there is no terminal."""
 
@@ -151,11 +154,13 @@ async def conduct(crawl: AsyncCrawl, teller: Teller, every: float = LOOKS) -> tu
     running = asyncio.ensure_future(crawl.run())
     try:
         while not running.done():
+            began = time.monotonic()
             try:
                 teller.show(await crawl.snapshot())
             except CurtsyError:  # the crawl itself says what is wrong
                 pass
-            await asyncio.wait([running], timeout=every)
+            # Of very many hosts a look takes a while, and is worth only a small part of the time.
+            await asyncio.wait([running], timeout=max(every, SHARE * (time.monotonic() - began)))
         teller.show(await crawl.snapshot())
     finally:
         if not running.done():
@@ -165,14 +170,17 @@ async def conduct(crawl: AsyncCrawl, teller: Teller, every: float = LOOKS) -> tu
     return running.result(), stopping.count > 0
 
 
-def exit_of(summary: Summary, seeds: Sequence[str], is_interrupted: bool) -> Exit:
-    """The exit code of a crawl: what failed here and there is no failure of the whole."""
+def exit_of(summary: Summary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
+    """The exit code of a crawl: what failed here and there is no failure of the whole.
+
+    In one that is shared, others may have had all the pages.
+    """
     totals = summary.totals
     if is_interrupted:
         return Exit.INTERRUPTED
     if summary.ended == "later":
         return Exit.LATER
-    if totals.pages:
+    if totals.pages or is_shared:
         return Exit.FINE
     if totals.failed:
         is_answered = all(reason.startswith(Reason.HTTP_STATUS) for reason in totals.failed)

@@ -15,6 +15,7 @@ from curtsy.cli.command import Command
 from curtsy.cli.exits import Exit
 from curtsy.cli.get import named
 from curtsy.cli.given import Given
+from curtsy.cli.jobs import JobName
 from curtsy.cli.running import run
 from curtsy.cli.values import Domain, Duration, Size
 
@@ -79,16 +80,27 @@ class Wish:
     metavar="KIND",
     help="Where links may lead: host, site (the default), prefix (the folder given), domains (--domain), any.",
 )
-@click.option("--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="This too; repeatable.")
+@click.option(
+    "--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="These hosts too; repeatable."
+)
 @click.option("--sitemap", "sitemaps", is_flag=True, help="Read sitemaps for URLs.")
 @click.option("--files", multiple=True, metavar="TYPE", help="Besides pages: .pdf, .csv … or all; repeatable.")
 @click.option("--out", metavar="DIR", help="Each body as a file, with one beside it for what is known of it.")
 @click.option("--jsonl", metavar="FILE", help="A line of JSON for each page; - for standard output.")
-@click.option("--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="In JSON lines also the body.")
-@click.option("--text", type=click.Choice(["plain", "trafilatura"]), metavar="HOW", help="Make out the main text.")
+@click.option(
+    "--body", type=click.Choice(["text", "base64"]), metavar="FORM", help="In JSON lines also the body: text or base64."
+)
+@click.option(
+    "--text",
+    type=click.Choice(["plain", "trafilatura"]),
+    metavar="HOW",
+    help="Make out the main text: plain or trafilatura.",
+)
 @click.option("--warc", metavar="FILE", help="A WARC archive, such as site.warc.gz.")
 @click.option("--skipped", metavar="FILE", help="What was not fetched and why, as a table (CSV).")
-@click.option("--job", metavar="NAME", help="Keep the state, so that the crawl can be gone on with; or ./FOLDER.")
+@click.option(
+    "--job", type=JobName(), metavar="NAME", help="Keep the state, so that the crawl can be gone on with; or ./FOLDER."
+)
 @click.option("--fresh", "is_fresh", is_flag=True, help="Begin a job anew.")
 @click.option("--max-time", type=Duration(), metavar="TIME", help="Stop after 90s, 10m, 2h.")
 @click.option("--max-bytes", type=Size(), metavar="SIZE", help="Stop after so much was downloaded: 20M, 1.5G.")
@@ -132,7 +144,6 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
 def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
     """What the options mean together. Raises UsageError for what they cannot mean."""
     from curtsy.core.errors import PolicyError
-    from curtsy.crawling.jobs import folder_of
     from curtsy.crawling.options import CrawlOptions
     from curtsy.crawling.scope import Scope
 
@@ -168,8 +179,6 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
             seeds, kind=made.scope, domains=made.domains, match=made.match, skip=made.skip, depth=made.depth,
             files=made.files,
         )  # fmt: skip
-        if words["job"] is not None:
-            folder_of(words["job"])
     except PolicyError as error:
         raise click.UsageError(str(error)) from None
     client = {**given.arguments, "store": given.settings().store}
@@ -218,7 +227,7 @@ async def _crawl(given: Given, wish: Wish) -> Exit:
         with _metrics(crawl.client, wish.metrics_port), telling(is_live) as teller:
             summary, is_interrupted = await conduct(crawl, teller, 0.25 if is_live else 1.0)
     _conclude(wish, summary, examples)
-    return exit_of(summary, wish.seeds, is_interrupted)
+    return exit_of(summary, wish.seeds, is_interrupted, is_shared=crawl.is_shared)
 
 
 def outputs_of(wish: Wish) -> list[Output]:

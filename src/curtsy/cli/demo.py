@@ -8,7 +8,7 @@ from curtsy.cli.command import Command
 from curtsy.cli.exits import Exit
 
 
-@click.command(cls=Command, examples=(("curtsy demo", "Half a minute, and nothing leaves this machine."),))
+@click.command(cls=Command, examples=(("curtsy demo", "Some twenty seconds, and nothing leaves this machine."),))
 def demo() -> Exit:
     """See a polite crawl of a small site on this machine.
 

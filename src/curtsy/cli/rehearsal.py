@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from curtsy.client import AsyncClient
     from curtsy.crawling.progress import Plan
     from curtsy.crawling.scope import Scope
+    from curtsy.watch.checks import State
 
 MOST_SITEMAPS = 10
 """Sitemaps that are read: enough to see what a site lists, few enough to wait for."""
@@ -124,35 +125,26 @@ async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> li
     return found
 
 
-_STATES = {"allowed": "yes", "cached": "yes", "refused": "no", "unknown": "unknown"}
+_STATES: dict[str, State] = {"allowed": "yes", "cached": "yes", "refused": "no", "unknown": "unknown"}
 _SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "store")
 """The checks that are shown of each URL."""
 
 
 def _show(found: list[Assessment], plan: Plan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:
+    from rich.padding import Padding
     from rich.text import Text
 
     console = screen.out()
     for each in found:
-        is_wait = each.reason is not None and each.allowed_in is not None
-        mark = screen.mark(
-            "wait"
-            if is_wait
-            else "yes"
-            if each.verdict in ("allowed", "cached")
-            else "no"
-            if each.verdict == "refused"
-            else "unknown"
-        )
+        is_later = each.reason is not None and each.allowed_in is not None
+        mark = screen.mark("wait" if is_later else _STATES[each.verdict])
         console.print(Text.assemble(mark, " ", (screen.plain(each.url), "bold")), soft_wrap=True)
-        console.print(Text(f"  {screen.plain(each.message)}"), soft_wrap=True)
-        table = screen.table("", "", "", folded=())
-        table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
-        for check in each.checks:
-            if check.name in _SHOWN:
-                table.add_row(
-                    "  " + screen.MARKS[check.state][0], Text(check.name, style="dim"), screen.plain(check.says)
-                )
+        console.print(Padding.indent(Text(screen.plain(each.message)), 2))
+        table = screen.table("", "check", "says", folded=("says",))
+        table.show_header = False
+        for check in (check for check in each.checks if check.name in _SHOWN):
+            sign = "  " + screen.MARKS[check.state][0]
+            table.add_row(sign, Text(check.name, style="dim"), screen.plain(check.says))
         screen.show(console, table)
         console.print()
     rows = [("scope", scope.describe()), ("plan", plan.message)]

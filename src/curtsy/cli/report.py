@@ -94,4 +94,4 @@ def command(arguments: Sequence[str], *, higher: bool = False) -> str:
         if higher and each.startswith("--limit=") and each[8:].isdecimal():
             each = f"--limit={2 * int(each[8:])}"
         found.append(each)
-    return mask_url(f"curtsy {shlex.join(found)}")
+    return f"curtsy {shlex.join(mask_url(each) for each in found)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from curtsy.client import AsyncClient
@@ -17,6 +18,9 @@ from curtsy.watch.publishing import process_name
 
 EVERY = 1.0
 """Seconds between two tellings."""
+
+SHARE = 50
+"""A look at very many hosts takes a while: at most one part in so many of the time goes to that."""
 
 _UNDER_WAY = {"running": "running", "waiting": "waiting", "stopping": "running"}
 _UNFINISHED = ("stopped", "later")
@@ -36,19 +40,23 @@ class Bulletin:
         self._seeds = tuple(mask_url(seed) for seed in seeds[:MOST_SEEDS])
         self._look = look
         self._started_at: float | None = None
+        self._took = 0.0
+        """Seconds that the last look took."""
 
     async def run(self) -> None:
         """Tell until cancelled."""
         while not self._is_idle:
             await self.tell()
-            await asyncio.sleep(EVERY)  # in real time, for it is people who look
+            await asyncio.sleep(max(EVERY, SHARE * self._took))  # in real time, for it is people who look
 
     async def tell(self, is_over: bool = False) -> None:
         """Tell once. With `is_over` it is the last word, however the crawl has ended."""
         if self._is_idle or getattr(self._store, "held", False):  # an outage is bridged in memory
             return
         try:
+            began = time.monotonic()
             snapshot = await self._look()
+            self._took = time.monotonic() - began
             await self._store.update(self._key, lambda record, now: (self._record(snapshot, now, is_over), None))
         except CurtsyError:
             pass  # who crawls is told of it
