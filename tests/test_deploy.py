@@ -7,9 +7,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Iterator
 from configparser import RawConfigParser
 from fnmatch import fnmatch
 from pathlib import Path
@@ -27,12 +30,12 @@ from tests.support.site import Site
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
-OTHER_VARIABLES = frozenset({"CURTSY_DASHBOARD_TOKEN", "CURTSY_SEED", "CURTSY_JOB", "CURTSY_CONFIG"})
-"""Variables that are no settings: the dashboard's, those of these files, and where the settings are."""
+OTHER_VARIABLES = frozenset({"CURTSY_DASHBOARD_TOKEN", "CURTSY_CONFIG"})
+"""Variables of ours that are no settings; any further one would be warned about at each start."""
 
 VALUES = {
     "CURTSY_USER_AGENT": "MyBot/1.0 (+https://example.org/bot)",
-    "CURTSY_SEED": "https://example.org/",
+    "CRAWL_SEED": "https://example.org/",
     "CURTSY_DASHBOARD_TOKEN": "0123456789abcdef",
 }
 """What a user would set."""
@@ -243,7 +246,7 @@ def test_nothing_is_open_to_other_machines_unasked() -> None:
 
 
 def test_workers_share_no_volume() -> None:
-    """Issue 5: each has a name of its own in a shared job, which is kept with its state"""
+    """Issue 5: each has files of its own, and a name in the job that is kept with its state"""
     assert "volumes" not in SERVICES["worker"]
     outputs = [
         word.partition("=")[2] for word in SERVICES["worker"]["command"] if word.startswith(("--jsonl", "--skip"))
@@ -275,43 +278,108 @@ def test_every_variable_that_is_set_means_something(path: str) -> None:
     assert named <= known
 
 
-def test_two_workers_as_they_are_started_share_one_crawl(tmp_path: Path) -> None:
-    """Issue 6, point 4: the worker's own command, by two processes with a folder each"""
+PATHS = [f"/{number}" for number in range(12)]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        site.page("/", "".join(f'<a href="{path}">{path}</a>' for path in PATHS))
+        for path in PATHS:
+            site.page(path, f"<title>{path}</title>")
+        yield site
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
     if reason := redis_available():
         pytest.skip(reason)
-    with RedisServer() as server, Site() as site:
-        paths = [f"/{number}" for number in range(12)]
-        site.page("/", "".join(f'<a href="{path}">{path}</a>' for path in paths))
-        for path in paths:
-            site.page(path, f"<title>{path}</title>")
-        workers = []
-        for number in (1, 2):
-            folder = tmp_path / f"curtsy-{number}"
-            folder.mkdir()
-            arguments = [filled(word).replace("/var/lib/curtsy", str(folder)) for word in SERVICES["worker"]["command"]]
-            arguments[1] = site.url("/")
-            environment = {
-                "PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder),
-                "CURTSY_CACHE_DIR": str(folder / "cache"), "CURTSY_STORE": server.url, "CURTSY_ALLOW_PRIVATE": "true",
-                "CURTSY_GLOBAL_QPS": "none", "CURTSY_QPS": "none", "CURTSY_PAUSE": "0,0.01",
-                "CURTSY_USER_AGENT": VALUES["CURTSY_USER_AGENT"],
-            }  # fmt: skip
-            workers.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "curtsy", *arguments],
-                    env=environment, stderr=subprocess.PIPE, text=True,
-                )
-            )  # fmt: skip
+    with RedisServer() as server:
+        yield server
 
-        ends = [(worker.communicate(timeout=50)[1], worker.returncode) for worker in workers]
 
-        assert [code for _, code in ends if code != Exit.FINE] == [], ends
-        lines = [
-            json.loads(line)["url"] for file in tmp_path.glob("*/pages.jsonl") for line in file.read_text().splitlines()
-        ]
-        assert sorted(lines) == sorted(site.url(path) for path in ["/", *paths])
-        asked = [path for path in site.paths() if path != "/robots.txt"]
-        assert sorted(asked) == sorted(["/", *paths])
+def start_worker(folder: Path, site: Site, server: RedisServer, pause: float = 0.0) -> subprocess.Popen[str]:
+    """The worker's own command, in a folder that stands for its volume."""
+    folder.mkdir(exist_ok=True)
+    arguments = [filled(word).replace("/var/lib/curtsy", str(folder)) for word in SERVICES["worker"]["command"]]
+    arguments[1] = site.url("/")
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(folder), "XDG_STATE_HOME": str(folder), "CURTSY_STORE": server.url,
+        "CURTSY_CACHE_DIR": str(folder / "cache"), "CURTSY_ALLOW_PRIVATE": "true", "CURTSY_GLOBAL_QPS": "none",
+        "CURTSY_QPS": "none", "CURTSY_PAUSE": f"{pause},{pause + 0.01}",
+        "CURTSY_USER_AGENT": VALUES["CURTSY_USER_AGENT"],
+    }  # fmt: skip
+    command = [sys.executable, "-m", "curtsy", *arguments]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def ended(worker: subprocess.Popen[str]) -> tuple[int, str]:
+    _, told = worker.communicate(timeout=50)
+    return worker.returncode, told
+
+
+def written(*folders: Path) -> list[str]:
+    """The URLs of all lines; a line that is torn is an error."""
+    files = [folder / "pages.jsonl" for folder in folders]
+    return sorted(json.loads(line)["url"] for file in files for line in file.read_text().splitlines())
+
+
+def test_two_workers_as_they_are_started_share_one_crawl(tmp_path: Path, site: Site, server: RedisServer) -> None:
+    """Issue 6, point 4: the worker's own command, by two processes with a folder each"""
+    folders = [tmp_path / "one", tmp_path / "two"]
+
+    ends = [ended(worker) for worker in [start_worker(folder, site, server) for folder in folders]]
+
+    assert [code for code, _ in ends] == [Exit.FINE, Exit.FINE], ends
+    assert written(*folders) == sorted(site.url(path) for path in ["/", *PATHS])
+    assert sorted(path for path in site.paths() if path != "/robots.txt") == sorted(["/", *PATHS])
+
+
+def test_a_worker_that_is_stopped_ends_in_good_order_and_goes_on(
+    tmp_path: Path, site: Site, server: RedisServer
+) -> None:
+    """Issue 6, point 4; U17: SIGTERM drains"""
+    stopped = start_worker(tmp_path / "one", site, server, pause=0.4)
+    deadline = time.monotonic() + 40
+    while len(site.paths()) < 4 and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+    stopped.send_signal(signal.SIGTERM)
+    code, told = ended(stopped)
+
+    assert code == Exit.INTERRUPTED, told
+    assert 0 < len(written(tmp_path / "one")) < 1 + len(PATHS)
+    code, told = ended(start_worker(tmp_path / "one", site, server))
+    assert code == Exit.FINE, told
+    assert written(tmp_path / "one") == sorted(site.url(path) for path in ["/", *PATHS])
+    assert sorted(path for path in site.paths() if path != "/robots.txt") == sorted(["/", *PATHS])
+
+
+def test_the_dashboard_as_it_is_started_is_healthy(tmp_path: Path) -> None:
+    """Issue 6, point 4: its own command and its own health check, on loopback"""
+    program, *check = SERVICES["dashboard"]["healthcheck"]["test"][1:]
+    arguments = ["127.0.0.1" if word == "0.0.0.0" else word for word in SERVICES["dashboard"]["command"]]
+    arguments[arguments.index("8765")] = "0"
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    environment["CURTSY_DASHBOARD_TOKEN"] = VALUES["CURTSY_DASHBOARD_TOKEN"]
+    command = [sys.executable, "-m", "curtsy", *arguments]
+
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as dashboard:
+        assert dashboard.stderr is not None
+        port = re.search(r":(\d+)/", dashboard.stderr.readline())
+        assert port is not None
+        asking = [sys.executable, *(word.replace(":8765/", f":{port[1]}/") for word in check)]
+        fine = subprocess.run(asking, env=environment, capture_output=True, text=True, timeout=30)
+        wrong = subprocess.run(
+            asking, env=environment | {"CURTSY_DASHBOARD_TOKEN": "another"}, capture_output=True, timeout=30
+        )
+        dashboard.send_signal(signal.SIGTERM)
+        code = dashboard.wait(30)
+
+    assert program == "python"
+    assert fine.returncode == 0, fine.stderr
+    assert wrong.returncode != 0
+    assert code == Exit.FINE
 
 
 # systemd

@@ -1,19 +1,32 @@
-"""Every Python block of README and docs runs, in order, page by page, against a real site."""
+"""README and docs: Python blocks run against a real site, commands are understood, links lead somewhere."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from curtsy.cli.exits import MEANINGS, exit_for
+from curtsy.core.errors import Reason
+from curtsy.settings import load
+from curtsy.settings.keys import keys
+from tests.support.commands import commands_in, misread
 from tests.support.site import Site
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 HASTE = {
     "CURTSY_ALLOW_PRIVATE": "true",
     "CURTSY_PAUSE_MIN": "0",
@@ -21,33 +34,232 @@ HASTE = {
     "CURTSY_QPS": "none",
     "CURTSY_GLOBAL_QPS": "none",
 }
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+KINDS = {"Tutorial": "tutorial", "How-to": "how-to", "Reference": "reference", "Explanation": "explanation"}
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)
-def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    return [text for language, text in BLOCK.findall(page.read_text()) if language in languages]
+
+
+def with_blocks(*languages: str) -> list[Path]:
+    return [page for page in PAGES if blocks(page, *languages)]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
     with Site() as site:
-        for path in ("/", "/about", "/more"):
+        links = "".join(f'<a href="{path}">{path}</a>' for path in ("/about", "/more", "/gone", "/private/diary"))
+        site.page("/", f"<title>/</title><main>Hello {links}</main>")
+        for path in ("/about", "/more"):
             site.page(path, f"<title>{path}</title><main>Hello</main>")
         site.robots("User-agent: *\nDisallow: /private/\n")
-        address = site.url("/").removesuffix("/")
-        program = "\n".join(BLOCK.findall(page.read_text()))
-        program = program.replace("https://example.org", address)
-        program = program.replace('"example.org"', f'"{address.removeprefix("http://")}"')
-        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-        if "fetch" in program:  # not for pages that show what the settings are
-            environment |= HASTE
+        yield site
 
+
+def moved(text: str, site: Site) -> str:
+    """A text about example.org, about the site instead."""
+    address = site.url("/").removesuffix("/")
+    text = text.replace("https://example.org/bot", "MyBot's page").replace("https://example.org", address)
+    return text.replace('"example.org"', f'"{address.removeprefix("http://")}"').replace(
+        "MyBot's page", "https://x.org"
+    )
+
+
+# What is in blocks
+
+
+@pytest.mark.parametrize("page", with_blocks("python"), ids=named)
+def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None:
+    """Conventions: every code block is run by a test"""
+    program = moved("\n".join(blocks(page, "python")), site)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    if "fetch" in program or "crawl" in program:  # not for pages that show what the settings are
+        environment |= HASTE
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50
+    )
+
+    assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
+
+
+ROW = re.compile(r"^(.)  (policy|address|cache|robots\.txt|breaker|budget|pace|global) ", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "tutorial" / "first-crawl.md"], ids=named)
+def test_what_curtsy_why_prints_is_what_the_page_shows(page: Path, site: Site, tmp_path: Path) -> None:
+    """Issue 6, point 3: `curtsy why` with its output"""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "100"} | HASTE
+    command = [sys.executable, "-m", "curtsy", "why", "--ask", site.url("/private/diary")]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, cwd=tmp_path)
+
+    (shown,) = [text for text in blocks(page, "console") if "curtsy why" in text]
+    names = [name for _, name in ROW.findall(done.stdout) if name != "address"]  # which is for sites such as ours
+    assert names == [name for _, name in ROW.findall(shown)], done.stdout
+    assert ("✗", "robots.txt") in ROW.findall(done.stdout)
+    assert ("✗", "robots.txt") in ROW.findall(shown)
+    assert 'line 2, "Disallow: /private/"' in done.stdout
+    assert 'line 2, "Disallow: /private/"' in shown
+
+
+@pytest.mark.parametrize("page", with_blocks("console", "sh"), ids=named)
+def test_the_commands_of_a_page_are_understood(page: Path) -> None:
+    """Conventions: every code block is run by a test; here, as far as the parser"""
+    found = [each for text in blocks(page, "console") for each in commands_in(text)]
+    found += [each for text in blocks(page, "sh") for each in commands_in(text, prompt="")]
+
+    assert [(each, why) for each in found if (why := misread(each)) is not None] == []
+
+
+@pytest.mark.parametrize("page", with_blocks("yaml", "json"), ids=named)
+def test_the_files_on_a_page_can_be_read(page: Path, tmp_path: Path) -> None:
+    """U9: examples of settings are settings"""
+    for text in blocks(page, "json"):
+        for line in [text] if text.startswith("{\n") else text.splitlines():
+            json.loads(line)
+    for number, text in enumerate(blocks(page, "yaml")):
+        if keys().keys() | {"default_policy", "allowlist", "denylist"} >= yaml.safe_load(text).keys():
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "curtsy.yaml").write_text(text)
+            assert load(directory=folder, user_directory=folder / "user", env={}).warnings == ()
+
+
+def test_the_tutorial_can_be_followed(site: Site, tmp_path: Path) -> None:
+    """Issue 6, point 3: a newcomer's path, command by command"""
+    page = DOCS / "tutorial" / "first-crawl.md"
+    commands = [each for text in blocks(page, "console") for each in commands_in(text)]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | HASTE
+    codes = {}
+
+    for command in commands:
+        arguments = [moved(word, site) for word in command]
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50
-        )
+            [sys.executable, "-m", "curtsy", *arguments],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50,
+        )  # fmt: skip
+        codes[" ".join(command)] = done.returncode
+        assert done.returncode in (0, 3), f"{command}: {done.stderr}"
 
-        assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
+    assert [command for command, code in codes.items() if code] == ["why https://example.org/private/diary"]
+    urls = [json.loads(line)["url"] for line in (tmp_path / "pages.jsonl").read_text().splitlines()]
+    assert sorted(urls) == [site.url(path) for path in ("/", "/about", "/more")]
+    assert "robots_disallowed" in (tmp_path / "skipped.csv").read_text()
+    assert site.paths().count("/") == 1
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# Links
+
+
+def without_code(page: Path) -> str:
+    return BLOCK.sub("", page.read_text())
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """The anchors of a page, where the site that we build and the usual viewers of Markdown agree on them."""
+    titles = re.findall(r"^#+ (.+?)\s*$", without_code(page), re.MULTILINE)
+    plain = [re.sub(r"`|\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    # Viewers make a hyphen of each blank, our site of each run of blanks and hyphens.
+    viewers = [re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", title)) for title in plain]
+    ours = [re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title)).strip("-") for title in plain]
+    return frozenset(one for one, other in zip(viewers, ours, strict=True) if one == other)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    links = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+    """Issue 6, point 3"""
+    lost = []
+    for link in LINK.findall(re.sub(r"`[^`\n]*`", "", without_code(page))):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" not in link and (not target.exists() or (anchor and anchor not in anchors(target))):
+            lost.append(link)
 
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert lost == []
+
+
+# The site
+
+
+def entries(nav: list[Any]) -> Iterator[str]:
+    for each in nav:
+        if isinstance(each, str):
+            yield each
+        else:
+            for value in each.values():
+                yield from [value] if isinstance(value, str) else entries(value)
+
+
+def test_every_page_is_in_the_sites_navigation_under_its_kind() -> None:
+    """Conventions: four kinds of page, never mixed"""
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+    assert sorted(entries(nav)) == sorted(pages)
+    for title, folder in KINDS.items():
+        (section,) = [each[title] for each in nav if title in each]
+        assert all(each.startswith(f"{folder}/") for each in entries(section))
+
+
+def test_the_site_is_built_without_a_complaint_and_needs_no_network(tmp_path: Path) -> None:
+    """Issue 6, point 3: `make docs`"""
+    pytest.importorskip("zensical", reason='pip install "curtsy[docs]"')
+    (tmp_path / "zensical.toml").write_text((ROOT / "zensical.toml").read_text())
+    shutil.copytree(DOCS, tmp_path / "docs")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = list((tmp_path / "site").rglob("*.html"))
+    assert len(built) >= len(list(DOCS.rglob("*.md")))
+    for page in built:
+        tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text())
+        assert [tag for tag in tags if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag)] == []
+
+
+# Reference
+
+
+def test_exit_codes_and_reasons_are_those_of_the_code() -> None:
+    """Conventions: exit codes"""
+    text = (DOCS / "reference" / "exit-codes.md").read_text()
+
+    assert [
+        f"| {code.value} | {words} |" for code, words in MEANINGS.items() if f"| {code.value} | {words} |" not in text
+    ] == []
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, re.MULTILINE))
+    assert rows == {reason.value: str(exit_for(reason, None).value) for reason in Reason}
+
+
+def test_the_table_of_variables_is_current() -> None:
+    """C7"""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "environment_reference.py", "--check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_part_that_writes_log_lines_is_on_the_page_of_logs() -> None:
+    """N1"""
+    text = (DOCS / "reference" / "logs.md").read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    components = set(re.findall(r'library_logger\("(\w+)"\)', sources))
+
+    assert components
+    assert [each for each in sorted(components) if f"`{each}`" not in text] == []

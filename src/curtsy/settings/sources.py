@@ -87,7 +87,7 @@ def from_environment(env: Mapping[str, str], complaints: Complaints) -> Source:
         elif key.kind in (float, int, bool) or (key.optional and scalar(data) is None):
             data = scalar(data.strip())
         source.put(key.name, valued(data, spot))
-    known = ["CURTSY_CONFIG", *(key.variable for key in keys().values() if key.variable)]
+    known = ["CURTSY_CONFIG", "CURTSY_DASHBOARD_TOKEN", *(key.variable for key in keys().values() if key.variable)]
     for variable in env:
         if variable.startswith("CURTSY_") and variable not in known:
             near = difflib.get_close_matches(variable, known, 1)
