@@ -181,8 +181,8 @@ class AsyncDriver:
     async def _send(self, effect: Send, passage: Passage) -> Reply | None:
         ticket = effect.ticket
         assert isinstance(ticket, Ticket)
-        if self.gate.alarm.now() >= ticket.good_until:
-            # The process was stopped, or asleep: by now the place may be another's.
+        if self.gate.alarm.now() + effect.timeout > ticket.good_until:
+            # The process was stopped, or asleep: before the answer comes, the place may be another's.
             passage.ticket = None
             await self._finish(self.gate.leave(ticket, UNSENT))
             return None
@@ -278,7 +278,7 @@ class Driver:
                 return answer
             case Send(ticket=ticket):
                 assert isinstance(ticket, Ticket)
-                if self.gate.alarm.now() >= ticket.good_until:
+                if self.gate.alarm.now() + effect.timeout > ticket.good_until:
                     passage.ticket = None
                     self.gate.leave(ticket, UNSENT)
                     return None

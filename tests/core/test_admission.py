@@ -28,6 +28,7 @@ from curtsy.core.admission import (
     admit,
     amend,
     forecast,
+    ready_in,
     settle,
 )
 from curtsy.core.budget import Day, today
@@ -533,6 +534,20 @@ def test_a_taken_place_is_no_reason_to_foresee_a_wait() -> None:
     assert forecast(play.host, play.now, play.policy, 3) == 2.0
 
 
+@ANY
+@given(histories(changes, overrides, settings_changes, size=20), policies)
+def test_when_the_next_may_go_is_what_the_forecast_says(history: list[Event], policy: Policy) -> None:
+    """C1: the same by a shorter way, but for what is rounded."""
+    play = Play([policy])
+    play.run(history)
+
+    if play.host is not None:
+        host = in_time(play.host, play.now)
+        assert ready_in(host, play.now, play.policy) == pytest.approx(
+            forecast(host, play.now, play.policy, 0), abs=3e-6
+        )
+
+
 def test_the_forecast_of_an_even_stream_is_exact() -> None:
     """L2: a timeout that cannot be met fails at once."""
     play = Play([FREE.but(qps=0.5)])
@@ -651,3 +666,35 @@ def _cost(call: Callable[[], object]) -> float:
             call()
         best = min(best, (time.perf_counter_ns() - began) / 500_000)
     return best
+
+
+def test_of_several_origins_that_share_a_record_the_longest_delay_counts() -> None:
+    """R8, C6: whichever was heard last, and until the one that asked for it takes it back"""
+    now, policy = Now(Instant(SECOND), 0, 1), Policy()
+    http, https = "http://example.org", "https://example.org"
+
+    host = amend(None, now, policy, CrawlDelay(10.0, http))
+    host = amend(host, now, policy, CrawlDelay(3.0, https))
+    both = host.crawl_delay
+    host = amend(host, now, policy, CrawlDelay(None, http))
+    one = host.crawl_delay
+    host = amend(host, now, policy, CrawlDelay(None, https))
+
+    assert (both, one, host.crawl_delay, host.delays) == (10 * SECOND, 3 * SECOND, 0, ())
+
+
+def test_a_record_that_very_many_origins_share_stays_small() -> None:
+    """C6"""
+    now, host = Now(Instant(SECOND), 0, 1), None
+    for number in range(100):
+        host = amend(host, now, Policy(), CrawlDelay(1.0 + number, f"https://h{number}.example.org"))
+
+    assert host is not None
+    assert len(host.delays) == 16
+    assert host.crawl_delay == 100 * SECOND
+
+
+def test_a_place_lasts_as_long_as_robots_txt_may_take() -> None:
+    """F35, Design, section 2, rule 5"""
+    assert Policy(timeout=4.0, robots_timeout=10.0).lease_us == 15 * SECOND
+    assert Policy(timeout=30.0, robots_timeout=10.0).lease_us == 35 * SECOND

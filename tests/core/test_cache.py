@@ -460,6 +460,22 @@ def test_a_304_can_give_a_page_another_lifetime_or_take_it_away() -> None:
     assert absorb(found, ask(), reply(304, b"", vary="*"), NOW + 60) == Drop()
 
 
+def test_a_304_that_says_nothing_new_of_a_page_asked_about_each_time_is_not_written_down() -> None:
+    """N11: but once a day, and whenever a field has changed, be it only in how often it is there."""
+    said = {"ETag": '"1"', "Cache-Control": "no-cache", "X-A": "1"}
+    old = kept(said=said, date=date(NOW))
+    twice = msgspec.structs.replace(old, headers=(*old.headers, ("X-A", "2")))
+
+    def after(entry: Entry, seconds: float, more: Mapping[str, str] = NOTHING) -> Absorbed:
+        found = stale(freshness(entry, ask(), NOW + seconds))
+        return absorb(found, ask(), reply(304, b"", {**said, **more}, date=date(NOW + seconds)), NOW + seconds)
+
+    assert after(old, 60) == Leave()
+    assert isinstance(after(old, DAY + 1), Refresh)
+    assert isinstance(after(old, 60, {"X-B": "2"}), Refresh)
+    assert isinstance(after(twice, 60), Refresh)
+
+
 def test_a_304_that_nobody_asked_for_is_an_error() -> None:
     """F15"""
     entry = kept(cache_control="max-age=60", etag='"1"')

@@ -75,14 +75,14 @@ def test_the_delay_is_known_before_the_rules_are_given_to_those_who_wait() -> No
 
     hand.carry(Ask(URL))
 
-    assert hand.of(Amend) == [Amend("host:example.org", hand.of(Amend)[0].policy, CrawlDelay(7.0))]
+    assert hand.of(Amend) == [Amend("host:example.org", hand.of(Amend)[0].policy, CrawlDelay(7.0, "https://example.org"))]
     assert hand.kinds().index("Amend") < hand.kinds().index("Learn")
 
 
 @pytest.mark.parametrize(
     ("before", "after", "amended"),
-    [(None, b"", []), (b"", b"", []), (b"User-agent: *\nCrawl-delay: 7", b"", [CrawlDelay(None)]),
-     (b"", b"User-agent: *\nCrawl-delay: 7", [CrawlDelay(7.0)])],
+    [(None, b"", []), (b"", b"", []), (b"User-agent: *\nCrawl-delay: 7", b"", [CrawlDelay(None, "https://example.org")]),
+     (b"", b"User-agent: *\nCrawl-delay: 7", [CrawlDelay(7.0, "https://example.org")])],
 )  # fmt: skip
 def test_only_an_origin_that_had_a_delay_takes_one_back(before: bytes | None, after: bytes, amended: list[Any]) -> None:
     """R8, C6"""

@@ -13,7 +13,7 @@ import msgspec
 from curtsy.core import breaker
 from curtsy.core.budget import charged, refunded, today
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import Host, Place, fresh, in_time
+from curtsy.core.host import Host, Place, fresh, in_time, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, ROLL, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
@@ -418,9 +418,10 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class CrawlDelay(msgspec.Struct, frozen=True):
-    """What the site's robots.txt asks for, in seconds; None if nothing."""
+    """What an origin's robots.txt asks for, in seconds; None if nothing. Of several origins the longest counts."""
 
     seconds: float | None
+    origin: str = ""
 
 
 class Spend(msgspec.Struct, frozen=True):
@@ -477,9 +478,13 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
         case Override(limits):
             _changed(policy, limits)  # raises if one of them is wrong, before anything is kept
             return edit(host, overrides=limits)
-        case CrawlDelay(seconds):
+        case CrawlDelay(seconds, origin):
             delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # beyond any max_crawl_delay
-            return given if delay == host.crawl_delay else edit(host, crawl_delay=delay)
+            others = tuple(each for each in host.delays if each[0] != origin)
+            delays = with_delays(others, ((origin, delay),)) if delay else others
+            longest = delays[-1][1] if delays else 0
+            is_known = longest == host.crawl_delay and delays == host.delays
+            return given if is_known else edit(host, crawl_delay=longest, delays=delays)
         case Spend(page):
             day = today(host.days, now.epoch // SECOND, policy.calendar)
             return edit(

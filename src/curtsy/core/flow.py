@@ -249,10 +249,9 @@ def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[E
         if found.body is not None:
             agent = request.headers.get("user-agent") or journey.policies.user_agent
             delay, before = crawl_delay_in(found.body, agent), claim.rules and crawl_delay(claim.rules, agent)
-            # First of all, for whoever waits for the rules goes on when they are learned (R8). An origin that never
-            # asked for a delay takes none back: it may share the host's record with one that does.
+            # First of all, for whoever waits for the rules goes on when they are learned (R8).
             if delay is not None or before is not None:
-                yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay))
+                yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
         rules: Rules = yield Learn(url.origin, policy, found.body, found.why)
         return rules
 

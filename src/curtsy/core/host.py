@@ -14,6 +14,10 @@ from curtsy.core.policy import DAY, TOKEN
 from curtsy.core.record import WEEK, Record
 
 
+MOST_DELAYS = 16
+"""Origins of one record whose Crawl-delays are told apart."""
+
+
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A request on its way, as the host's record remembers it."""
 
@@ -119,6 +123,9 @@ class Host(Record, frozen=True, tag="host"):
     written_at: int = 0
     """When this was last written; a present before that comes from a clock that ran backwards."""
 
+    delays: tuple[tuple[str, int], ...] = ()
+    """What each origin's robots.txt asks for, the largest last: several may share this record."""
+
     def lasts(self, now: Now) -> int | None:
         """Microseconds after which this says no more than a fresh record would; None while a hand has changed it.
 
@@ -166,6 +173,7 @@ class Host(Record, frozen=True, tag="host"):
             backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
             latency=max(self.latency, ours.latency),
             crawl_delay=max(self.crawl_delay, ours.crawl_delay),
+            delays=with_delays(self.delays, ours.delays),
             failures=max(self.failures, ours.failures),
             tripped_at=open_longer.tripped_at,
             cooldown=open_longer.cooldown,
@@ -231,3 +239,9 @@ def in_time(host: Host, now: Now) -> Host:
         paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
         written_at=at,
     )
+
+
+def with_delays(delays: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """The delays of all origins, each once, with `more` in place of what was there; of very many, the largest."""
+    merged = {**dict(delays), **dict(more)}
+    return tuple(sorted(merged.items(), key=lambda each: each[1]))[-MOST_DELAYS:]

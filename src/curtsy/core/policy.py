@@ -223,7 +223,7 @@ class Policy:
         derive(self, "delay_us", math.ceil(self.delay * SECOND))
         derive(self, "max_delay_us", round(self.max_delay * SECOND))
         # A crashed holder's place is free again when its request must have ended (rule 5 of the design).
-        derive(self, "lease_us", round((self.timeout + 5) * SECOND))
+        derive(self, "lease_us", round((max(self.timeout, self.robots_timeout) + 5) * SECOND))
         derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, math.ceil(self.delay * SECOND)))
         derive(self, "calendar", calendar(self.zone))
         derive(self, "target_us", round(self.target_latency * SECOND))

@@ -8,14 +8,17 @@ from collections.abc import Iterable
 from types import EllipsisType, TracebackType
 from typing import Any, Protocol, Self
 
+import msgspec
+
 from curtsy.client import AsyncClient
 from curtsy.core.admission import CrawlDelay
 from curtsy.core.effects import Ask
-from curtsy.core.errors import REFUSALS, FetchError, PolicyError, Reason, RefusedByRobots
+from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
 from curtsy.core.flow import redirect_target
 from curtsy.core.message import Headers, Response, Url, parse_url
 from curtsy.core.policy import number
 from curtsy.core.result import FetchResult
+from curtsy.core.secrets import mask_url
 from curtsy.crawling.frontier import Claimed, host_of
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage
@@ -96,7 +99,7 @@ class WebCrawler:
             raise PolicyError(f"urls = {urls!r} must be several URLs, not one. Put it in a list, or use crawl_page().")
         wanted = list(dict.fromkeys(urls))
         self.reasons = dict.fromkeys(wanted[self.max_pages :], "max_pages")
-        pages = await asyncio.gather(*(self.crawl_page(url) for url in wanted[: self.max_pages]))
+        pages = await asyncio.gather(*(self._page_of_many(url) for url in wanted[: self.max_pages]))
         came = [page for page in pages if page is not None]
         cached = sum(page.cache is not None for page in came)
         refused = {str(reason) for reason in REFUSALS} | {"max_pages"}
@@ -110,6 +113,16 @@ class WebCrawler:
             url, reason = next((url, why) for url, why in self.reasons.items() if why not in refused)
             raise FetchError(f"none of {len(wanted)} pages could be fetched: {url} because of {reason}, …", url)
         return came
+
+    async def _page_of_many(self, url: str) -> CrawledPage | None:
+        try:
+            return await self.crawl_page(url)
+        except CurtsyError:
+            raise
+        except Exception as error:  # of a checker of the user's: what nobody knows to be allowed is not asked for
+            _log.error("A page could not be dealt with", url=mask_url(url), error=repr(error))
+            self.reasons[url] = "error"
+            return None
 
     async def crawl_index_page(self, index_url: str, url_pattern: str = "", *, same_host: bool = True) -> list[str]:
         """The links of a page, each once, in order: of its own host, with `url_pattern` found in them, and allowed.
@@ -150,14 +163,17 @@ class WebCrawler:
         """Fetch a URL. A checker of the user's is asked about every hop: None if it says no."""
         if self._checker is None:
             return await self._client.fetch(url)
-        asked = url
+        asked = first = url
         for _ in range(self._client.policies.default.max_redirects + 1):
             target = parse_url(asked)
             if isinstance(target, Url):
+                if asked == url:
+                    first = target.text
                 if not await self._checker.is_allowed(asked):
                     return None
                 await self._slow_down(target)
             result = await self._client.visit(Ask(asked, follow=False))
+            result = msgspec.structs.replace(result, url=first)
             if result.reason is not Reason.REDIRECTED or not isinstance(target, Url):
                 return result
             following = redirect_target(target, Response(result.status or 0, result.headers, b""))
@@ -172,7 +188,7 @@ class WebCrawler:
         delay = self._checker.get_crawl_delay(url.text)
         if delay:
             policy = self._client.policies.of(url.domain)
-            await self._client.gate.amend(policy.key_for(url.domain), policy, CrawlDelay(delay))
+            await self._client.gate.amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
 
     def _read(self, result: FetchResult) -> CrawledPage:
         claimed = Claimed(result.url, "", 0, 0, None, 0, 0, 0, 0.0)
