@@ -21,6 +21,34 @@ from curtsy.watch.statistics import StatisticsSnapshot
 T = TypeVar("T")
 
 
+class LoopThread:
+    """An event loop in a thread of its own, for those who cannot await."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have something done, and go on."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have something done, and wait for it."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting: what is under way gives everything back
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
 class Client:
     """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads.
 
@@ -34,33 +62,20 @@ class Client:
 
     def _start(self) -> None:
         self._process = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="curtsy-client", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("curtsy-client")
         try:
-            self._client: AsyncClient = self._call(_make(self._settings))
+            self._client: AsyncClient = self._thread.call(_make(self._settings))
         except BaseException:
-            self._stop()
+            self._thread.stop()
             raise
 
     def _opened(self) -> AsyncClient:
         if self._is_closed:
             raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
         if self._process != os.getpid():
-            _INHERITED.append((self._loop, self._client))
+            _INHERITED.append((self._thread, self._client))
             self._start()
         return self._client
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._submit(work)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C while waiting: what is under way gives everything back
-            future.cancel()
-            raise
 
     @property
     def policies(self) -> Policies:
@@ -69,7 +84,8 @@ class Client:
 
     def fetch(self, url: str, **options: Any) -> FetchResult:
         """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
-        return self._call(self._opened().fetch(url, **options))
+        work = self._opened().fetch(url, **options)
+        return self._thread.call(work)
 
     def fetch_many(
         self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
@@ -81,7 +97,7 @@ class Client:
         try:
             while True:
                 while len(under_way) < at_once and (url := next(waiting, END)) is not END:
-                    future = self._submit(client.fetch(url, **options))
+                    future = self._thread.submit(client.fetch(url, **options))
                     under_way.add(future)
                     future.add_done_callback(done.put)
                 if not under_way:
@@ -94,7 +110,8 @@ class Client:
 
     def download(self, url: str, path: str | os.PathLike[str], **options: Any) -> DownloadResult:
         """Save a URL as a file, in its turn; see `AsyncClient.download`."""
-        return self._call(self._opened().download(url, path, **options))
+        work = self._opened().download(url, path, **options)
+        return self._thread.call(work)
 
     def stats(self) -> StatisticsSnapshot:
         """What this client has done so far."""
@@ -106,17 +123,12 @@ class Client:
             return
         self._is_closed = True
         if self._process != os.getpid():
-            _INHERITED.append((self._loop, self._client))
+            _INHERITED.append((self._thread, self._client))
             return
         try:
-            self._call(self._client.close())
+            self._thread.call(self._client.close())
         finally:
-            self._stop()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+            self._thread.stop()
 
     def __enter__(self) -> Self:
         return self

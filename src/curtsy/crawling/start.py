@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from curtsy.blocking import LoopThread
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
-from curtsy.crawling.crawler import AsyncCrawl
-from curtsy.crawling.durable import SQLiteFrontier
+from curtsy.crawling.crawler import AsyncCrawl, canonical
+from curtsy.crawling.extract import main_text
 from curtsy.crawling.frontier import AsyncFrontier
 from curtsy.crawling.jobs import FRONTIER, Identity, folder_of
+from curtsy.crawling.judge import scope_of
 from curtsy.crawling.local import Awaited, MemoryFrontier
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output, open_output
@@ -37,7 +38,7 @@ def acrawl(
     *,
     job: str | os.PathLike[str] | None = None,
     fresh: bool = False,
-    outputs: Iterable[str | Output] = (),
+    outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     client: AsyncClient | None = None,
     lease: float = LEASE,
     **given: Any,
@@ -58,11 +59,13 @@ def acrawl(
     urls = [seeds] if isinstance(seeds, str) else list(seeds)
     if not urls:
         raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
+    _check(urls, options)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
-    writers = [open_output(each) if isinstance(each, str) else each for each in outputs]
+    several = [outputs] if isinstance(outputs, str | os.PathLike) else outputs
+    writers = [open_output(os.fspath(each)) if isinstance(each, str | os.PathLike) else each for each in several]
     ours = client is None
     if client is None:
-        settings.setdefault("connections", max(100, options.max_concurrent))
+        settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
         client = AsyncClient(**settings)
     frontier: AsyncFrontier | None = None
     identity: Identity | None = None
@@ -89,6 +92,23 @@ def acrawl(
         if ours:
             _close_later(client.close())
         raise
+
+
+def _check(urls: list[str], options: CrawlOptions) -> None:
+    """Say now what would be wrong later, before an earlier job is given up or a site is asked. Raises PolicyError."""
+    scope_of([canonical(url) for url in urls], options)
+    if options.text != "none":
+        main_text(b"<p>", "text/html", reader=options.text)
+
+
+def _most_connections() -> int:
+    """Twice as many are kept open between two pages of a polite host: all of them, if a process may have so many."""
+    try:
+        import resource
+    except ImportError:  # not everywhere
+        return 100
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 500 if files == resource.RLIM_INFINITY else max(100, min(500, files // 4))
 
 
 _closing: set[asyncio.Task[None]] = set()
@@ -125,6 +145,8 @@ def _frontier(
         return RedisFrontier(
             client.store_url, folder.name, worker=identity.name, concurrency=at_once, lease=lease, fresh=fresh
         )
+    from curtsy.crawling.durable import SQLiteFrontier
+
     path = folder / FRONTIER
     return Awaited(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.alarm.now))
 
@@ -133,18 +155,15 @@ class Crawl:
     """The same, blocking: an `AsyncCrawl` on an event loop in a thread of its own. `crawl()` makes one."""
 
     def __init__(self, seeds: str | Iterable[str], **given: Any) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="curtsy-crawl", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("curtsy-crawl")
         self._is_closed = False
+        self._last: Snapshot | None = None
+        """How far it had come when it was closed."""
         try:
-            self._crawl: AsyncCrawl = self._call(_made(seeds, given))
+            self._crawl: AsyncCrawl = self._thread.call(_made(seeds, given))
         except BaseException:
-            self._stop()
+            self._thread.stop()
             raise
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def summary(self) -> Summary | None:
@@ -152,12 +171,15 @@ class Crawl:
         return self._crawl.summary
 
     def __iter__(self) -> Iterator[CrawledPage]:
-        """The pages, as they come."""
+        """The pages, as they come; each goes to one of those who iterate."""
+        if self._is_closed and self._crawl.summary is not None:
+            return
+        self._check_open()
         pages = aiter(self._crawl)
         try:
             while True:
                 try:
-                    yield self._call(_next(pages))
+                    yield self._thread.call(_next(pages))
                 except StopAsyncIteration:
                     return
         finally:
@@ -165,23 +187,30 @@ class Crawl:
 
     def run(self) -> Summary:
         """Crawl to the end, pages going to the outputs alone."""
+        if self._is_closed and self._crawl.summary is not None:
+            return self._crawl.summary
+        self._check_open()
         try:
-            return self._call(self._crawl.run())
+            return self._thread.call(self._crawl.run())
         finally:
             self.close()
 
     def plan(self) -> Plan:
         """Say what it may take, before it starts."""
-        return self._call(self._crawl.plan())
+        self._check_open()
+        return self._thread.call(self._crawl.plan())
 
     def snapshot(self) -> Snapshot:
         """How far it has come. Any thread may ask."""
-        return self._call(self._crawl.snapshot())
+        if self._last is not None:
+            return self._last
+        self._check_open()
+        return self._thread.call(self._crawl.snapshot())
 
     def stop(self) -> None:
         """Ask for nothing more, let what is in flight end, and keep everything else for another time."""
         if not self._is_closed:
-            self._loop.call_soon_threadsafe(self._crawl.stop)
+            self._thread.loop.call_soon_threadsafe(self._crawl.stop)
 
     def close(self) -> None:
         """End it, wherever it is. Idempotent."""
@@ -189,14 +218,13 @@ class Crawl:
             return
         self._is_closed = True
         try:
-            self._call(self._crawl.close())
+            self._last = self._thread.call(_ended(self._crawl))
         finally:
-            self._stop()
+            self._thread.stop()
 
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
 
     def __enter__(self) -> Self:
         return self
@@ -209,6 +237,11 @@ class Crawl:
 
 async def _made(seeds: str | Iterable[str], given: dict[str, Any]) -> AsyncCrawl:
     return acrawl(seeds, **given)
+
+
+async def _ended(crawl: AsyncCrawl) -> Snapshot:
+    await crawl.close()
+    return await crawl.snapshot()
 
 
 async def _next(pages: Any) -> CrawledPage:
