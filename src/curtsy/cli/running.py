@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 from curtsy.cli.exits import Exit
@@ -25,9 +26,19 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     Raises KeyboardInterrupt when a signal ended it.
     """
     try:
-        return asyncio.run(_watched(work))
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_watched(work))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop: uvloop if it is there (`curtsy[fast]`), else asyncio's own."""
+    try:
+        factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    except ImportError:
+        return None
+    return factory
 
 
 async def _watched(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -23,6 +23,9 @@ from curtsy.stores.memory import MemoryStore
 REMEMBERED = 4096
 """Keys whose last record is remembered for an outage."""
 
+PROBE = "probe"
+"""A key that nobody has, which is looked up to see whether a store answers: some tell the time without looking."""
+
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Seconds between two looks whether the store is back: doubled from the one to the other."""
 
@@ -217,7 +220,7 @@ class Refuge:
         stuck: set[str] = set()
         moved = 0
         try:
-            yield lambda store: store.now()
+            yield lambda store: store.read(PROBE)
             with _lock:
                 self.is_out = False  # what was not touched goes straight to the store from here on
             while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):
@@ -229,7 +232,7 @@ class Refuge:
                             pass
                         moved += 1
                     except StoreError:
-                        yield lambda store: store.now()  # if that works, it is this one record that cannot be used
+                        yield lambda store: store.read(PROBE)  # if that works, it is this one record that cannot be used
                         stuck.add(key)
             if not self.is_out:
                 self._returned(moved)

@@ -33,6 +33,9 @@ STATES: tuple[State, ...] = ("open", "trial", "spent", "paused", "denied", "rest
 SAMPLES = 600
 """Looks that are remembered for the charts: ten minutes, at one a second."""
 
+FADING = 60.0
+"""Seconds after which what happened lately is summed again, though nothing has happened since."""
+
 HOSTS_REST = 60
 COUNTS_REST = 120
 """How many times as long as it took nothing is read then: of all hosts, and of what processes have counted. So a store
@@ -128,7 +131,7 @@ class Board:
         self.at = 0.0
         """The epoch second of the last look, by the store's clock."""
         self._known: dict[str, _Known] = {}
-        self._whole_at = self._counted_at = 0.0
+        self._whole_at = self._counted_at = self._fades_at = 0.0
 
     def look(self, shown: Iterable[str] = ()) -> None:
         """Read what there is; if all hosts would be too much this time, only those that are shown."""
@@ -152,8 +155,10 @@ class Board:
 
     def _count(self) -> None:
         found = read_statistics(self.store)
-        if found != self.processes:
-            self.processes, self.statistics = found, summed(found)
+        now = time.time()
+        if found != self.processes or now >= self._fades_at:  # what was lately fades, though nobody does anything
+            self.processes, self.statistics = found, summed(found, now)
+            self._fades_at = now + FADING
 
     def _look_at_all(self) -> None:
         policies = self.settings().policies
