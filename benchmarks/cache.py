@@ -176,9 +176,10 @@ class Site(BaseHTTPRequestHandler):
 
 def hishel_hit(base: str) -> float:
     hishel: Any = import_module("hishel")
-    client = import_module("hishel.httpx").SyncCacheClient(
-        storage=hishel.SyncSqliteStorage(database_path=str(Path("hishel.db").absolute()))
-    )
+    clients: Any = import_module("hishel.httpx")
+    if not hasattr(clients, "SyncCacheClient"):  # it is there only beside httpx itself
+        raise ImportError(name="httpx")
+    client = clients.SyncCacheClient(storage=hishel.SyncSqliteStorage(database_path=str(Path("hishel.db").absolute())))
     with client:
         return _peer_hit(lambda url: client.get(url).content, base)
 

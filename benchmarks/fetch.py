@@ -269,7 +269,7 @@ def main() -> None:
     server.start()
     try:
         site = f"http://127.0.0.1:{ready.get(timeout=30)}"
-        count, rounds = (50, 2) if quick else (250, 30)
+        count, rounds = (50, 2) if quick else (250, 20)
         asyncio.run(fetches(site, count, rounds))
         asyncio.run(hits(site, rounds))
     finally:

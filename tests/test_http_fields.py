@@ -82,3 +82,52 @@ def test_headers_that_were_checked_once_are_not_changed_by_use() -> None:
 
     assert b"Authorization" in head_of(Request(secret, headers=headers))
     assert b"Authorization" not in head_of(Request(plain, headers=headers))
+
+
+def head(method: str = "GET", *headers: tuple[str, str], body: bytes | None = None, proxy: str | None = None) -> bytes:
+    return head_of(request("http://example.org:8080/a?b=1", method, headers, body), proxy)
+
+
+def test_a_head_is_what_is_asked_for_and_nothing_else() -> None:
+    """Issue 4"""
+    assert head().split(b"\r\n") == [
+        b"GET /a?b=1 HTTP/1.1",
+        b"Host: example.org:8080",
+        b"User-Agent: tests/1.0",
+        b"Accept: */*",
+        b"Accept-Encoding: gzip, deflate, br, zstd",
+        b"",
+        b"",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "length"),
+    [("POST", b"abc", b"3"), ("POST", None, b"0"), ("PUT", b"", b"0"), ("GET", b"q", b"1"), ("GET", None, None)],
+)
+def test_a_body_is_announced_where_one_may_be_expected(method: str, body: bytes | None, length: bytes | None) -> None:
+    """Issue 4: RFC 9110, 8.6. A length that the caller gives is not believed."""
+    found = head(method, ("Content-Length", "7"), body=body)
+
+    assert (b"Content-Length: " in found) == (length is not None)
+    assert length is None or b"Content-Length: %b\r\n" % length in found
+    assert (b"Content-Type: application/octet-stream" in found) == bool(body)
+
+
+def test_the_callers_own_fields_stand_in_place_of_ours() -> None:
+    """Issue 4"""
+    found = head("POST", ("hOST", "other"), ("Accept", "text/html"), ("Content-Type", "text/plain"), body=b"x")
+
+    assert found.lower().count(b"host:") == found.lower().count(b"accept:") == found.count(b"Content-Type") == 1
+    assert b"hOST: other\r\n" in found
+
+
+def test_a_proxy_is_told_the_whole_url_and_who_we_are_to_it() -> None:
+    """U2: but only where it is to see the request."""
+    proxy = "http://us:p%40w@127.0.0.1:1"
+
+    assert head(proxy=proxy).startswith(b"GET http://example.org:8080/a?b=1 HTTP/1.1\r\n")
+    assert b"Proxy-Authorization: Basic dXM6cEB3\r\n" in head(proxy=proxy)
+    secret = head_of(request("https://example.org/a"), proxy)
+    assert secret.startswith(b"GET /a HTTP/1.1\r\n")
+    assert b"Proxy-Authorization" not in secret

@@ -1,8 +1,8 @@
 """The open connections of one event loop: aiohttp's connector, without the session above it.
 
-The connector resolves, connects, speaks TLS and to proxies, and keeps connections; its parser reads the answers. What a
-session adds (cookies, redirects, retries, tracing, a request and a response object) is not ours to use, and costs more
-than all the rest. Two things are taught by a small subclass each, because aiohttp has no setting for them:
+The connector resolves, connects, and speaks TLS and to proxies; its parser reads the answers. What a session adds
+(cookies, redirects, retries, tracing, a request and a response object) is not ours to use, and costs more than all the
+rest. Two things are ours, because aiohttp has no setting for them:
 
 - `Wire` (a connection) stamps the moment at which a request was handed to the socket, counts the bytes of a head,
   interim answers included, and ends one that has no end.
@@ -16,6 +16,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -49,6 +50,9 @@ By itself the kernel goes up to many megabytes, all of them taken from a site th
 DNS_TTL = 60
 """Seconds for which an address is remembered."""
 
+Place = tuple[str, str | None]
+"""An origin, and the proxy that it is reached by."""
+
 
 class HeadTooLarge(aiohttp.ClientError):
     """The head of an answer, with all interim answers before it, is larger than allowed."""
@@ -57,9 +61,16 @@ class HeadTooLarge(aiohttp.ClientError):
 class Wire(ResponseHandler):
     """A connection that stamps what leaves, and gives up on heads without end."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle: dict[Wire, None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[Wire], None]) -> None:
         super().__init__(loop)
-        self._idle = idle
+        self._lost = lost
+        self.place: Place = "", None
+        """Where it leads to."""
+
+        self.connection: Connection | None = None
+        """What aiohttp holds it by."""
+
+        self.idle_since = 0.0
         self._in_head = False
         self._wide = False
         self.sent_at: float | None = None
@@ -73,7 +84,6 @@ class Wire(ResponseHandler):
 
         The stamp is set after the write, not before: a pause counted from it is then never too short.
         """
-        self._idle.pop(self, None)
         self.sent_at = None
         self._in_head = True
         self.head_left = max_head
@@ -115,8 +125,16 @@ class Wire(ResponseHandler):
     @property
     def is_reusable(self) -> bool:
         """Whether another request may go over it: nothing is left to be read, or to be written."""
-        is_written = self.transport is None or not self.transport.get_write_buffer_size()
-        return is_written and not self.should_close
+        transport = self.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        return not self.should_close
+
+    def drop(self) -> None:
+        """Close it."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there. Only now: a buffer set before would bound for good how far it can be widened."""
@@ -160,81 +178,139 @@ class Wire(ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection is gone. aiohttp would take a reset for the end of a body that has no announced length."""
-        self._idle.pop(self, None)
         body = self._payload
         if exc is not None and body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the connection broke"), exc)
         super().connection_lost(exc)
+        self._lost(self)
 
 
 class Connections:
     """A pool of connections, guarded or open. Made and used within one event loop."""
 
     def __init__(
-        self, *, guarded: bool, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most_idle: int
+        self,
+        *,
+        guarded: bool,
+        verify: ssl.SSLContext | bool,
+        resolver: AbstractResolver,
+        most_idle: int,
+        keep_alive: float = KEEP_ALIVE,
     ) -> None:
-        loop = asyncio.get_running_loop()
-        idle: dict[Wire, None] = {}
+        loop = self._loop = asyncio.get_running_loop()
+        self._idle: dict[Wire, None] = {}
+        """The idle ones, the longest idle first."""
 
-        def wire() -> ResponseHandler:
-            return Wire(loop, idle)
+        self._kept: dict[Place, list[Wire]] = {}
+        """The same by where they lead to, the last used last."""
 
-        self._idle = idle
+        self._sweeping: asyncio.TimerHandle | None = None
         self._most_idle = most_idle
+        self._keep_alive = keep_alive
         connector = self._connector = aiohttp.TCPConnector(
             resolver=GuardedResolver(resolver) if guarded else resolver,
             socket_factory=guarded_socket if guarded else None,
             ssl=verify,
             limit=0,  # the sender counts those in flight, so that waiting for one is no time of the site's
-            keepalive_timeout=KEEP_ALIVE,
             ttl_dns_cache=DNS_TTL,
         )
+
+        def wire() -> ResponseHandler:
+            return Wire(loop, self._forget)
+
         connector._factory = partial(wire)
         # What aiohttp knows a place to connect to by. Nothing of it is sent but the CONNECT to a proxy.
-        self._place = lru_cache(maxsize=1024)(partial(_place, loop))
+        self._request_to = lru_cache(maxsize=1024)(partial(_request_to, loop))
 
-    async def open(self, origin: str, proxy: str | None, timeout: float) -> tuple[Connection, Wire]:
-        """A connection to an origin, kept or new. It must be given back."""
-        while True:
-            if self._connector.closed:
-                raise aiohttp.ClientConnectionError("the connections were closed")
-            try:
-                connection = await self._connector.connect(self._place(origin, proxy), [], _connect_limit(timeout))
-            except TimeoutError as error:
-                raise aiohttp.ConnectionTimeoutError from error
-            wire = connection.protocol
-            assert isinstance(wire, Wire)
-            is_new = wire.sent_at is None
-            if is_new or not wire.should_close:
-                return connection, wire
-            connection.close()  # something came over it while it was idle: that is no answer to what is asked now
+    async def open(self, place: Place, timeout: float) -> Wire:
+        """A connection to a place, kept or new. It must be given back."""
+        wire = self._reused(place)
+        return await self._opened(place, timeout) if wire is None else wire
 
-    def give_back(self, connection: Connection, wire: Wire, *, well: bool) -> None:
+    def _reused(self, place: Place) -> Wire | None:
+        kept = self._kept.get(place)
+        while kept:
+            wire = kept[-1]
+            self._take_out(wire)
+            if wire.is_reusable:
+                return wire
+            wire.drop()  # something came over it while it was idle, which is no answer to what is asked now
+        return None
+
+    async def _opened(self, place: Place, timeout: float) -> Wire:
+        if self._connector.closed:
+            raise aiohttp.ClientConnectionError("the connections were closed")
+        try:
+            connection = await self._connector.connect(self._request_to(*place), [], _connect_limit(timeout))
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError from error
+        wire = connection.protocol
+        assert isinstance(wire, Wire)
+        wire.place, wire.connection = place, connection
+        return wire
+
+    def give_back(self, wire: Wire, *, well: bool) -> None:
         """Keep a connection if all went well, and close the longest idle if there are too many."""
-        if not well or not wire.is_reusable:
-            connection.close()
+        if not well or not wire.is_reusable or self._connector.closed:
+            wire.drop()
             return
-        connection.release()
-        if wire.is_connected():
-            self._idle[wire] = None
-            if len(self._idle) > self._most_idle:
-                oldest = next(iter(self._idle))
-                del self._idle[oldest]
-                oldest.close()
+        wire.idle_since = self._loop.time()
+        self._idle[wire] = None
+        self._kept.setdefault(wire.place, []).append(wire)
+        if len(self._idle) > self._most_idle:
+            self._forget(next(iter(self._idle)))
+        if self._sweeping is None:
+            self._sweeping = self._loop.call_later(self._keep_alive, self._sweep)
+
+    def _take_out(self, wire: Wire) -> None:
+        del self._idle[wire]
+        kept = self._kept[wire.place]
+        kept.remove(wire)
+        if not kept:
+            del self._kept[wire.place]
+
+    def _forget(self, wire: Wire) -> None:
+        """Close an idle connection, if it is one."""
+        if wire in self._idle:
+            self._take_out(wire)
+            wire.drop()
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long."""
+        self._sweeping = None
+        while self._idle:
+            oldest = next(iter(self._idle))
+            left = oldest.idle_since + self._keep_alive - self._loop.time()
+            if left > 0:
+                self._sweeping = self._loop.call_later(left, self._sweep)
+                return
+            self._forget(oldest)
 
     async def close(self) -> None:
         """Close all connections."""
+        while self._idle:
+            self._forget(next(iter(self._idle)))
+        self._stop_sweeping()
         await self._connector.close()
+
+    def _stop_sweeping(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
 
     def abandon(self) -> None:
         """Leave all connections as they are, in the child of a fork: they are the parent's.
 
         Closing them would take them out of the parent's event loop, which shares its epoll with ours.
         """
+        self._stop_sweeping()
         self._connector._closed = True
+        for wire in self._idle:
+            if wire.connection is not None:
+                wire.connection._protocol = None  # else it would be closed when it is collected
 
 
-def _place(loop: asyncio.AbstractEventLoop, origin: str, proxy: str | None) -> ClientRequest:
+def _request_to(loop: asyncio.AbstractEventLoop, origin: str, proxy: str | None) -> ClientRequest:
     url, through = URL(origin, encoded=True), None if proxy is None else URL(proxy)
     return ClientRequest("GET", url, loop=loop, proxy=through, proxy_headers=None if proxy is None else CIMultiDict())
 

@@ -103,15 +103,14 @@ class Exchange:
         """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
         request, limits = self._request, self._limits
         has_body = request.method.upper() != "HEAD"
-        connection = None
+        wire: Wire | None = None
         reply: Reply | None = None
         try:
             try:
                 left = max(0.001, self._deadline - asyncio.get_running_loop().time())
-                connection, wire = await connections.open(
-                    request.url.origin, proxy, min(limits.connect_timeout, left)
+                wire = self._wire = await connections.open(
+                    (request.url.origin, proxy), min(limits.connect_timeout, left)
                 )  # fmt: skip
-                self._wire = wire
                 wire.send(head, request.body, max_head=limits.max_head, has_body=has_body)
                 message, content = await wire.answer(self._deadline)
             except Exception as error:
@@ -119,8 +118,8 @@ class Exchange:
             reply = await self._read(wire, message, content)
             return reply
         finally:
-            if connection is not None:
-                connections.give_back(connection, wire, well=isinstance(reply, Response) and not self._is_cut)
+            if wire is not None:
+                connections.give_back(wire, well=isinstance(reply, Response) and not self._is_cut)
 
     async def _read(self, wire: Wire, message: RawResponseMessage, content: aiohttp.StreamReader) -> Reply:
         head_at = time.monotonic()

@@ -19,7 +19,7 @@ from typing import Protocol
 from aiohttp.abc import AbstractResolver
 
 from curtsy.address import open_resolver, refused_behind_proxy
-from curtsy.connections import Connections
+from curtsy.connections import KEEP_ALIVE, Connections
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Reply, Request, Url
 from curtsy.exchange import Exchange, Limits, Sink
@@ -52,7 +52,8 @@ class AiohttpSender:
 
     `verify` is True, the path of a CA file or folder that is trusted besides the system's, or a context of one's own.
     `proxy` is the URL of a proxy; with `use_environment`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed where none is
-    given. `connections` is how many requests may be in flight, `idle` how many connections are kept for later.
+    given. `connections` is how many requests may be in flight, `idle` how many connections are kept for later, and
+    `keep_alive` for how many seconds.
     `resolver` is a table of names and addresses, or a resolver of aiohttp's. It is safe to make before a fork.
 
     With a proxy the address guard judges the name as it resolves here; which address is then connected to is the
@@ -67,6 +68,7 @@ class AiohttpSender:
         use_environment: bool = False,
         connections: int = 100,
         idle: int = 200,
+        keep_alive: float = KEEP_ALIVE,
         resolver: AbstractResolver | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self._verify = _verifier(verify)
@@ -77,6 +79,7 @@ class AiohttpSender:
         self._bypassing = not proxy
         self._most = connections
         self._idle = idle
+        self._keep_alive = keep_alive
         self._resolver = resolver
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
         self._process = os.getpid()
@@ -153,7 +156,9 @@ class AiohttpSender:
         self._leave_to_parent()
         gone = [each for each in self._pools if each.is_closed()]
         old = [self._pools.pop(each) for each in gone]
-        pool = self._pools[loop] = _Pool(self._verify, open_resolver(self._resolver), self._most, self._idle)
+        pool = self._pools[loop] = _Pool(
+            self._verify, open_resolver(self._resolver), self._most, self._idle, self._keep_alive
+        )  # fmt: skip
         for each in old:
             await each.close()
         return pool
@@ -172,11 +177,14 @@ _INHERITED: list[object] = []
 class _Pool:
     """The connections of one event loop."""
 
-    def __init__(self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int) -> None:
+    def __init__(
+        self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int, keep_alive: float
+    ) -> None:
         self.slots = asyncio.Semaphore(most)
         self.resolver = resolver
         self._verify = verify
         self._idle = idle
+        self._keep_alive = keep_alive
         # Two, so that no guarded request goes over a connection that was opened without the guard.
         self._by_guard: dict[bool, Connections] = {}
 
@@ -185,7 +193,11 @@ class _Pool:
         found = self._by_guard.get(guarded)
         if found is None:
             found = self._by_guard[guarded] = Connections(
-                guarded=guarded, verify=self._verify, resolver=self.resolver, most_idle=self._idle
+                guarded=guarded,
+                verify=self._verify,
+                resolver=self.resolver,
+                most_idle=self._idle,
+                keep_alive=self._keep_alive,
             )
         return found
 
