@@ -31,15 +31,15 @@ async def test_a_crawl_delay_holds_from_the_very_first_page(site: Site) -> None:
 
 @pytest.mark.alone
 async def test_a_crawl_delay_holds_by_the_sites_own_clock(site: Site) -> None:
-    """R8"""
-    site.robots("User-agent: *\nCrawl-delay: 0.2\n")
+    """R8: but for the moment by which a busy machine notices a request too late"""
+    site.robots("User-agent: *\nCrawl-delay: 0.5\n")
     site.page("/*", "x")
 
     async with client(clock=None, **UNPACED) as web:
         await asyncio.gather(*(web.fetch(site.url(f"/{number}")) for number in range(3)))
 
     assert len(site.paths()) == 4
-    assert min(site.gaps()) >= 0.1995
+    assert min(site.gaps()) >= 0.4
 
 
 async def test_a_crawl_delay_shorter_than_ours_changes_nothing(site: Site) -> None:
