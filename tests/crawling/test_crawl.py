@@ -462,6 +462,27 @@ async def test_snapshots_tell_how_far_it_is(site: Site) -> None:
     assert last.hosts[0].requests_left is not None
 
 
+async def test_the_time_until_the_next_host_runs_down_while_it_waits(site: Site) -> None:
+    """Issue 5, point 8: and it is told why the host is left alone"""
+    site.reply("/", Reply(503, headers={"Retry-After": "500"}))
+    async with acrawl(site.url("/"), **{**QUICK, "max_retries": 0}) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        told: list[str] = []
+        async for snapshot in crawl.snapshots(0.05):
+            if snapshot.waiting_for is not None and snapshot.waiting_for not in told:
+                told.append(snapshot.waiting_for)
+            if len(told) > 1:
+                break
+        crawl.stop()
+        await running
+
+    [host] = snapshot.hosts
+    assert (host.state, snapshot.state) == ("resting", "waiting")
+    assert "503" in host.why
+    assert snapshot.time_left is not None
+    assert snapshot.time_left > 400
+
+
 def test_a_blocking_crawl_is_a_plain_iterator(site: Site) -> None:
     """Issue 5"""
     graph(site, {"/": ["/a", "/b"], "/a": [], "/b": []})

@@ -9,9 +9,8 @@ place meanwhile. In flight is what is on the wire, never what waits.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,17 +22,18 @@ from curtsy.core.effects import Ask
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.explain import span
 from curtsy.core.message import SECOND, InvalidUrl, parse_url
-from curtsy.crawling.frontier import AsyncFrontier, Claimed, Counts, Deferred, Found, host_of
+from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found, host_of
 from curtsy.crawling.gauge import Gauge, time_left
 from curtsy.crawling.harvest import TOTALS, Finished, Harvest, counted
 from curtsy.crawling.hosts import Hosts
 from curtsy.crawling.jobs import Identity
-from curtsy.crawling.judge import SCOPE, SEED_PRIORITY, Judge
+from curtsy.crawling.judge import SCOPE, Judge
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
 from curtsy.crawling.publishing import Bulletin
+from curtsy.crawling.reader import SEED_PRIORITY
 from curtsy.crawling.scope import Scope
 from curtsy.log import LibraryLogger, library_logger
 
@@ -65,16 +65,18 @@ SEEDS, PAGES = "seeds", "pages:"
 class _Visit:
     """One URL that was claimed, while it is being fetched."""
 
-    __slots__ = ("claimed", "crawl", "is_starting")
+    __slots__ = ("claimed", "crawl", "is_answered", "is_called_off", "is_on_wire", "is_starting")
 
     def __init__(self, crawl: AsyncCrawl, claimed: Claimed) -> None:
         self.crawl = crawl
         self.claimed = claimed
         self.is_starting = True
+        self.is_on_wire = self.is_answered = self.is_called_off = False
         crawl.starting += 1
 
     def on_wire(self, is_on_wire: bool) -> None:
         """Count what is on the wire."""
+        self.is_on_wire = is_on_wire
         self.crawl.on_wire += 1 if is_on_wire else -1
         self.started()
         if not is_on_wire:
@@ -110,7 +112,7 @@ class AsyncCrawl:
         self.options = options
         self.client = client
         self.frontier = frontier
-        self.seeds = tuple(_canonical(seed) for seed in seeds)
+        self.seeds = tuple(canonical(seed) for seed in seeds)
         self.totals = Totals()
         """What the job has done, over all its runs."""
         self.summary: Summary | None = None
@@ -135,7 +137,9 @@ class AsyncCrawl:
         self._finished: list[Finished] = []
         """To be written."""
         self._unread: deque[Finished] = deque()
-        """To be handed out, and the one that was handed out last."""
+        """To be handed out."""
+        self._handed: dict[int, Finished] = {}
+        """What was handed out and not dealt with yet, by ticket."""
         self._is_iterated = False
         self._others = 0
         """Pages of other workers on the same frontier."""
@@ -149,11 +153,12 @@ class AsyncCrawl:
         self._stopping: str | None = None
         self._stop_by = 0.0
         self._due: float | None = 0.0
+        self._due_at = 0.0
         self._trouble: str | None = None
         """What keeps the crawl from writing, in words."""
         self._began = self._looked_at = self._renewed_at = self._alarm.now()
         self._main: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_closing = self._is_closed = False
         if isinstance(self._alarm, FakeAlarm):
             quiet = self._alarm.quiet
             self._alarm.quiet = lambda: quiet() and not self.starting and not self.on_wire and not self._is_waking
@@ -173,7 +178,14 @@ class AsyncCrawl:
     async def run(self) -> Summary:
         """Crawl to the end, pages going to the outputs alone."""
         main = await self._started()
-        await main
+        try:
+            await asyncio.shield(main)
+        except asyncio.CancelledError:
+            if not main.done():  # whoever is called off wants an end, and what is in flight goes back
+                self.stop()
+                self.stop()
+                await asyncio.wait([main])
+            raise
         assert self.summary is not None
         return self.summary
 
@@ -191,23 +203,24 @@ class AsyncCrawl:
                     await self._news.wait()
                 if not self._unread:
                     break
-                finished = self._unread[0]
+                finished = self._unread.popleft()
                 assert finished.page is not None
+                self._handed[finished.claimed.ticket] = finished
                 try:
                     yield finished.page
                 finally:  # whoever breaks off has had it
-                    if self._unread and self._unread[0] is finished:
-                        self._unread.popleft()
+                    if self._handed.pop(finished.claimed.ticket, None) is not None:
                         self._finished.append(finished)
                     self.wake()
         finally:
             if not main.done():  # what nobody asks for any more goes back at once
                 self.stop()
                 self.stop()
-            await main
+            await asyncio.shield(main)
 
     async def plan(self) -> Plan:
         """Say what it may take, before it starts. Asks nothing of any site."""
+        self._check_open()
         policies = self.client.policies
         allowed: int | None = 0
         gaps = []
@@ -217,17 +230,21 @@ class AsyncCrawl:
             gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
             left = pages_left(policy, record, self.client.epoch())
             allowed = None if left is None or allowed is None else allowed + left
-        return plan(self.options.max_pages, gaps, policies.overall, allowed)
+        pages = self.options.max_pages
+        if pages is not None:  # of which a job may have some already
+            pages = max(0, pages - sum(each.pages for each in _totals(await self.frontier.notes())))
+        return plan(pages, gaps, policies.overall, allowed)
 
     async def snapshot(self, hosts: int = 50) -> Snapshot:
         """How far it has come, with the state of so many hosts."""
         now, summary = self._alarm.now(), self.summary
         queues = [] if summary is not None or self._is_closed else await self.frontier.busiest(hosts)
         pages = self.totals.pages
-        left = self._counts.queued
-        if self.options.max_pages is not None:
-            left = min(left, max(0, self.options.max_pages - pages - self._others))
+        most, patience = self.options.max_pages, self.options.patience
+        if most is not None:
+            most = max(0, most - pages - self._others)
         rate = self._gauge.rate(now, pages)
+        left = time_left(self._counts.queued, most, queues, self.client.policies, rate, patience)
         return Snapshot(
             state=self._state(),
             totals=self.totals,
@@ -236,7 +253,7 @@ class AsyncCrawl:
             hosts_seen=max(self._counts.hosts, self._hosts.count()),
             rate=rate,
             elapsed=now - self._began,
-            time_left=None if summary is not None else time_left(left, queues, self.client.policies, rate),
+            time_left=None if summary is not None else left,
             waiting_for=self._waiting_for(),
             hosts=self._hosts.progress(queues, now, hosts),
         )
@@ -265,9 +282,14 @@ class AsyncCrawl:
         """End it, wherever it is, and give back what is held open. Idempotent."""
         if self._main is not None:
             if not self._main.done():
+                self._is_closing = True
+                self._finished += self._handed.values()  # whoever closes it has had them
+                self._handed.clear()
                 self.stop()
-            with contextlib.suppress(CurtsyError):
-                await self._main
+            await asyncio.wait([self._main])
+            error = None if self._main.cancelled() else self._main.exception()
+            if error is not None and not isinstance(error, CurtsyError):
+                raise error
         await self._shut()
 
     async def __aenter__(self) -> Self:
@@ -282,8 +304,7 @@ class AsyncCrawl:
 
     async def _started(self) -> asyncio.Task[None]:
         if self._main is None:
-            if self._is_closed:
-                raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
+            self._check_open()
             try:
                 await self._open()
             except BaseException:
@@ -292,6 +313,10 @@ class AsyncCrawl:
             self._main = asyncio.ensure_future(self._loop())
             self._main.add_done_callback(lambda _: self._news.set())
         return self._main
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
 
     async def _open(self) -> None:
         notes = await self._harvest.open()
@@ -356,26 +381,30 @@ class AsyncCrawl:
     async def _turn(self) -> str | None:
         """Write what is finished, start what is due, then wait for news; why the crawl is over, if it is."""
         self._is_waking = False
-        if self._broken is not None:
-            raise self._broken
         if self._finished:
             await self._write()
+        if self._broken is not None:
+            raise self._broken
+        await self._renew()
         over = self._over()
         if over is None:
             for each in await self._claim():
                 self._start(each)
-        elif self._stopping is not None and self._alarm.now() >= self._stop_by:
+        elif self._stopping is not None and (self._alarm.now() >= self._stop_by or self._is_abandoned()):
             await self._call_off()
             return over
+        else:
+            self._withdraw()
         if self._finished:
             return None
-        is_idle = not self._visits and not self._unread
+        is_idle = not self._visits and not self._unread and not self._handed
         if over is not None:
             if is_idle:
                 return over
-            await self._wait(None if self._stopping is None else self._stop_by - self._alarm.now())
+            await self._wait(self._renew_in() if self._stopping is None else self._stop_by - self._alarm.now())
             return None
         due = self._due = await self.frontier.due_in()
+        self._due_at = self._alarm.now() + (due or 0.0)
         await self._look()
         if is_idle:
             if due is None:
@@ -387,7 +416,7 @@ class AsyncCrawl:
 
     def _pause(self, due: float | None) -> float | None:
         """Seconds to wait if there is no news; None for any number."""
-        waits = []
+        waits = [self._renew_in()] if self._visits or self._unread or self._handed else []
         if due is not None and self._room() > 0:
             waits.append(due)
         if self._lease is not None:
@@ -431,14 +460,15 @@ class AsyncCrawl:
     def _room(self) -> int:
         """How many more may be claimed."""
         options = self.options
-        if len(self._unread) >= options.max_concurrent or self._suspects:
+        unread = len(self._unread) + len(self._handed)
+        if unread >= options.max_concurrent or self._suspects:
             return 0
         most, qps = options.max_concurrent, self.client.policies.global_qps
-        if qps is not None:  # who waits for the rate of all hosts stands in line: a few are enough to use it
-            most = min(most, max(4, int(10 * qps)) - (len(self._visits) - self.starting - self.on_wire))
+        if qps is not None:
+            most = min(most, _line(qps) - (len(self._visits) - self.starting - self.on_wire))
         room = most - self.on_wire - self.starting
         if options.max_pages is not None:
-            under_way = len(self._visits) + len(self._finished) + len(self._unread)
+            under_way = len(self._visits) + len(self._finished) + unread
             room = min(room, options.max_pages - self.totals.pages - self._others - under_way)
         return room
 
@@ -469,8 +499,12 @@ class AsyncCrawl:
     def _refused(self, claimed: Claimed) -> Finished | None:
         """What is not fetched though it was queued."""
         most = self.options.max_pages_per_host
-        if most is not None and self._pages_of(claimed.host) >= most:
-            return self._judge.skipped(claimed, "host_limit", f"its host has had its {most} pages in this crawl")
+        if most is not None:
+            pages = self._pages_of(claimed.host)
+            if pages >= most:
+                return self._judge.skipped(claimed, "host_limit", f"its host has had its {most} pages in this crawl")
+            if pages + self._hosts.out(claimed.host) >= most:  # what is under way may be the last of them, or no page
+                return Finished(claimed, Deferred(LINGER))
         if claimed.tries >= GUILTY:
             why = "the process ended each time that it was read"
             return self._judge.skipped(claimed, "reader_crashed", why, failed=True)
@@ -493,8 +527,11 @@ class AsyncCrawl:
         finished = Finished(claimed, Deferred(0.0))  # if it is called off
         try:
             result = await self.client.visit(self._ask(claimed), visit.on_wire)
+            visit.is_answered = True
             heard_at = self._alarm.now()
             finished = await self._judge.judge(claimed, result)
+        except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
+            self._broken = error
         except Exception as error:  # one that fails does not stop the others (N10)
             _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
             finished = self._judge.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
@@ -502,7 +539,10 @@ class AsyncCrawl:
             end = finished.end
             wait = end.seconds if isinstance(end, Deferred) else end.after
             finished.heard_at = heard_at
-            self._hosts.ended(claimed.host, result, wait, heard_at or self._alarm.now())
+            finished.bytes = 0 if result is None else result.record.bytes
+            self._hosts.ended(
+                claimed.host, result, wait, heard_at or self._alarm.now(), is_page=finished.page is not None
+            )  # fmt: skip
             if finished.page is not None and self.options.max_pages_per_host is not None:
                 finished.notes = {PAGES + claimed.host: self._pages_of(claimed.host)}
             if finished.page is not None and self._is_iterated:
@@ -514,7 +554,8 @@ class AsyncCrawl:
     def _ask(self, claimed: Claimed) -> Ask:
         # Nothing is sent when the lease may be another's (F60).
         deadline = None if self._lease is None else max(0.001, claimed.leased_until - self._alarm.now())
-        linger = LINGER if self.client.policies.global_qps is None else None
+        qps = self.client.policies.global_qps
+        linger = LINGER if qps is None else _line(qps) / qps
         return Ask(claimed.url, linger=linger, follow=False, deadline=deadline)
 
     async def _write(self) -> None:
@@ -527,17 +568,29 @@ class AsyncCrawl:
         for finished in batch:
             self._judge.known.learn(*finished.learned)
 
+    def _is_abandoned(self) -> bool:
+        """Whether nothing is in flight any more, and nobody takes what has come."""
+        return self._is_closing and not self._visits
+
+    def _withdraw(self) -> None:
+        """Ask for nothing more: what stands in line goes back to its place."""
+        for task, visit in self._visits.items():
+            if not (visit.is_on_wire or visit.is_answered or visit.is_called_off):
+                visit.is_called_off = True
+                task.cancel()
+
     async def _call_off(self) -> None:
         """End what is still in flight: it goes back to its place."""
         for task in self._visits:
             task.cancel()
         await asyncio.gather(*self._visits, return_exceptions=True)
-        self._finished += [Finished(each.claimed, Deferred(0.0)) for each in self._unread]
+        self._finished += [Finished(each.claimed, Deferred(0.0)) for each in (*self._handed.values(), *self._unread)]
+        self._handed.clear()
         self._unread.clear()
         await self._write()
 
     async def _look(self) -> None:
-        """See how much there is; if others are at it too, only once in a while, and keep the leases alive."""
+        """See how much there is; if others are at it too, only once in a while."""
         now = self._alarm.now()
         if self._lease is None:
             self._counts = await self.frontier.counts()
@@ -546,15 +599,21 @@ class AsyncCrawl:
             self._looked_at = now
             self._counts = await self.frontier.counts()
             self._count_others(await self.frontier.notes())
-        if now - self._renewed_at > self._lease / 4:
-            self._renewed_at = now
-            for visit in list(self._visits.values()):
-                visit.claimed = await self.frontier.renew(visit.claimed) or visit.claimed
+
+    def _renew_in(self) -> float:
+        return self._renewed_at + (self._lease or LEASE) / 4 - self._alarm.now()
+
+    async def _renew(self) -> None:
+        """Keep the leases alive: of what is in flight, and of pages for as long as nobody takes them."""
+        if self._renew_in() > 0:
+            return
+        self._renewed_at = self._alarm.now()
+        held: list[_Visit | Finished] = [*self._visits.values(), *self._unread, *self._handed.values()]
+        for each in held:
+            each.claimed = await self.frontier.renew(each.claimed) or each.claimed
 
     def _count_others(self, notes: dict[str, Any]) -> None:
-        mine = TOTALS + self._who
-        others = [value for name, value in notes.items() if name.startswith(TOTALS) and name != mine]
-        self._others = sum(msgspec.convert(each, Totals).pages for each in others)
+        self._others = sum(each.pages for each in _totals(notes, but=TOTALS + self._who))
 
     async def _end(self, ended: str) -> None:
         self._counts = await self.frontier.counts()
@@ -592,19 +651,30 @@ class AsyncCrawl:
             return self.summary.ended
         if self._stopping is not None:
             return "stopping"
-        return "running" if self._visits or self._unread else "waiting"
+        return "running" if self._visits or self._unread or self._handed else "waiting"
 
     def _waiting_for(self) -> str | None:
         if self._trouble is not None:
             return self._trouble
         if self._state() != "waiting" or not self._due:
             return None
-        return f"the next host may be asked in {span(self._due)}"
+        return f"the next host may be asked in {span(max(0.0, self._due_at - self._alarm.now()))}"
 
 
-def _canonical(seed: str) -> str:
+def _line(qps: float) -> int:
+    """How many may stand in line for the rate of all hosts: a few are enough to use it, and none waits for long."""
+    return max(4, int(10 * qps))
+
+
+def canonical(seed: str) -> str:
     """A seed as `parse_url` makes it; a bare host is taken for its front page."""
     url = parse_url(seed if "://" in seed else f"https://{seed}")
     if isinstance(url, InvalidUrl):
         raise PolicyError(f"seed {seed!r} is no URL to fetch: {url.why}. Give one such as https://example.org/.")
     return url.text
+
+
+def _totals(notes: Mapping[str, Any], but: str | None = None) -> list[Totals]:
+    """What each worker has noted that it has done."""
+    kept = [value for name, value in notes.items() if name.startswith(TOTALS) and name != but]
+    return [msgspec.convert(each, Totals) for each in kept]

@@ -12,13 +12,12 @@ from importlib import import_module
 from typing import Any, Literal
 
 import msgspec
-from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
 from curtsy.core.text import decode
 from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import HREF, SECTIONS, TITLE, attributes, plain_text, simplified, tags
+from curtsy.crawling.markup import SECTIONS, TITLE, attributes, plain_text, simplified, tags
 
 XHTML = "application/xhtml+xml"
 HTML = frozenset({"text/html", XHTML})
@@ -111,27 +110,23 @@ def extract(
 ) -> Extract:
     """Find what is in a page. Never raises, whatever the page.
 
-    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Of hrefs that
-    are `known`, nothing has to be made.
+    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Nothing is
+    made of hrefs that are `known`.
     """
     asked = header_directives(x_robots_tag, agent)
     if not is_html(content_type, body):
         return Extract(None, (), frozenset(), {}, 0, url, None, frozenset(asked), _signals(asked), None)
     text, encoding = _decoded(body, content_type)
     page = _Page(url, agent)
-    hrefs = page.hrefs
-    for name, written in tags(text):
-        if name == HREF:
-            hrefs[written] = True
-        else:
-            page.read(name, written)
+    for name, written in tags(text, page.hrefs):
+        page.read(name, written)
     base = page.base or url
     joiner = Joiner(base)
     site = {} if known is None else known.of(base.origin)
     links: dict[str, bool] = {}
     fresh: dict[str, str] = {}
     skipped = 0
-    for href, is_followed in hrefs.items():
+    for href, is_followed in page.hrefs.items():
         link = site.get(href)
         if link is None:
             link = joiner.join(href)
@@ -146,7 +141,7 @@ def extract(
     return Extract(
         title=page.title,
         links=tuple(links),
-        unfollowed=frozenset(link for link, is_followed in links.items() if not is_followed),
+        unfollowed=frozenset([link for link, is_followed in links.items() if not is_followed]),
         fresh=fresh,
         skipped=skipped,
         base=base,
@@ -238,6 +233,8 @@ def main_text(body: bytes, content_type: str | None = None, *, reader: Reader = 
     text, _ = _decoded(body, content_type)
     if reader == "trafilatura":
         return str(_trafilatura().extract(text, include_comments=False) or "")
+    from selectolax.lexbor import LexborHTMLParser, SelectolaxError  # 2 MB that most crawls do not need
+
     try:
         tree = LexborHTMLParser(" ".join(simplified(text).split()))
     except SelectolaxError:  # it gives no reason; of a page that it cannot read there is no text

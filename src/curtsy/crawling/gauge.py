@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from curtsy.core.policy import Policies
 from curtsy.crawling.frontier import HostQueue
@@ -32,14 +32,24 @@ class Gauge:
         return (pages - before) / (now - then) if now > then else 0.0
 
 
-def time_left(left: int, queues: Iterable[HostQueue], policies: Policies, rate: float) -> float | None:
-    """Seconds until so many URLs are done, by the pauses that remain; None if nothing tells.
+def time_left(
+    queued: int, most: int | None, queues: Sequence[HostQueue], policies: Policies, rate: float, patience: float
+) -> float | None:
+    """Seconds until what is queued is done, or `most` of it, by the pauses that remain; None if nothing tells.
 
     It is the slowest host's time, or that of all hosts under the rate they share, whichever is longer; what has no
-    pauses goes on as fast as it went.
+    pauses goes on as fast as it went. Hosts that are due after more than `patience` are not waited for.
     """
-    if not left:
+    soon = [each for each in queues if (each.due_in or 0.0) <= patience]
+    left = queued - sum(each.queued for each in queues if each not in soon)
+    left = left if most is None else min(left, most)
+    if left <= 0:
         return 0.0
-    by_host = max((min(each.queued, left) * gap_of(policies.of(each.host)) for each in queues), default=0.0)
+
+    def needs(each: HostQueue) -> float:
+        gaps = min(each.queued, left) - (each.due_in is not None)  # the first needs no pause but that until it is due
+        return (each.due_in or 0.0) + max(0, gaps) * gap_of(policies.of(each.host))
+
+    by_host = max(map(needs, soon), default=0.0)
     by_all = left / policies.global_qps if policies.global_qps else 0.0
     return max(by_host, by_all) or (left / rate if rate > 0 else None)

@@ -21,7 +21,7 @@ TOTALS = "totals"
 """The note that holds a job's totals."""
 
 
-class Finished(msgspec.Struct, frozen=True):
+class Finished(msgspec.Struct):
     """What has come of one claim."""
 
     claimed: Claimed
@@ -36,6 +36,25 @@ class Finished(msgspec.Struct, frozen=True):
 
     notes: Mapping[str, Any] = {}
     is_redirect: bool = False
+    bytes: int = 0
+    """Of bodies, over the network: also of those that are not kept."""
+
+    heard_at: float | None = None
+    """When admission said, in `end`, after how many seconds its host is due; None if that counts from the writing."""
+
+    def ending(self, now: float) -> Ending:
+        """The same for the frontier, with seconds that count from `now`."""
+        end = self.end
+        if self.heard_at is not None:
+            age = now - self.heard_at
+            match end:
+                case Done(after) if after:
+                    end = Done(max(0.0, after - age))
+                case Failed(reason, after) if after:
+                    end = Failed(reason, max(0.0, after - age))
+                case Deferred(seconds, last) if seconds:
+                    end = Deferred(max(0.0, seconds - age), last)
+        return Ending(self.claimed, end, self.found)
 
 
 def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals:
@@ -44,11 +63,11 @@ def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals
     new = msgspec.structs.replace(totals, skipped=skipped, failed=failed, left_out=left_out, seconds=seconds)
     for finished in batch:
         page, url = finished.page, finished.claimed.url
+        new.bytes += finished.bytes
         if page is not None:
             is_kept = page.cache is not None
             new.cached += is_kept
             new.fetched += not is_kept
-            new.bytes += page.record.bytes if page.record is not None else 0
         elif isinstance(finished.end, Done) and not any(each.url == url for each in finished.skipped):
             new.redirected += finished.is_redirect
             new.sitemaps += not finished.is_redirect
@@ -82,8 +101,8 @@ class Harvest:
             await self._frontier.note(self._states)
         return notes
 
-    async def write(self, batch: Sequence[Finished], totals: Totals) -> list[bool]:
-        """Write what is finished, all or nothing; which of the claims were still valid."""
+    async def write(self, batch: Sequence[Finished], totals: Totals, now: float) -> list[bool]:
+        """Write what is finished by now, all or nothing; which of the claims were still valid."""
         if self.is_torn:
             self._mend()
         self.is_torn = True
@@ -97,7 +116,7 @@ class Harvest:
         notes: dict[str, Any] = {**states, f"{TOTALS}{self._who}": msgspec.to_builtins(totals)}
         for finished in batch:
             notes.update(finished.notes)
-        endings = [Ending(each.claimed, each.end, each.found) for each in batch]
+        endings = [each.ending(now) for each in batch]
         valid = await self._frontier.conclude(endings, notes)
         self._states.update(states)
         self.is_torn = False

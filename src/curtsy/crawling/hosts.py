@@ -20,11 +20,12 @@ _STATES = {
 
 
 class _Host:
-    __slots__ = ("errors", "out", "pages", "pages_left", "ready_at", "requests_left", "state")
+    __slots__ = ("errors", "out", "pages", "pages_left", "ready_at", "requests_left", "state", "why")
 
     def __init__(self) -> None:
         self.pages = self.errors = self.out = 0
         self.state = "waiting"
+        self.why = ""
         self.ready_at = 0.0
         self.requests_left: int | None = None
         self.pages_left: int | None = None
@@ -48,30 +49,36 @@ class Hosts:
         """One of its URLs is being fetched."""
         self._of(host).out += 1
 
-    def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float) -> None:
-        """And is not any more; it may be asked again after so many seconds."""
+    def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float, *, is_page: bool) -> None:
+        """And is not any more; it may be asked again after so many seconds. `is_page` says that a page came of it."""
         known = self._of(host)
         known.out = max(0, known.out - 1)
         known.ready_at = now + (wait or 0.0)
-        known.state = "waiting"
+        known.state, known.why = "waiting", ""
         if result is None:
             return
         record = result.record
         if record.requests_left is not None:
             known.requests_left, known.pages_left = record.requests_left, record.pages_left
+        known.pages += is_page
         if result.reason is None:
-            known.pages += 1
-        elif result.reason in _STATES:
-            known.state = _STATES[result.reason]
+            return
+        if result.reason in _STATES:
+            known.state, known.why = _STATES[result.reason], result.message
         elif record.attempts and result.reason is not Reason.REDIRECTED:
             known.errors += 1
             if result.retry_after is not None:
-                known.state = "resting"
+                known.state, known.why = "resting", result.message
 
     def pages(self, host: str) -> int:
         """Pages that came from a host, in this run."""
         known = self._hosts.get(host)
         return 0 if known is None else known.pages
+
+    def out(self, host: str) -> int:
+        """URLs of a host that are being fetched."""
+        known = self._hosts.get(host)
+        return 0 if known is None else known.out
 
     def count(self) -> int:
         """Hosts that are remembered."""
@@ -107,4 +114,5 @@ class Hosts:
             next_in=None if state in ("done", "fetching") else next_in,
             requests_left=known.requests_left,
             pages_left=known.pages_left,
+            why=known.why,
         )

@@ -20,8 +20,19 @@ from curtsy.crawling.harvest import Finished
 from curtsy.crawling.links import KnownHrefs
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL, Reader, Reading, moment
-from curtsy.crawling.scope import Scope
+from curtsy.crawling.reader import (
+    DUPLICATE,
+    GZIP,
+    NOINDEX,
+    NOT_CANONICAL,
+    SEED_PRIORITY,
+    SITEMAP_PRIORITY,
+    Reader,
+    Reading,
+    moment,
+)
+from curtsy.crawling.scope import OutOfScope, Scope
+from curtsy.crawling.shelf import FARTHEST
 from curtsy.crawling.traps import Traps
 
 LARGE = 100_000
@@ -37,18 +48,29 @@ LATER = frozenset({Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUI
 """Refusals that pass by themselves: the URL waits."""
 
 MOST_REMEMBERED = 100_000
-"""Pages whose canonical URL is another one that are remembered."""
+"""Pages whose canonical URL is another one, and links that were too deep, that are remembered."""
+
+MOST_SIGNALS = 1000
+"""Texts of robots.txt of which it is remembered what they say about AI."""
 
 SCOPE = "scope"
 """The note that holds a job's scope."""
 
-SEED_PRIORITY, SITEMAP_PRIORITY = 1, 5
-"""Sitemaps go before pages, for they say which there are."""
-
 MOST_NESTED = 3
 """Sitemaps that name sitemaps, in a row."""
 
-GZIP = b"\x1f\x8b"
+
+def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
+    """The scope of a crawl from seeds with these options. Raises PolicyError."""
+    return Scope.around(
+        seeds,
+        kind=options.scope,
+        domains=options.domains,
+        match=options.match,
+        skip=options.skip,
+        depth=options.depth,
+        files=options.files,
+    )
 
 
 class Judge:
@@ -57,22 +79,17 @@ class Judge:
     def __init__(self, seeds: Sequence[str], options: CrawlOptions, client: AsyncClient) -> None:
         self._options = options
         self._client = client
-        self.scope = Scope.around(
-            seeds,
-            kind=options.scope,
-            domains=options.domains,
-            match=options.match,
-            skip=options.skip,
-            depth=options.depth,
-            files=options.files,
-        )
+        self.scope = scope_of(seeds, options)
         self._traps = Traps() if options.avoid_traps else None
         agent = client.policies.user_agent
         self.known = KnownHrefs()
-        self._reader = Reader(options, product_token(agent), self.known, self._signals_of)
+        self._reader = Reader(options, product_token(agent), self._signals_of, self.known)
+        self._signals: dict[int, tuple[str, ...]] = {}
+        """What a robots.txt says about AI, by the hash of its text, which may be long."""
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
         self._not_canonical: set[str] = set()
+        self._too_deep: set[str] = set()
         self._chances: Counter[str] = Counter()
         self._origins: set[str] = set()
         """Those whose sitemaps have been looked for."""
@@ -110,6 +127,8 @@ class Judge:
         page = reading.page
         if page is None:
             return Finished(claimed, end, found, None, left_out, learned)
+        if claimed.priority > SEED_PRIORITY and (outside := self._outside(page.url, claimed.depth)) is not None:
+            return self.skipped(claimed, outside, "a sitemap redirects here, and it is none", after=result.next_in)
         why = NOINDEX if reading.is_noindex else None
         canonical = self._canonical(claimed, page)
         if canonical is not None:
@@ -153,18 +172,35 @@ class Judge:
                 found.append(Found(further, depth, SITEMAP_PRIORITY, f"{origin}/robots.txt", claimed.hops + 1))
         else:
             depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
-        inside, left_out = [], []
+        inside, left_out, deep = [], [], set()
         for link in links:
             wanted = link if self._traps is None else self._traps.stripped(link)
             reason = self._outside(wanted, depth)
             if reason is None:
                 inside.append(wanted)
-            else:
+                continue
+            if reason is OutOfScope.TOO_DEEP:  # it need not be from another page: that is not to be known for good
+                deep.add(link)
+            if wanted != url and not self._is_told(reason, wanted):
                 why = self.scope.explain(reason, wanted)
                 left_out.append(Skipped(wanted, reason, why, None, depth, url, at=moment(self._client.epoch())))
         if inside:
             found.append(Found(inside, depth, 0, url))
-        return found, left_out, (reading.origin, reading.fresh)
+        fresh = reading.fresh
+        if deep:
+            fresh = {href: link for href, link in fresh.items() if link not in deep}
+        return found, left_out, (reading.origin, fresh)
+
+    def _is_told(self, reason: str, link: str) -> bool:
+        """Whether it was told already that a link is too deep; others are told once as it is."""
+        if reason is not OutOfScope.TOO_DEEP:
+            return False
+        if link in self._too_deep:
+            return True
+        if len(self._too_deep) >= MOST_REMEMBERED:
+            self._too_deep.clear()
+        self._too_deep.add(link)
+        return False
 
     def _is_near(self, sitemap: str, host: str) -> bool:
         """Whether a sitemap that another one names is on the same host, or at least on one that is crawled."""
@@ -196,15 +232,18 @@ class Judge:
         if target is None or isinstance(target, InvalidUrl):
             why = "it redirects to where nobody can follow" + (f": {target.why}" if target else "")
             return self.skipped(claimed, str(Reason.BAD_REDIRECT), why, after=after, failed=True, status=result.status)
-        most = self._client.policies.of(claimed.host).max_redirects
-        if claimed.hops >= most:
+        most = min(self._client.policies.of(claimed.host).max_redirects, FARTHEST)
+        is_circle = target.text == claimed.url or (claimed.hops > 0 and target.text == claimed.parent)
+        if claimed.hops >= most or is_circle:
+            why = "it redirects in a circle" if is_circle else f"it was redirected more than {most} times"
             return self.skipped(
-                claimed, str(Reason.TOO_MANY_REDIRECTS), f"it was redirected more than {most} times", after=after,
-                failed=True, status=result.status,
+                claimed, str(Reason.TOO_MANY_REDIRECTS), why, after=after, failed=True, status=result.status
             )  # fmt: skip
         notes = {}
         reason = self._outside(target.text, claimed.depth)
-        if reason is not None and claimed.priority == SEED_PRIORITY:  # where a seed leads, the crawl was meant to go
+        if claimed.priority > SEED_PRIORITY and self._is_near(target.text, claimed.host):
+            reason = None  # a sitemap is no page, whatever its name
+        elif reason is not None and 0 < claimed.priority <= SEED_PRIORITY:  # where a seed leads, the crawl is to go
             self.scope = self.scope.widened(target.text)
             notes[SCOPE] = self.scope.as_plain()
             reason = self._outside(target.text, claimed.depth)
@@ -233,8 +272,15 @@ class Judge:
         rules = self._client.known_rules(origin)
         if rules is None or not rules.body:
             return ()
-        signals = parsed(rules.body).content_signals(self._client.policies.user_agent)
-        return tuple(f"{each.field}: {each.value[:200]}" for each in signals)
+        text = hash(rules.body)
+        known = self._signals.get(text)
+        if known is None:
+            signals = parsed(rules.body).content_signals(self._client.policies.user_agent)
+            known = tuple(f"{each.field}: {each.value[:200]}" for each in signals)
+            if len(self._signals) >= MOST_SIGNALS:
+                self._signals.clear()
+            self._signals[text] = known
+        return known
 
 
 def _may_pass(result: FetchResult) -> bool:

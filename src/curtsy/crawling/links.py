@@ -15,7 +15,7 @@ HREFS = 20_000
 """Hrefs of a site that are remembered."""
 
 IN_ALL = 50_000
-"""Hrefs that are remembered over all sites: some 12 MB."""
+"""Hrefs that are remembered over all sites: some 12 MB, if they are as long as most."""
 
 # What is canonical but for its origin or folder. Left out is all that parse_url() might change: dot segments within,
 # escapes, ports, hosts that may be addresses, and the empty parameters and queries that urljoin() drops.
@@ -38,8 +38,8 @@ class Joiner:
     def __init__(self, base: Url) -> None:
         self._base = base
         self._origin = base.origin
-        self._folder: str | None = None
-        """The path of the folder that the page is in; None if it is not known yet, empty if it is an odd one."""
+        self._folder: str | None = ""
+        """The path of the folder that the page is in; None if it is an odd one, empty if nobody has asked yet."""
 
     def join(self, href: str) -> str | None:
         """The URL that a link leads to; None if it leads to no page."""
@@ -52,19 +52,18 @@ class Joiner:
             if page.startswith(_NO_PAGES):
                 return None
             if _DOTTED.fullmatch(page):
-                folder = self._plain_folder()
-                if page[0] == "/":
-                    return self._origin + _resolved(page)
-                if folder:
-                    return self._origin + (_resolved(folder + page) if "." in page else folder + page)
+                folder = "" if page[0] == "/" else self._plain_folder()
+                if folder is not None:
+                    has_dots = page[0] == "." or "/." in page
+                    return self._origin + (_resolved(folder + page) if has_dots else folder + page)
         found = parse_url(href, self._base)
         return found.text if isinstance(found, Url) else None
 
-    def _plain_folder(self) -> str:
-        if self._folder is None:
+    def _plain_folder(self) -> str | None:
+        if self._folder == "":
             folder = self._base.target.partition("?")[0].rpartition("/")[0]
             is_plain = not folder or (_ROOTED.fullmatch(folder) and "//" not in folder)
-            self._folder = f"{folder}/" if is_plain else ""
+            self._folder = f"{folder}/" if is_plain else None
         return self._folder
 
 
@@ -108,7 +107,8 @@ class KnownHrefs:
         if len(known) + len(hrefs) > self._most_hrefs:
             known = {}
         for href, link in hrefs.items():
-            known[href if href.startswith(_LASTING) else link] = link
+            if len(href) + len(link) < _LONG:
+                known[href if href.startswith(_LASTING) else link] = link
         self._sites[origin] = known  # last in order, so that the one unused for longest goes first
         self._count += len(known)
         while self._count > self._most_in_all:

@@ -5,11 +5,12 @@ What is out is known here alone, so leases are as good as their process: when it
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -48,6 +49,31 @@ class _Lease(msgspec.Struct, gc=False):
     until: int
 
 
+class _Block:
+    """The block of `together`: of blocks within one another, the outermost counts.
+
+    A class and no generator, for every page goes through several.
+    """
+
+    __slots__ = ("_frontier", "depth")
+
+    def __init__(self, frontier: LocalFrontier) -> None:
+        self._frontier = frontier
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        if not self.depth:
+            self._frontier.begin_block()
+        self.depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self._frontier.end_block(is_whole=kind is None)
+
+
 class LocalFrontier:
     """A frontier of this process: an agenda of hosts over a shelf of URLs."""
 
@@ -69,7 +95,7 @@ class LocalFrontier:
         """The URLs that are out, by their numbers on the shelf."""
         self._agenda: Agenda | None = None
         """None if it has to be made from what lies on the shelf."""
-        self._is_within = False
+        self._block = _Block(self)
         self._granted: list[_Lease] = []
         self._ended: list[_Lease] = []
         """What the block under way has done to the leases."""
@@ -185,7 +211,7 @@ class LocalFrontier:
         del self._leases[lease.claimed.ticket]
         self._out.remove(lease.loan.id)
         agenda.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_waiting)
-        if self._is_within:
+        if self._block.depth:
             self._ended.append(lease)
 
     def renew(self, claimed: Claimed) -> Claimed | None:
@@ -241,24 +267,30 @@ class LocalFrontier:
         """All that was noted."""
         return self._shelf.notes()
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[None]:
         """Have all calls within the block go to the disk in one piece."""
-        if self._is_within:
-            yield
-            return
+        return self._block
+
+    def begin_block(self) -> None:
+        """For the block alone: here it begins."""
         self._present()
-        self._is_within = True
         try:
             self._shelf.begin()
-            yield
-            self._shelf.commit()
         except BaseException:
-            if self._shelf.roll_back():
-                self._take_back_block()
+            self.end_block(is_whole=False)
+            raise
+
+    def end_block(self, *, is_whole: bool) -> None:
+        """For the block alone: here it ends, or is broken off."""
+        try:
+            if is_whole:
+                self._shelf.commit()
+        except BaseException:
+            is_whole = False
             raise
         finally:
-            self._is_within = False
+            if not is_whole and self._shelf.roll_back():
+                self._take_back_block()
             self._granted.clear()
             self._ended.clear()
 

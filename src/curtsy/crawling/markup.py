@@ -23,17 +23,22 @@ _ATTRIBUTES = rf"""(?:
 _ENDS = r"(?=[/> \t\n\f\r])"
 
 # A run of text and of tags that say nothing about links is passed over in one step. The names are those that cannot be
-# the beginning of one that matters, by their first two letters; others are passed over one by one.
+# the beginning of one that matters, by their first two letters; others are passed over one by one. What is most common
+# comes first: tags without attributes, and with simple ones.
 _NOTHING = rf"""(?:
-    /[A-Za-z][^<>"'=]*+>
+    [/c-hjkopqruvwyz][a-z0-9]*+>
+  | /[A-Za-z][^<>"'=]*+>
   | (?:[c-hjkopqruvwyz]|li{_ENDS}|strong|s[abd-su-z]|t[a-df-hj-z]|i[a-eg-z]|b[b-z]|m[a-df-z]|n[a-np-z]|a[b-qs-z])
-    [a-z0-9]*+(?:>|{_ENDS}{_ATTRIBUTES}>)
+    [a-z0-9]*+(?:[ ][a-z-]++="[^"]*+")*+(?:>|{_ENDS}{_ATTRIBUTES}>)
 )"""
 _NOTHINGS = rf"[^<]*+(?:<{_NOTHING}[^<]*+)*+"
 
-# Most links: nothing that has to be unescaped, and no `rel`.
-_OTHERS = rf"""(?:{_GAP}++(?!href)[a-qs-z][a-z-]*+="[^"]*+")*+"""
-_PLAIN = rf"""a{_OTHERS}{_GAP}++href="([^"&\0]{{1,2000}}+)"{_OTHERS}{_GAP}*+>"""
+# Most links: nothing that has to be unescaped, and no `rel` before or after.
+_PLAIN = rf"""
+    a{_GAP}++(?:[a-gi-qs-z][a-z-]*+="[^"]*+"{_GAP}++)*+
+    href="([^"&\0]{{1,2000}}+)"
+    (?:>|(?:{_GAP}++[a-qs-z][a-z-]*+="[^"]*+")*+{_GAP}*+>)
+"""
 
 _TOKEN = re.compile(
     rf"""<(?:
@@ -43,7 +48,7 @@ _TOKEN = re.compile(
       | /[A-Za-z][^>"'=]*+>
       | (?=[tTsSxXiInN])((?i:title|script|style|textarea|xmp|iframe|noembed|noframes)){_ENDS}{_ATTRIBUTES}>
         (.*?)(?:</(?i:\5){_ENDS}{_ATTRIBUTES}|\Z)
-      | /?[A-Za-z]{_ATTRIBUTES}
+      | /?[A-Za-z][^/> \t\n\f\r]*+{_ATTRIBUTES}
       | !--(?:-?>|.*?(?:--!?>|\Z))
       | [!?/][^>]*+
     )""",
@@ -70,8 +75,7 @@ _MARKUP = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-HREF, TITLE = "href", "title"
-"""What `tags` gives besides the names of tags."""
+TITLE = "title"
 
 LONGEST_TAG = 65_536
 """Characters of attributes; a tag with more of them says nothing that a crawler could use."""
@@ -92,23 +96,23 @@ _INLINE = frozenset(
 )  # fmt: skip
 
 
-def tags(text: str) -> Iterator[tuple[str, str]]:
+def tags(text: str, hrefs: dict[str, bool]) -> Iterator[tuple[str, str]]:
     """The `a`, `area`, `base`, `link` and `meta` tags of a page, each with its attributes as they are written.
 
-    A `title` comes with what stands inside it instead, and an `a` without `rel` mostly as `HREF` with its href alone.
-    What is in comments, scripts and other tags' attributes is no tag, and neither is a last one that is cut off.
+    A `title` comes with what stands inside it instead. An `a` without `rel` mostly does not come at all: its href is
+    put into `hrefs`, as one to be followed. What is in comments, scripts and other tags' attributes is no tag, and
+    neither is a last one that is cut off.
     """
     for token in _TOKEN.finditer(text):
-        match token.lastindex:
-            case 1:
-                yield HREF, token[1]
-            case 4:
-                name, attributes, end = token.group(2, 3, 4)
-                if end and len(attributes) < LONGEST_TAG:
-                    yield name.lower(), attributes
-            case 6:
-                if token[5].lower() == TITLE:
-                    yield TITLE, token[6]
+        group = token.lastindex  # the last one of a kind of token, by which it is known
+        if group == 1:
+            hrefs[token[1]] = True
+        elif group == 4:
+            name, attributes, end = token.group(2, 3, 4)
+            if end and len(attributes) < LONGEST_TAG:
+                yield name.lower(), attributes
+        elif group == 6 and token[5].lower() == TITLE:
+            yield TITLE, token[6]
 
 
 def attributes(written: str) -> dict[str, str]:

@@ -63,6 +63,8 @@ class HostProgress(msgspec.Struct, frozen=True):
     """Of today's budget; None if it is unlimited or not known."""
 
     pages_left: int | None = None
+    why: str = ""
+    """Why it is left alone for a while, in a sentence; empty if it is not."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -204,9 +206,13 @@ def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allow
     if pages is None:
         message = f"as many pages as there are, at this pace: {pace}"
     elif rate is None:
-        message = f"up to {pages:,} pages, without pauses"
+        message = f"up to {_pages(pages)}, without pauses"
     else:
-        message = f"up to {pages:,} pages at this pace ({pace}): about {span(pages / rate)}"
+        message = f"up to {_pages(pages)} at this pace ({pace}): about {span(pages / rate)}"
     if allowed is not None and (pages is None or allowed < pages):
         message += f"; the budget allows {allowed:,} today"
     return Plan(pages, gap, seconds, allowed, message)
+
+
+def _pages(count: int) -> str:
+    return f"{count:,} {'page' if count == 1 else 'pages'}"

@@ -10,15 +10,20 @@ import msgspec
 
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.core.result import FetchResult
-from curtsy.crawling.extract import Extract, extract, main_text
+from curtsy.crawling.extract import Extract, extract, is_html, main_text
 from curtsy.crawling.frontier import Claimed
 from curtsy.crawling.links import KnownHrefs
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage
-from curtsy.crawling.sitemap import Sitemap, parse_sitemap
+from curtsy.crawling.sitemap import Sitemap, is_sitemap, parse_sitemap
 
 NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
 """Why a page that came is not among the results."""
+
+SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
+"""Sitemaps go before pages, for they say which there are. A URL that is put back loses one, and is still told by it."""
+
+GZIP = b"\x1f\x8b"
 
 # What calls itself a sitemap, after a declaration and comments.
 _SITEMAP = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:<[?!][^>]*+>\s*+)*+<(?:\w++:)?(?:urlset|sitemapindex)\b")
@@ -46,23 +51,30 @@ class Reader:
     """Reads answers. Changes nothing, so it may run in any thread."""
 
     def __init__(
-        self, options: CrawlOptions, agent: str, known: KnownHrefs, signals: Callable[[str], tuple[str, ...]]
+        self,
+        options: CrawlOptions,
+        agent: str,
+        signals: Callable[[str], tuple[str, ...]],
+        known: KnownHrefs | None = None,
     ) -> None:
         self._options = options
-        self._known = known
         self._agent = agent
         """Our product token, for what is meant for us alone."""
         self._signals = signals
         """What an origin's robots.txt says about AI."""
+        self._known = known
 
     def read(self, claimed: Claimed, result: FetchResult, sent: Headers, epoch: float) -> Reading:
         """Make a page of an answer, or a sitemap."""
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         options, headers, body = self._options, result.headers, result.body
-        if options.sitemaps and (_is_listed(claimed) or _SITEMAP.match(body, 0, 4096)):
-            return Reading(None, sitemap=parse_sitemap(body, url.text))
-        asked = headers.all("x-robots-tag")
+        if options.sitemaps and (claimed.priority > SEED_PRIORITY or _is_sitemap(body)):
+            sitemap = parse_sitemap(body, url.text)
+            is_page = not sitemap.pages and not sitemap.sitemaps and is_html(result.content_type, body)
+            if _is_listed(claimed) or not is_page:  # some redirect to a page where they have no sitemap
+                return Reading(None, sitemap=sitemap)
+        asked = headers.all("x-robots-tag") if "x-robots-tag" in headers else ()
         found = extract(body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known)
         text = "" if options.text == "none" else main_text(body, result.content_type, reader=options.text)
         page = CrawledPage(
@@ -100,13 +112,18 @@ class Reader:
         return {href: link for href, link in found.fresh.items() if link not in found.unfollowed}
 
 
+def _is_sitemap(body: bytes) -> bool:
+    return is_sitemap(body) if body.startswith(GZIP) else _SITEMAP.match(body, 0, 4096) is not None
+
+
 def _is_listed(claimed: Claimed) -> bool:
     """Whether robots.txt names it as a sitemap: such a URL has that file for its parent."""
     return claimed.parent is not None and claimed.parent.endswith("/robots.txt")
 
 
 def _header_signals(headers: Headers) -> tuple[str, ...]:
-    return tuple(f"{name}: {value[:200]}" for name in _SIGNAL_HEADERS for value in headers.all(name))
+    present = [name for name in _SIGNAL_HEADERS if name in headers]
+    return tuple(f"{name}: {value[:200]}" for name in present for value in headers.all(name))
 
 
 def moment(epoch: float) -> str:

@@ -1,0 +1,465 @@
+"""What users and sites do to a crawl that nobody thought of: each of these broke it once."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curtsy.client import AsyncClient
+from curtsy.core.errors import PolicyError
+from curtsy.crawling import jobs
+from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.start import acrawl, crawl
+from curtsy.crawling.webcrawler import WebCrawler
+from tests.client.fetching import until
+from tests.crawling.web import QUICK, crawled, graph, html, polite
+from tests.support.site import Reply, Site, hang, later, redirect
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with Site() as site:
+        yield site
+
+
+def fan(site: Site, pages: int = 20) -> None:
+    """A front page that links to all others."""
+    paths = [f"/{number}" for number in range(pages)]
+    graph(site, {"/": paths} | {path: [] for path in paths})
+
+
+def typed(body: bytes | str, kind: str = "text/html", wait: float = 0.0) -> Reply:
+    return Reply(body=body, headers={"Content-Type": kind}, wait=wait)
+
+
+# Whoever iterates.
+
+
+async def test_a_slow_consumer_gets_each_page_once(site: Site) -> None:
+    """Issue 5, F37: pages that wait to be taken are not handed out again, however long that takes"""
+    fan(site, 5)
+    given = polite(preset=None, store=None)
+    urls = []
+
+    async with acrawl(site.url("/"), **given) as crawl:
+        async for page in crawl:
+            urls.append(page.url)
+            for _ in range(10):
+                given["clock"].advance(100.0)
+                await asyncio.sleep(0.01)
+            assert len(urls) <= 6
+
+    assert len(set(urls)) == len(urls) == 6
+    assert max(Counter(path for path in site.paths() if path != "/robots.txt").values()) == 1
+
+
+@pytest.mark.parametrize("is_raising", [False, True])
+def test_breaking_off_a_blocking_crawl_does_not_take_the_seconds_of_a_stop(site: Site, is_raising: bool) -> None:
+    """Issue 5: what nobody asks for any more goes back at once"""
+    fan(site)
+    began = time.monotonic()
+    pages = crawl(site.url("/"), **QUICK)
+
+    try:
+        for _ in pages:
+            if is_raising:
+                raise KeyError
+            break
+    except KeyError:
+        pass
+    pages.close()
+
+    assert time.monotonic() - began < 6
+    assert pages.summary is not None
+    assert pages.summary.ended == "stopped"
+    assert pages.summary.fetched == 1
+
+
+async def test_closing_does_not_wait_for_a_consumer_that_is_gone(site: Site) -> None:
+    """Issue 5: whoever holds an iterator and never asks again keeps nobody waiting"""
+    fan(site)
+    began = time.monotonic()
+
+    async with acrawl(site.url("/"), **QUICK) as crawl:
+        pages = aiter(crawl)
+        await anext(pages)
+
+    assert time.monotonic() - began < 6
+    assert crawl.summary is not None
+    assert crawl.summary.ended == "stopped"
+    assert [page async for page in pages] == []
+
+
+async def test_two_who_iterate_share_the_pages(site: Site) -> None:
+    """Issue 5: each page goes to one of them"""
+    fan(site)
+    urls: list[str] = []
+
+    async def take(pages: AsyncIterator[CrawledPage]) -> None:
+        async for page in pages:
+            urls.append(page.url)
+            await asyncio.sleep(0)
+
+    async with acrawl(site.url("/"), **QUICK) as crawl:
+        await asyncio.gather(take(aiter(crawl)), take(aiter(crawl)))
+
+    assert len(urls) == len(set(urls)) == 21
+
+
+async def test_a_run_that_is_cancelled_ends_cleanly(site: Site, tmp_path: Path) -> None:
+    """Issue 5: as by asyncio.timeout. What is finished is kept, and closing is no second cancellation"""
+    fan(site, 5)
+    site.reply("/3", hang())
+    job = tmp_path / "job"
+
+    async with acrawl(site.url("/"), job=job, **QUICK) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: crawl.totals.pages == 5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    site.page("/3", html())
+    rest, _ = await crawled(site, job=job)
+
+    assert crawl.summary is not None
+    assert (crawl.summary.ended, crawl.summary.fetched, crawl.summary.queued) == ("stopped", 5, 1)
+    assert rest == ["/3"]
+
+
+def test_a_blocking_crawl_that_is_over_still_answers(site: Site) -> None:
+    """Issue 5: and says what to do where there is no answer"""
+    fan(site, 3)
+    pages = crawl(site.url("/"), **QUICK)
+
+    first, second = list(pages), list(pages)
+
+    assert (len(first), len(second)) == (4, 0)
+    assert pages.run() == pages.summary
+    assert pages.snapshot().totals.pages == 4
+    with pytest.raises(PolicyError, match="closed"):
+        pages.plan()
+    pages.stop()
+
+
+async def test_a_closed_crawl_says_so_when_it_is_asked_for_a_plan(site: Site) -> None:
+    """Conventions: what, why and what to do"""
+    async with acrawl(site.url("/"), **QUICK) as crawl:
+        pass
+
+    assert (await crawl.snapshot()).totals.pages == 0
+    with pytest.raises(PolicyError, match="closed"):
+        await crawl.plan()
+
+
+# Whoever owns the client, and starts it.
+
+
+async def test_a_client_that_is_closed_under_a_crawl_takes_no_url_with_it(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4: what could not be asked for is left, not failed"""
+    fan(site)
+    job = tmp_path / "job"
+    client = AsyncClient(**QUICK)
+
+    async with acrawl(site.url("/"), client=client, job=job) as crawl:
+        pages = aiter(crawl)
+        await anext(pages)
+        await client.close()
+        with pytest.raises(PolicyError, match="closed"):
+            await anext(pages)
+    rest, done = await crawled(site, job=job)
+
+    assert done.summary is not None
+    assert (done.summary.failed, done.summary.fetched) == (0, 21)
+    assert set(rest) >= {f"/{number}" for number in range(20)}
+
+
+async def test_a_mistake_in_the_options_does_not_cost_an_earlier_job(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4: `fresh` begins anew only when there is something to begin"""
+    fan(site, 3)
+    job = tmp_path / "job"
+    await crawled(site, job=job, max_pages=2)
+
+    with pytest.raises(PolicyError, match="regular expression"):
+        acrawl(site.url("/"), job=job, fresh=True, match="(", **QUICK)
+    with pytest.raises(PolicyError, match="ftp"):
+        acrawl("ftp://example.org/", job=job, fresh=True, **QUICK)
+    await asyncio.sleep(0)
+
+    assert jobs.look(job).totals.pages == 2
+
+
+async def test_a_missing_text_reader_is_said_before_anything_is_asked(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U12: rather than for every page"""
+    fan(site, 3)
+    monkeypatch.setitem(sys.modules, "trafilatura", None)
+
+    with pytest.raises(PolicyError, match="trafilatura"):
+        acrawl(site.url("/"), text="trafilatura", **QUICK)
+
+    assert site.count() == 0
+
+
+async def test_an_output_may_be_one_and_a_path(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 7"""
+    fan(site, 3)
+
+    await crawled(site, outputs=str(tmp_path / "one.jsonl"))
+    await crawled(site, outputs=[tmp_path / "other.jsonl"])
+
+    for name in ("one", "other"):
+        assert len((tmp_path / f"{name}.jsonl").read_text().splitlines()) == 4
+
+
+# What is left out, and what is not.
+
+
+async def test_a_link_that_was_too_deep_is_followed_from_a_page_further_up(site: Site) -> None:
+    """Issue 5: every page in scope is fetched, in whichever order the others come"""
+    graph(site, {"/": ["/a", "/b"], "/b": ["/c"], "/c": ["/x", "/y"], "/x": []})
+    site.reply("/a", typed(html("/x"), wait=0.3))
+
+    paths, done = await crawled(site, depth=2)
+
+    assert sorted(paths) == ["/", "/a", "/b", "/c", "/x"]
+    assert done.totals.left_out == {"too_deep": 2}
+
+
+async def test_a_page_that_links_to_itself_is_not_left_out_by_that(site: Site) -> None:
+    """U14: the numbers of a summary add up"""
+    graph(site, {"/": ["/", "/a"]})
+
+    paths, done = await crawled(site, depth=0)
+
+    assert paths == ["/"]
+    assert done.summary is not None
+    assert (done.summary.total, done.summary.fetched, done.summary.skipped) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+async def test_a_host_has_no_more_pages_than_it_may_however_many_at_once(site: Site, concurrency: int) -> None:
+    """Issue 5: nor fewer, for a sitemap is no page"""
+    fan(site, 30)
+    site.reply("/sitemap.xml", Reply(body=f"<urlset><url><loc>{site.url('/0')}</loc></url></urlset>"))
+
+    paths, done = await crawled(site, max_pages_per_host=3, concurrency=concurrency, sitemaps=True)
+
+    assert len(paths) == 3
+    assert len([path for path in site.paths() if path not in ("/robots.txt", "/sitemap.xml")]) == 3
+    assert done.totals.skipped == {"host_limit": 28}
+
+
+async def test_all_that_is_downloaded_counts_against_the_bytes(site: Site) -> None:
+    """Issue 5: also what is not kept"""
+    graph(site, {"/": [f"/{number}" for number in range(30)]})
+    for number in range(30):
+        site.page(f"/{number}", html(head='<meta name="robots" content="noindex">', text="x" * 100_000))
+
+    _, done = await crawled(site, max_bytes=500_000, max_concurrent=1)
+
+    assert done.summary is not None
+    assert done.summary.ended == "max_bytes"
+    assert site.count() <= 10
+
+
+@pytest.mark.xfail(strict=True, reason="which pages named another as canonical is kept in memory alone")
+async def test_two_pages_that_name_each_other_are_not_both_lost_by_a_stop_in_between(
+    site: Site, tmp_path: Path
+) -> None:
+    """Issue 5, point 4"""
+    job = tmp_path / "job"
+    site.page("/", html("/one", "/two"))
+    site.page("/one", html(head='<link rel="canonical" href="/two">', title="1"))
+    site.reply("/two", hang())
+    async with acrawl(site.url("/"), job=job, **QUICK) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: crawl.totals.skipped and site.count("/two"))
+        crawl.stop()
+        crawl.stop()
+        await running
+    site.page("/two", html(head='<link rel="canonical" href="/one">', title="2"))
+
+    rest, _ = await crawled(site, job=job)
+
+    assert rest == ["/two"]
+
+
+# Redirects.
+
+
+async def test_a_seed_that_had_to_wait_is_still_a_seed(site: Site) -> None:
+    """Issue 5: where it leads, the crawl was meant to go"""
+    there = site.url("/home", host="127.0.0.2")
+    site.script("/", [later(300), redirect(there)], host="127.0.0.1")
+    site.page("/home", html("/a"), host="127.0.0.2")
+    site.page("/a", html(), host="127.0.0.2")
+
+    paths, _ = await crawled(site, **polite(), preset=None, store=None)
+
+    assert paths == [there, site.url("/a", host="127.0.0.2")]
+
+
+async def test_a_redirect_in_a_circle_is_told_as_a_failure(site: Site) -> None:
+    """N10, F17: a page that never comes is not passed over in silence"""
+    graph(site, {"/": ["/self", "/one"]})
+    site.reply("/self", redirect("/self"))
+    site.reply("/one", redirect("/two"))
+    site.reply("/two", redirect("/one"))
+
+    _, done = await crawled(site)
+
+    assert done.summary is not None
+    assert done.summary.reasons == dict.fromkeys([site.url("/self"), site.url("/two")], "too_many_redirects")
+    assert max(Counter(site.paths()).values()) == 1
+
+
+async def test_a_maze_of_redirects_ends_however_many_are_allowed(site: Site) -> None:
+    """F17: more than a queue can count"""
+    graph(site, {"/": ["/maze/0"]})
+    site.on("/maze/*", lambda visit: redirect(f"/maze/{int(visit.path.rpartition('/')[2]) + 1}"))
+
+    _, done = await crawled(site, max_redirects=20, max_time=10.0)
+
+    assert done.totals.failed == {"too_many_redirects": 1}
+    assert site.count() <= 24
+
+
+# Sitemaps.
+
+
+@pytest.mark.parametrize(
+    ("there", "options"),
+    [("/maps/map.xml.gz", {}), ("/maps/map", {}), ("/maps/map.xml", {"match": ("/item/",)})],
+)
+async def test_a_sitemap_that_has_moved_is_still_one(site: Site, there: str, options: dict[str, Any]) -> None:
+    """Issue 5: whatever its name and type, and whatever pages are wanted"""
+    graph(site, {"/": [], "/item/1": []})
+    site.reply("/sitemap.xml", redirect(there))
+    listed = f"<urlset><url><loc>{site.url('/item/1')}</loc></url></urlset>".encode()
+    is_plain = there == "/maps/map"
+    body = gzip.compress(listed) if there.endswith(".gz") else site.url("/item/1").encode() if is_plain else listed
+    site.reply(there, typed(body, "text/plain"))
+
+    paths, done = await crawled(site, sitemaps=True, **options)
+
+    assert sorted(paths) == ["/", "/item/1"]
+    assert done.totals.sitemaps == 1
+
+
+async def test_a_gzipped_sitemap_may_be_a_seed(site: Site) -> None:
+    """Issue 5"""
+    graph(site, {"/item/1": []})
+    listed = f"<urlset><url><loc>{site.url('/item/1')}</loc></url></urlset>"
+    site.reply("/map.xml.gz", typed(gzip.compress(listed.encode())))
+
+    paths, _ = await crawled(site, "/map.xml.gz", sitemaps=True)
+
+    assert paths == ["/item/1"]
+
+
+async def test_what_a_page_called_robots_txt_links_to_is_no_sitemap(site: Site) -> None:
+    """Issue 5"""
+    graph(site, {"/": ["/wiki/robots.txt"], "/a": []})
+    site.page("/wiki/robots.txt", html("/a"))
+
+    paths, _ = await crawled(site, sitemaps=True)
+
+    assert sorted(paths) == ["/", "/a", "/wiki/robots.txt"]
+
+
+# Waiting.
+
+FEW: dict[str, Any] = {
+    "allow_private": True, "cache": False, "store": "memory:", "global_qps": 0.4, "global_burst": 40, "qps": None,
+    "pause_min": 0, "pause_max": 0, "scope": "host",
+}  # fmt: skip
+"""A rate for all hosts, under which few may stand in line; its burst is not spent here."""
+
+
+def reluctant(site: Site, hosts: list[str]) -> list[str]:
+    """Hosts that want to be asked every ten minutes, and one that does not mind; their front pages."""
+    for host in hosts:
+        site.robots("User-agent: *\nCrawl-delay: 280\n", host=host)
+        site.page("/", html(), host=host)
+    graph(site, {"/": ["/a", "/b"], "/a": [], "/b": []}, "127.0.0.1")
+    return [site.url("/", host=host) for host in (*hosts, "127.0.0.1")]
+
+
+async def test_hosts_that_want_to_wait_hold_up_no_other_under_a_rate_for_all(site: Site) -> None:
+    """Issue 5, point 3, F61: with the default settings too"""
+    seeds = reluctant(site, [f"127.0.0.{number}" for number in range(10, 22)])
+
+    async with acrawl(seeds, **FEW) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: site.count(host="127.0.0.1") == 4)
+        crawl.stop()
+        summary = await running
+
+    assert summary.fetched == 3
+
+
+async def test_when_its_time_is_up_it_does_not_wait_for_those_in_line(site: Site) -> None:
+    """Issue 5, U17: what is not on the wire goes back, and nothing more is asked for"""
+    site.robots("User-agent: *\nCrawl-delay: 5\n")
+    fan(site, 3)
+    began = time.monotonic()
+
+    async with acrawl(site.url("/"), max_time=0.5, **FEW) as crawl:
+        summary = await crawl.run()
+
+    assert time.monotonic() - began < 4
+    assert (summary.ended, summary.queued, site.count()) == ("max_time", 1, 1)
+
+
+# The documents' crawler.
+
+
+class Yes:
+    """A checker that knows no rules, and fails on some URLs."""
+
+    user_agent = "testbot/1.0 (+https://example.org/bot)"
+
+    async def is_allowed(self, url: str) -> bool:
+        if "odd" in url:
+            raise ValueError(url)
+        return True
+
+    def get_crawl_delay(self, url: str) -> float | None:
+        return None
+
+
+OPEN: dict[str, Any] = {"crawl_delay": 0, "allow_private": True, "cache": False, "store": "memory:"}
+
+
+@pytest.mark.parametrize("checker", [{}, {"robots_checker": Yes()}], ids=["shared", "own"])
+async def test_a_crawled_page_is_named_as_it_was_asked_for(site: Site, checker: dict[str, Any]) -> None:
+    """R11: whoever checks robots.txt"""
+    site.reply("/old", redirect("/new"))
+    site.page("/new", html())
+
+    async with WebCrawler(**OPEN, **checker) as crawler:
+        page = await crawler.crawl_page(site.url("/old"))
+
+    assert page is not None
+    assert (page.url, page.final_url) == (site.url("/old"), site.url("/new"))
+
+
+async def test_a_checker_that_fails_on_one_page_does_not_stop_the_others(site: Site) -> None:
+    """N10: and what nobody knows to be allowed is not asked for"""
+    graph(site, {"/a": [], "/odd": []})
+
+    async with WebCrawler(**OPEN, robots_checker=Yes()) as crawler:
+        pages = await crawler.crawl_pages([site.url("/a"), site.url("/odd")])
+
+    assert [page.url for page in pages] == [site.url("/a")]
+    assert crawler.reasons == {site.url("/odd"): "error"}
+    assert site.count("/odd") == 0
