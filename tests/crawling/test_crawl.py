@@ -342,9 +342,12 @@ async def test_without_a_word_of_robots_txt_the_usual_place_is_tried(site: Site)
 
     paths, _ = await crawled(site, sitemaps=True)
     plain, _ = await crawled(site)
+    site.reply("/sitemap.xml", Reply(404))
+    without, done = await crawled(site, sitemaps=True)
 
     assert sorted(paths) == ["/", "/far"]
-    assert plain == ["/"]
+    assert plain == without == ["/"]
+    assert (done.totals.skipped, done.totals.failed) == ({"no_sitemap": 1}, {})
 
 
 # Traps.

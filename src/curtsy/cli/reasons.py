@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from curtsy.core.errors import Reason
+from curtsy.crawling.judge import NO_SITEMAP
 from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL
 from curtsy.crawling.scope import OutOfScope
 
@@ -53,6 +54,7 @@ _WORDS: dict[str, Words] = {
     NOINDEX: Words("says noindex, so it was not kept", "--keep-noindex keeps it."),
     NOT_CANONICAL: Words("names another URL as its own", "--keep-copies keeps it."),
     DUPLICATE: Words("the same as an earlier page", ""),
+    NO_SITEMAP: Words("no sitemap there", ""),
     "host_limit": Words("beyond the pages per host", "Raise --limit-per-host to have it."),
     "reader_crashed": Words("ended the process each time", "Please report it."),
     "error": Words("a fault of curtsy's own", "Please report it."),

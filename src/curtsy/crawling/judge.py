@@ -56,6 +56,9 @@ MOST_SIGNALS = 1000
 SCOPE = "scope"
 """The note that holds a job's scope."""
 
+NO_SITEMAP = "no_sitemap"
+"""Why nothing came of the usual place of a sitemap, or of the one that robots.txt names."""
+
 MOST_NESTED = 3
 """Sitemaps that name sitemaps, in a row."""
 
@@ -111,6 +114,8 @@ class Judge:
             self._chances[claimed.url] += 1
             return Finished(claimed, Deferred(result.retry_after, last=True))
         self._chances.pop(claimed.url, None)
+        if result.status in (404, 410) and claimed.priority >= SITEMAP_PRIORITY:
+            return self.skipped(claimed, NO_SITEMAP, result.message, after=result.next_in, status=result.status)
         return self.skipped(
             claimed, words, result.message, after=result.next_in, failed=True, status=result.status
         )  # fmt: skip
