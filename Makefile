@@ -10,6 +10,7 @@ help:   ## Show what can be made
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed-%: pyproject.toml src/curtsy/__init__.py
+	@echo "setting up $(VENV), once: about half a minute"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
 	@touch $@

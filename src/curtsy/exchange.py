@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 import socket
 import ssl
 import time
@@ -347,7 +348,8 @@ def _words(error: BaseException) -> str:
         return f"no TLS with this server: {(error.reason or 'unknown').replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno).lower()
-    return (getattr(error, "strerror", None) or type(error).__name__).lower()
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error"))  # ConnectionResetError, say
+    return (getattr(error, "strerror", None) or name).lower()
 
 
 def _first_line(text: str) -> str:

@@ -368,3 +368,52 @@ def test_metrics_are_served_while_it_runs(shell: Shell, site: Site) -> None:
     process.communicate()
 
     assert "curtsy_" in text
+
+
+def test_the_command_that_goes_on_is_never_broken_however_narrow_the_terminal(shell: Shell, site: Site) -> None:
+    """U14: it is to be copied, and a shell would run the first half of it"""
+    linked(site, 3)
+    words = ("crawl", site.url("/"), "--limit", "2", "--job", "a-name-that-is-rather-long", "--jsonl", "pages.jsonl")
+
+    done = shell.on_terminal(*words, columns=50)
+
+    again = f"  curtsy crawl {site.url('/')} --limit 4 --job a-name-that-is-rather-long --jsonl pages.jsonl"
+    assert done.code == 0
+    assert again in done.out.splitlines()
+
+
+def test_a_job_that_has_nothing_left_says_so_and_how_to_begin_anew(shell: Shell, site: Site) -> None:
+    """U14: who has changed a setting since would wonder why nothing comes of it"""
+    linked(site, 2)
+    words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+    refused = shell(*words, CURTSY_ALLOW_PRIVATE=None)
+
+    again = shell(*words)
+
+    assert "--allow-private opens it" in refused.err
+    assert "the job mine has nothing left to do: 0 URLs are done, 1 came to nothing." in again.err
+    assert "say --fresh and name other outputs, or take another --job" in again.err
+    assert "going on with" not in again.err
+
+
+def test_an_archive_is_named_as_its_files_are(shell: Shell, site: Site) -> None:
+    """U14: `site.warc.gz` itself is never there, for its files have numbers"""
+    linked(site, 1)
+
+    pressed = shell("crawl", site.url("/"), "--warc", "site.warc.gz", "--refresh")
+    plain = shell("crawl", site.url("/"), "--warc", "plain.warc", "--refresh")
+
+    assert "written to site-*.warc.gz." in pressed.err
+    assert "written to plain-*.warc." in plain.err
+    assert [path.name for path in shell.project.glob("site-*.warc.gz")] == ["site-00001.warc.gz"]
+    assert [path.name for path in shell.project.glob("plain-*.warc")] == ["plain-00001.warc"]
+
+
+def test_a_site_that_is_down_is_named_at_the_end_with_what_is_wrong_with_it(shell: Shell) -> None:
+    """U14: what is left waits for it, and nobody should have to guess why"""
+    with closed_port() as port:
+        done = shell("crawl", f"http://127.0.0.1:{port}/", "--patience", "1s", CURTSY_BREAKER_FAILURES="2")
+
+    assert done.code == 75
+    assert f"Waiting\n        127.0.0.1:{port}\n" in done.err
+    assert re.search(r"        connection refused; it may be asked again in \S+ (s|min)", done.err)

@@ -112,7 +112,8 @@ def test_the_overview_shows_crawls_without_secrets(served: Served) -> None:
     with served.store() as store:
         put(store, CrawlRecord(job="j", updated_at=time.time(), seeds=("https://u:pw@a.org/?token=abc",), queued=7))
 
-    [crawl] = until(served, "/api/overview", trouble=None)["crawls"]
+    wait_for(lambda: served.ask("/api/overview").json["crawls"])
+    [crawl] = served.ask("/api/overview").json["crawls"]
 
     assert (crawl["job"], crawl["queued"]) == ("j", 7)
     assert "pw" not in json.dumps(crawl)
@@ -297,13 +298,15 @@ def test_the_stream_begins_with_everything_and_goes_on_with_what_changes(served:
             asked(store, name)
         stream = events(served, "/api/stream?search=ing.example")
         first = next(stream)
+        # The last look may be a second old.
+        shown = first if first["order"] else next(each for each in stream if "order" in each)
         asked(store, "moving.example")
-        later = next(each for each in stream if "rows" in each)
+        later = next(each for each in stream if [row["requests_today"] for row in each.get("rows", ())] == [2])
         stream.close()
 
-    assert {"at", "figures", "alerts", "crawls", "samples", "order", "rows", "matching"} <= first.keys()
-    assert first["order"] == ["moving.example"]
-    assert [(row["domain"], row["requests_today"]) for row in later["rows"]] == [("moving.example", 2)]
+    assert {"at", "trouble", "figures", "alerts", "crawls", "samples", "order", "matching", "offset"} <= first.keys()
+    assert shown["order"] == [row["domain"] for row in shown["rows"]] == ["moving.example"]
+    assert later["rows"][0]["domain"] == "moving.example"
     assert "order" not in later
     assert "crawls" not in later
 

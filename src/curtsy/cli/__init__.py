@@ -126,7 +126,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
-        say(error.format_message())
+        say(error.format_message().replace("a valid integer range", "a whole number"))  # click's words for "three"
         if error.ctx is not None:
             print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)
         return Exit.USAGE

@@ -19,7 +19,7 @@ from curtsy.core.errors import CurtsyError, Reason
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from curtsy.crawling.crawler import AsyncCrawl
+    from curtsy.crawling.crawl import AsyncCrawl
     from curtsy.crawling.progress import Snapshot, Summary
 
 LOOKS = 0.25

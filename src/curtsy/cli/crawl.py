@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,10 @@ from curtsy.cli.values import Domain, Duration, Size
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
-    from curtsy.crawling.crawler import AsyncCrawl
+    from curtsy.crawling.crawl import AsyncCrawl
     from curtsy.crawling.outputs import Output
     from curtsy.crawling.outputs.examples import Examples
-    from curtsy.crawling.progress import Summary
+    from curtsy.crawling.progress import HostProgress, Summary
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,8 @@ async def _crawl(given: Given, wish: Wish) -> Exit:
             await crawl.frontier.note({"command": command(wish.arguments)})
         with _metrics(crawl.client, wish.metrics_port), telling(is_live) as teller:
             summary, is_interrupted = await conduct(crawl, teller, 0.25 if is_live else 1.0)
-    _conclude(wish, summary, examples)
+        hosts = (await crawl.snapshot()).hosts
+    _conclude(wish, summary, examples, hosts)
     return exit_of(summary, wish.seeds, is_interrupted, is_shared=crawl.is_shared)
 
 
@@ -242,7 +244,15 @@ async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
     notes = await crawl.frontier.notes()
     counts = await crawl.frontier.counts()
     if counts.done or counts.queued or counts.failed:
-        screen.say(f"going on with the job {wish.job}: {counts.done:,} URLs are done, {counts.queued:,} wait.")
+        done = f"{screen.counted(counts.done, 'URL')} {'is' if counts.done == 1 else 'are'} done"
+        waiting = counts.queued + counts.leased
+        if waiting:
+            screen.say(f"going on with the job {wish.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}.")
+        else:  # whoever has changed a setting since would wonder why nothing comes of it
+            screen.say(
+                f"the job {wish.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What it knows "
+                "is not asked for again. To begin anew say --fresh and name other outputs, or take another --job."
+            )
         named = {output.name for output in outputs_of(wish)}
         for name in notes:
             kind, _, path = name.removeprefix("output:").partition(":")
@@ -272,9 +282,9 @@ def _metrics(client: AsyncClient, port: int | None) -> AbstractContextManager[No
     return nullcontext() if port is None else _serving(client, port)
 
 
-def _conclude(wish: Wish, summary: Summary, examples: Examples) -> None:
+def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
     """Say what came of it: as JSON, or for people."""
-    from curtsy.cli.report import command, going_on, headline, show_reasons
+    from curtsy.cli.report import command, going_on, headline, show_reasons, show_resting
 
     if wish.is_json:
         told = {reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()}
@@ -288,10 +298,19 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples) -> None:
         )  # fmt: skip
     else:
         show_reasons(screen.err(), summary.totals, examples.by_reason)
+        if summary.queued:
+            show_resting(screen.err(), hosts)
         print(file=sys.stderr)
     screen.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
-    for path in wish.files.values():
+    for kind, path in wish.files.items():
         if path != "-":
-            screen.say(f"written to {path}.")
-    if (words := going_on(summary, wish.arguments, wish.job)) is not None:
-        screen.say(words)
+            screen.say(f"written to {_numbered(path) if kind == 'warc' else path}.")
+    if (words := going_on(summary, wish.job)) is not None:
+        again = None if wish.job is None else command(wish.arguments, higher=summary.ended == "max_pages")
+        screen.say(words, command=again)
+
+
+def _numbered(path: str) -> str:
+    """The files of an archive, as a shell finds them: each has a number."""
+    stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
+    return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"

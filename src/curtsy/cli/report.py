@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from curtsy.crawling.outputs.examples import Example
-    from curtsy.crawling.progress import Summary, Totals
+    from curtsy.crawling.progress import HostProgress, Summary, Totals
 
 MOST = 12
 """Reasons that are shown of each kind: those with the most URLs."""
@@ -27,6 +27,12 @@ MOST = 12
 _WHY = re.compile(
     r"(?:not fetching \S+|\S+ could not be fetched(?: after \d+ tries)?): (.+?)(?:\. [A-Z].*|\.?$)", re.DOTALL
 )
+
+
+def why_of(message: str) -> str:
+    """What a message says of the cause, without the URL and the advice; empty if it is of another make."""
+    found = _WHY.match(message)
+    return "" if found is None else screen.plain(found[1])
 
 
 def headline(totals: Totals) -> str:
@@ -61,15 +67,29 @@ def _show_reason(console: Console, reason: str, count: int, example: Example | N
     more = [words.advice] if words.advice else []
     if example is not None:
         console.print(Text(f"{'':8}{screen.plain(example.url)}"), soft_wrap=True)  # to be copied, so never broken
-        found = None if is_link else _WHY.match(example.message)  # of a link the first line says it all
-        if found is not None:
-            more.insert(0, f"{screen.plain(found[1])}.")
+        if not is_link and (why := why_of(example.message)):  # of a link the first line says it all
+            more.insert(0, f"{why}.")
     if more:
         console.print(Padding.indent(Text(" ".join(more), style="dim"), 8))
 
 
-def going_on(summary: Summary, arguments: Sequence[str], job: str | None) -> str | None:
-    """How to go on with what is left, the very command line among it; None if nothing is."""
+def show_resting(console: Console, hosts: Sequence[HostProgress]) -> None:
+    """The hosts that are left alone for a while, each with why and for how long: what is left waits for them."""
+    resting = [each for each in hosts if each.why and each.state != "done"]
+    if not resting:
+        return
+    console.print()
+    console.print(Text("Waiting", style="bold"))
+    for each in resting[:MOST]:
+        when = f"; it may be asked again in {span(each.next_in)}" if each.next_in else ""
+        console.print(Text(f"{'':8}{screen.plain(each.host)}"), soft_wrap=True)
+        console.print(Padding.indent(Text(f"{why_of(each.why) or each.state}{when}.", style="dim"), 8))
+    if len(resting) > MOST:
+        console.print(Text(f"        and {screen.counted(len(resting) - MOST, 'more host')}", style="dim"))
+
+
+def going_on(summary: Summary, job: str | None) -> str | None:
+    """How to go on with what is left; None if nothing is. Below it belongs the command line, if there is a job."""
     if not summary.queued:
         return None
     left = f"{screen.counted(summary.queued, 'URL')} {'is' if summary.queued == 1 else 'are'} left"
@@ -78,7 +98,7 @@ def going_on(summary: Summary, arguments: Sequence[str], job: str | None) -> str
     when = "" if summary.resume_in is None else f" in {span(summary.resume_in)} at the earliest"
     if summary.ended == "max_pages":
         when = " with a higher limit"
-    return f"{left}, and kept. Go on{when}:\n{command(arguments, higher=summary.ended == 'max_pages')}"
+    return f"{left}, and kept. Go on{when}:"
 
 
 def command(arguments: Sequence[str], *, higher: bool = False) -> str:

@@ -73,8 +73,11 @@ def show(console: Console, what: RenderableType) -> None:
     console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
-def say(message: str) -> None:
-    """Say something on standard error, as one line (or more, if the message has them), without its secrets."""
+def say(message: str, *, command: str | None = None) -> None:
+    """Say something on standard error, as one line (or more, if the message has them), without its secrets.
+
+    A `command` stands below it, to be copied: it is never broken, for a shell would run its first half.
+    """
     from curtsy.core.secrets import mask_url
 
     first, *more = (plain(line) for line in f"curtsy: {mask_url(message)}".splitlines())
@@ -82,6 +85,8 @@ def say(message: str) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns
         lines = [part for line in lines for part in textwrap.wrap(line, width, **_WHOLE_WORDS)]
+    if command is not None:
+        lines.append(f"  {plain(command)}")
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

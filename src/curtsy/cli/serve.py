@@ -95,7 +95,8 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(place[:2], family=family)
     except OSError as error:
         hint = " Choose another by --port, or --port 0 for any that is free." if port else ""
-        raise click.ClickException(f"cannot listen on {host}, port {port}: {error.strerror}.{hint}") from None
+        why = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address there
+        raise click.ClickException(f"cannot listen on {host}, port {port}: {why}.{hint}") from None
 
 
 def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:

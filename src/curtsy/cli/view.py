@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from curtsy.cli import screen
+from curtsy.cli.report import why_of
 from curtsy.core.explain import span
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class CrawlView:
         hidden = self._snapshot.hosts_seen - len(hosts)
         if hidden > 0:
             parts.append(Text(f"  and {screen.counted(hidden, 'more host')}", style="dim"))
-        parts += [Text(), *whole(self._snapshot, since)]
+        parts += [Text(), *whole(self._snapshot, since, self._label)]
         yield Group(*parts)
 
     def _placed(self, hosts: tuple[HostProgress, ...], room: int) -> list[HostProgress]:
@@ -144,7 +145,7 @@ def _left(host: HostProgress) -> int | None:
     return min(lefts) if lefts else None
 
 
-def whole(snapshot: Snapshot, since: float = 0.0) -> list[Text]:
+def whole(snapshot: Snapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
     """The crawl as a whole: what it has done, and what it waits for."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(screen.counted(snapshot.totals.pages, "page"), style="bold")
@@ -153,8 +154,17 @@ def whole(snapshot: Snapshot, since: float = 0.0) -> list[Text]:
     if snapshot.state == "stopping":
         waits.append("stopping: what is under way may end, nothing more is asked for")
     elif snapshot.waiting_for is not None:
-        waits.append(f"waiting: {screen.plain(snapshot.waiting_for)}")
+        waits.append(f"waiting: {screen.plain(snapshot.waiting_for)}{_trouble(snapshot, label)}")
     return [line, waits]
+
+
+def _trouble(snapshot: Snapshot, label: Callable[[str], str] = str) -> str:
+    """Which host is left alone for a while, and why: of several, the one that is due first."""
+    resting = [each for each in snapshot.hosts if each.why and each.state not in ("done", "fetching")]
+    if not resting:
+        return ""
+    first = min(resting, key=lambda each: each.next_in or 0.0)
+    return f" ({screen.plain(label(first.host)).strip()}: {why_of(first.why) or first.state})"
 
 
 def _figures(snapshot: Snapshot, since: float) -> list[str]:
@@ -178,5 +188,5 @@ def line_of(snapshot: Snapshot) -> str:
     """The same as one line, for where there is no terminal."""
     words = [screen.counted(snapshot.totals.pages, "page"), *_figures(snapshot, 0.0)]
     if snapshot.waiting_for is not None:
-        words.append(snapshot.waiting_for)
+        words.append(f"{snapshot.waiting_for}{_trouble(snapshot)}")
     return ", ".join(words)

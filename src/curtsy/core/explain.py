@@ -119,7 +119,7 @@ def failed(url: Url, failure: Failure, attempts: int) -> str:
 
 
 _ADVICE = {
-    Reason.ADDRESS_REFUSED: "Set allow_private if this is a site of your own.",
+    Reason.ADDRESS_REFUSED: "Set allow_private (--allow-private) if this is a site of your own.",
     Reason.BAD_REDIRECT: "Tell the site's owner, or leave it out.",
     Reason.CLOSED: "Close the client later, or ask another one.",
     Reason.DNS_ERROR: "Check the name.",

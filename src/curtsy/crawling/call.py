@@ -44,6 +44,9 @@ async def send(calls: Sequence[Call], client: Any) -> list[Any]:
     """Send all at once; the replies, errors among them. Goes on for ever if a slot never arrives: give it a timeout."""
     replies: list[Any] = [None] * len(calls)
     left = dict(enumerate(calls))
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = task.cancelling()
     while left:
         got = dict(zip(left, await _exchange(list(left.values()), client), strict=True))
         unknown = {place: left[place].spelled_out() for place, reply in got.items() if isinstance(reply, NoScript)}
@@ -53,6 +56,8 @@ async def send(calls: Sequence[Call], client: Any) -> list[Any]:
             replies[place] = reply
         left = {place: left[place] for place, reply in got.items() if type(reply) in Moving}
         if left:
+            if task.cancelling() > cancelled:  # redis-py sometimes takes a cancellation for a reply that failed
+                raise asyncio.CancelledError
             await asyncio.sleep(_PAUSE)
     return replies
 
