@@ -4,12 +4,13 @@
 
 A site in a process of its own answers with 20 KB pages. curtsy has all manners on (robots.txt, gate, budget, breaker,
 statistics) and its pauses off; the store is memory, the cache is on where it is measured. Figures are CPU time of the
-client's process. Whoever is compared takes turns in short rounds, and of each the best round counts: what else the
-machine does is then the same for all of them, and mostly left out.
+client's process, with all its threads, until what was fetched is written. Whoever is compared takes turns in short
+rounds, and of each the best round counts: what else the machine does is then the same for all of them, and mostly left
+out.
 
 The cost of the cache (every page stored; every page still good, 304) is over our own client without one, fetching the
-same pages. The kept pages are more than are held in memory, so they are read from the disk and checked. They are kept
-where TMPDIR says: a disk's file system has a share in the figures for files.
+same pages. Answered by 304 are once more pages than are held in memory, so that they are read from the disk and
+checked, and once fewer. They are kept where TMPDIR says: a disk's file system has a share in the figures for files.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import aiohttp
 from curtsy.client import AsyncClient
 from curtsy.stores.disk import DiskCache
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.packed import PackedCache
+from curtsy.stores.packed import DELAY, PackedCache
 from curtsy.stores.pages import PageCache
 
 PAGE = b"<!doctype html><title>page</title>" + b"<p>some words of a page, as pages have them</p>\n" * 420
@@ -84,8 +85,14 @@ def serve(ready: Any) -> None:
     asyncio.run(run())
 
 
-async def cost(fetch: Callable[[str], Awaitable[object]], urls: list[str]) -> float:
-    """Microseconds of CPU a fetch, 16 at a time."""
+def nothing() -> None:
+    """What is left to do for those who leave nothing."""
+
+
+async def cost(
+    fetch: Callable[[str], Awaitable[object]], urls: list[str], finish: Callable[[], None] = nothing
+) -> float:
+    """Microseconds of CPU a fetch, 16 at a time; what is left to do in the end has its share in them."""
     waiting = iter(urls)
 
     async def worker() -> None:
@@ -94,6 +101,7 @@ async def cost(fetch: Callable[[str], Awaitable[object]], urls: list[str]) -> fl
 
     began = time.process_time()
     await asyncio.gather(*(worker() for _ in range(16)))
+    finish()
     return (time.process_time() - began) / len(urls) * 1e6
 
 
@@ -101,12 +109,12 @@ Contest = dict[str, tuple[Callable[[str], Awaitable[object]], Callable[[int], li
 """Those who are compared: how each fetches, and what in which round."""
 
 
-async def contest(those: Contest, rounds: int) -> dict[str, float]:
-    """The best round of each; they take turns."""
+async def contest(those: Contest, rounds: int, finish: Callable[[], None] = nothing) -> dict[str, float]:
+    """The best round of each; they take turns, and leave nothing to do in another's."""
     found: dict[str, float] = {}
     for number in range(rounds):
         for name, (fetch, urls) in those.items():
-            found[name] = min(found.get(name, float("inf")), await cost(fetch, urls(number)))
+            found[name] = min(found.get(name, float("inf")), await cost(fetch, urls(number), finish))
     return found
 
 
@@ -135,20 +143,35 @@ async def fetches(site: str, count: int, rounds: int) -> None:
     def plain(number: int) -> list[str]:
         return pages("page", 0)
 
-    def new(number: int) -> list[str]:
-        return pages("kept", number)
+    def new(whose: str) -> Callable[[int], list[str]]:
+        # Each has its own, for a URL that was seen before is parsed already.
+        return lambda number: pages(f"kept/{whose}", number)
 
     def known(number: int) -> list[str]:
         return pages("tagged", number % 4)
 
+    def few(number: int) -> list[str]:
+        return pages("tagged", 0)
+
     with tempfile.TemporaryDirectory() as folder:
+        pack = PackedCache(Path(folder, "pages.sqlite"), delay=DELAY)
+        old_pack = PackedCache(Path(folder, "tagged.sqlite"), delay=DELAY)
+        few_pack = PackedCache(Path(folder, "few.sqlite"), delay=DELAY)
+
+        def finish() -> None:
+            pack.flush()
+            old_pack.flush()
+            few_pack.flush()
+
         async with (
             aiohttp.ClientSession(headers={"User-Agent": AGENT}) as session,
             client(False) as polite,
             client(DiskCache(Path(folder, "files"))) as files,
-            client(PackedCache(Path(folder, "pages.sqlite"))) as packed,
+            client(pack) as packed,
             client(DiskCache(Path(folder, "tagged")), "revalidate") as old_files,
-            client(PackedCache(Path(folder, "tagged.sqlite")), "revalidate") as old_packed,
+            client(old_pack, "revalidate") as old_packed,
+            client(DiskCache(Path(folder, "few")), "revalidate") as few_files,
+            client(few_pack, "revalidate") as few_packed,
         ):
 
             async def bare(url: str) -> object:
@@ -157,24 +180,40 @@ async def fetches(site: str, count: int, rounds: int) -> None:
 
             for number in range(4):
                 for each in (old_files, old_packed):
-                    await cost(each.fetch, known(number))
+                    await cost(each.fetch, known(number), finish)
+                for each in (few_files, few_packed):
+                    await cost(each.fetch, few(number), finish)
             found = await contest(
                 {
                     "bare aiohttp": (bare, plain),
                     "no cache": (polite.fetch, plain),
-                    "stored, files": (files.fetch, new),
-                    "stored, packed": (packed.fetch, new),
+                    "new, no cache": (polite.fetch, new("none")),
+                    "new, files": (files.fetch, new("files")),
+                    "new, packed": (packed.fetch, new("packed")),
+                    "304, no cache": (polite.fetch, known),
                     "304, files": (old_files.fetch, known),
                     "304, packed": (old_packed.fetch, known),
+                    "304 from memory, files": (few_files.fetch, few),
+                    "304 from memory, packed": (few_packed.fetch, few),
                 },
                 rounds,
+                finish,
             )
-    base, ours = found["bare aiohttp"], found["no cache"]
+    base = found["bare aiohttp"]
     print(f"  {'bare aiohttp':<44} {base:>7,.1f} µs")
-    say("curtsy, all manners, no cache", ours, base, 1.5, "bare aiohttp")
+    say("curtsy, all manners, no cache", found["no cache"], base, 1.5, "bare aiohttp")
+    print(f"  {'no cache, pages never seen before':<44} {found['new, no cache']:>7,.1f} µs")
+    print(f"  {'no cache, pages seen before':<44} {found['304, no cache']:>7,.1f} µs")
     for name in ("files", "packed"):
-        say(f"every page stored ({name})", found[f"stored, {name}"], ours, 1.6, "no cache")
-        say(f"every page answered by 304 ({name})", found[f"304, {name}"], ours, 1.4, "no cache")
+        say(f"every page stored ({name})", found[f"new, {name}"], found["new, no cache"], 1.6, "no cache")
+        for kind in ("304", "304 from memory"):
+            say(
+                f"every page answered by {kind} ({name})",
+                found[f"{kind}, {name}"],
+                found["304, no cache"],
+                1.4,
+                "no cache",
+            )
 
 
 async def hits(site: str, rounds: int) -> None:
@@ -186,7 +225,7 @@ async def hits(site: str, rounds: int) -> None:
             those: Contest = {}
             caches: dict[str, PageCache] = {
                 "curtsy, files": DiskCache(Path(folder, "files")),
-                "curtsy, packed": PackedCache(Path(folder, "pages.sqlite")),
+                "curtsy, packed": PackedCache(Path(folder, "pages.sqlite"), delay=DELAY),
             }
             for name, cache in caches.items():
                 polite = await stack.enter_async_context(client(cache))

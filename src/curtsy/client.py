@@ -222,9 +222,9 @@ class AsyncClient:
             size = self._settings.current.cache_size
             path = Path(cache)
             if path.suffix == ".sqlite":
-                from curtsy.stores.packed import PackedCache
+                from curtsy.stores.packed import DELAY, PackedCache
 
-                return PackedCache(path, max_size=UNBOUNDED if size is None else size)
+                return PackedCache(path, max_size=UNBOUNDED if size is None else size, delay=DELAY)
             from curtsy.stores.disk import DiskCache
 
             return DiskCache(path, max_size=UNBOUNDED if size is None else size)

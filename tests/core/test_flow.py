@@ -75,7 +75,9 @@ def test_the_delay_is_known_before_the_rules_are_given_to_those_who_wait() -> No
 
     hand.carry(Ask(URL))
 
-    assert hand.of(Amend) == [Amend("host:example.org", hand.of(Amend)[0].policy, CrawlDelay(7.0, "https://example.org"))]
+    assert hand.of(Amend) == [
+        Amend("host:example.org", hand.of(Amend)[0].policy, CrawlDelay(7.0, "https://example.org"))
+    ]
     assert hand.kinds().index("Amend") < hand.kinds().index("Learn")
 
 

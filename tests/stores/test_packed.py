@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from curtsy.clock import FakeClock
-from curtsy.stores.packed import BATCH, PackedCache
+from curtsy.stores.packed import PackedCache
 from curtsy.stores.pages import Checked
+from curtsy.stores.rows import BATCH
 from tests.support.pages import body_of, fill, page, url_of, writer
 
 URL = "https://example.org/a"

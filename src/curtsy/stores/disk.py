@@ -84,7 +84,7 @@ class DiskCache:
         names = [folder_name(name) for name in (collection, document) if name is not None]
         self._named = os.path.join(self.root, *names) if names else None
         self._clock = clock or SystemClock()
-        self._recent = Recent(memory)
+        self._recent: Recent[tuple[int, int, int]] = Recent(memory)
         self._outage = Outage(self._clock, _log, self.root)
         # Bytes to be written before the next scan. A program may end before it has written so many: drawn by lot, the
         # first scan comes after as many bytes as ever, over all of them.

@@ -69,14 +69,14 @@ class PackFile:
         self._opened: tuple[int, int] | None = None
         """Which file it was that was opened under the path."""
 
-        self._is_closed = False
+        self.is_closed = False
 
     def do(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
     ) -> _Answer:
         """Do some work with the file, alone among the threads; answer `otherwise` if it cannot be done."""
         with _lock:
-            if self._is_closed or (self._connection is None and self.outage.is_on):
+            if self.is_closed or (self._connection is None and self.outage.is_on):
                 return otherwise
             try:
                 return work(self._connect(), *given)
@@ -90,7 +90,7 @@ class PackFile:
     def close(self) -> None:
         """Give back what is held open. Idempotent; later work is not done."""
         with _lock:
-            self._is_closed = True
+            self.is_closed = True
             self._disconnect()
 
     def _connect(self) -> sqlite3.Connection:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.message import SECOND, InvalidUrl, Url, parse_url
 from curtsy.core.secrets import mask_url
 from curtsy.log import LibraryLogger
+
+Stamp = TypeVar("Stamp")
 
 GIB = 1024**3
 MIB = 1024**2
@@ -123,7 +125,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-class Recent:
+class Recent(Generic[Stamp]):
     """Pages read lately, so that a second hit need not read and check them again. Bounded; safe for threads.
 
     Each has a stamp, by which its owner sees whether what it was read from is still the same.
@@ -132,18 +134,22 @@ class Recent:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._pages: OrderedDict[str, tuple[Hashable, Page]] = OrderedDict()
+        self._pages: OrderedDict[str, tuple[Stamp, Page]] = OrderedDict()
 
-    def get(self, key: str, stamp: Hashable) -> Page | None:
+    def get(self, key: str, stamp: Stamp) -> Page | None:
         """The page under `key`, if it has this very stamp."""
+        found = self.find(key)
+        return None if found is None or found[0] != stamp else found[1]
+
+    def find(self, key: str) -> tuple[Stamp, Page] | None:
+        """The page under `key` and its stamp, for an owner who compares stamps in another way."""
         with _lock:
             found = self._pages.get(key)
-            if found is None or found[0] != stamp:
-                return None
-            self._pages.move_to_end(key)
-            return found[1]
+            if found is not None:
+                self._pages.move_to_end(key)
+            return found
 
-    def keep(self, key: str, stamp: Hashable, page: Page) -> None:
+    def keep(self, key: str, stamp: Stamp, page: Page) -> None:
         """Remember a page that was read and checked; the least recently used ones make room for it."""
         if len(page.body) > self._max_bytes // 8:
             return

@@ -232,7 +232,7 @@ class Refuge:
                             pass
                         moved += 1
                     except StoreError:
-                        yield lambda store: store.read(PROBE)  # if that works, it is this one record that cannot be used
+                        yield lambda store: store.read(PROBE)  # if that works, it is this record that cannot be used
                         stuck.add(key)
             if not self.is_out:
                 self._returned(moved)
