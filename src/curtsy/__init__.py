@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.core.record import TotalStats as TotalStats
     from curtsy.core.result import FetchResult as FetchResult
     from curtsy.core.robots import parse as parse_robots  # noqa: F401
-    from curtsy.crawling.crawler import AsyncCrawl as AsyncCrawl
+    from curtsy.crawling.crawl import AsyncCrawl as AsyncCrawl
     from curtsy.crawling.options import CrawlOptions as CrawlOptions
     from curtsy.crawling.page import CrawledPage as CrawledPage
     from curtsy.crawling.page import Skipped as Skipped
@@ -81,7 +81,7 @@ logging.getLogger("curtsy").addHandler(logging.NullHandler())  # a library print
 # Where each public name lives. They are imported when they are first asked for, so that `import curtsy` is quick.
 _HOMES = {
     "AsyncClient": "curtsy.client",
-    "AsyncCrawl": "curtsy.crawling.crawler",
+    "AsyncCrawl": "curtsy.crawling.crawl",
     "BadStatus": "curtsy.core.errors",
     "CircuitBreaker": "curtsy.guards",
     "Client": "curtsy.blocking",

@@ -7,21 +7,30 @@ import gzip
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from curtsy.client import AsyncClient
-from curtsy.core.errors import PolicyError
+from curtsy.clock import FakeClock
+from curtsy.core.admission import Pause, Resume
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
+from curtsy.crawling.durable import SQLiteFrontier
+from curtsy.crawling.frontier import host_of
+from curtsy.crawling.identity import Identity
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.start import acrawl, crawl
 from curtsy.crawling.webcrawler import WebCrawler
+from curtsy.steps import amended
+from curtsy.stores import Answer, Step
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, crawled, graph, html, polite
-from tests.support.site import Reply, Site, hang, later, redirect
+from tests.support.site import Reply, Site, Visit, hang, later, redirect
 
 
 @pytest.fixture
@@ -366,6 +375,17 @@ async def test_a_gzipped_sitemap_may_be_a_seed(site: Site) -> None:
     assert paths == ["/item/1"]
 
 
+async def test_a_sitemap_that_had_to_wait_is_still_one(site: Site) -> None:
+    """U14: that there is none is no failure, whenever it is said"""
+    graph(site, {"/": []})
+    site.script("/sitemap.xml", [later(30), Reply(404)])
+
+    _, done = await crawled(site, **polite(), preset=None, store=None, sitemaps=True)
+
+    assert (done.totals.skipped, done.totals.failed) == ({"no_sitemap": 1}, {})
+    assert site.count("/sitemap.xml") == 2
+
+
 async def test_what_a_page_called_robots_txt_links_to_is_no_sitemap(site: Site) -> None:
     """Issue 5"""
     graph(site, {"/": ["/wiki/robots.txt"], "/a": []})
@@ -418,6 +438,128 @@ async def test_when_its_time_is_up_it_does_not_wait_for_those_in_line(site: Site
 
     assert time.monotonic() - began < 4
     assert (summary.ended, summary.queued, site.count()) == ("max_time", 1, 1)
+
+
+class SlowStore(AsyncMemoryStore):
+    """A store that takes its time with hosts for as long as it is told to."""
+
+    is_immediate = False
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(MemoryStore(clock))
+        self.is_free = asyncio.Event()
+        self.is_free.set()
+        self.held = 0
+
+    async def update(self, key: str, step: Step[Answer]) -> Answer:
+        if key.startswith("host:") and not self.is_free.is_set():
+            self.held += 1
+            await self.is_free.wait()
+        return await super().update(key, step)
+
+    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
+        return [await self.update(key, step) for key, step in steps]
+
+
+async def test_a_page_that_has_come_is_not_thrown_away_by_a_stop(site: Site) -> None:
+    """U17, F46: nothing is fetched twice, though its host's record was not written yet"""
+    given, events = polite(), asyncio.get_running_loop()
+    store = SlowStore(given["clock"])
+    graph(site, {"/": ["/a", "/b"], "/b": []})
+
+    def answer(_: Visit) -> Reply:
+        events.call_soon_threadsafe(store.is_free.clear)
+        return typed(html())
+
+    site.on("/a", answer)
+    async with acrawl(site.url("/"), **given, store=store) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: store.held)
+        crawl.stop()
+        for _ in range(20):  # turns of the event loop, in which it is called off if it can be
+            await asyncio.sleep(0)
+        store.is_free.set()
+        summary = await running
+
+    assert (summary.ended, summary.fetched, summary.queued) == ("stopped", 2, 1)
+
+
+async def paused(client: AsyncClient, *hosts: str) -> None:
+    """Pause hosts by hand, without an end."""
+    for host in hosts:
+        policy = client.policies.of(host)
+        await client.store.update(policy.key_for(host), amended(policy, Pause()))
+
+
+async def test_a_host_that_is_paused_without_end_does_not_keep_a_crawl_alive_for_ever(site: Site) -> None:
+    """Issue 5: patience ends for it too; what is left waits, and the crawl says what for"""
+    sleeping, well = "127.0.0.2", "127.0.0.1"
+    graph(site, {"/": [site.url("/x", host=sleeping), "/a"], "/a": []}, well)
+    client = AsyncClient(**polite())
+    await paused(client, host_of(site.url("/", host=sleeping)))
+    began = client.alarm.now()
+
+    async with client, acrawl(site.url("/", host=well), client=client, scope="any", patience=600.0) as crawl:
+        summary = await crawl.run()
+
+    assert (summary.ended, summary.fetched, summary.queued, summary.resume_in) == ("later", 2, 1, None)
+    assert "paused: resume" in summary.message
+    assert 600 <= client.alarm.now() - began <= 800
+    assert site.count(host=sleeping) == 0
+
+
+async def test_a_paused_host_that_is_resumed_in_time_is_gone_on_with(site: Site) -> None:
+    """Issue 5: whoever pauses a host for a moment does not want to begin the crawl again"""
+    graph(site, {"/": ["/a"], "/a": []})
+    client = AsyncClient(**polite())
+    host = host_of(site.url("/"))
+    await paused(client, host)
+    began = client.alarm.now()
+
+    async with client, acrawl(site.url("/"), client=client, patience=30 * 86_400.0) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: client.alarm.now() - began > 300)
+        policy = client.policies.of(host)
+        await client.store.update(policy.key_for(host), amended(policy, Resume()))
+        summary = await running
+
+    assert (summary.ended, summary.fetched) == ("done", 2)
+
+
+async def test_totals_that_make_no_sense_are_told_and_nothing_is_touched(site: Site, tmp_path: Path) -> None:
+    """Conventions: what, why and what to do; such a job can still be listed, removed and begun anew"""
+    fan(site, 3)
+    job = tmp_path / "job"
+    output = tmp_path / "pages.jsonl"
+    await crawled(site, job=job, max_pages=2, outputs=output)
+    before = output.read_bytes()
+    with closing(SQLiteFrontier(job / jobs.FRONTIER)) as frontier:
+        frontier.note({"totals": {"fetched": "many"}})
+
+    with pytest.raises(StoreError, match=r"totals.*begin the job anew"):
+        await crawled(site, job=job, outputs=output)
+
+    [listed] = jobs.jobs(tmp_path)
+    assert "begin the job anew" in listed.trouble
+    assert output.read_bytes() == before
+    jobs.remove(job)
+    assert not job.exists()
+
+
+def test_a_job_is_removed_with_all_who_worked_on_it_from_its_folder(tmp_path: Path) -> None:
+    """Issue 5: and nothing else"""
+    job = tmp_path / "job"
+    SQLiteFrontier(job / jobs.FRONTIER).close()
+    first, second = Identity(job), Identity(job)
+    names = {first.name, second.name}
+    first.close()
+    second.close()
+    (job / "workers.txt").write_text("somebody's")
+
+    jobs.remove(job)
+
+    assert len(names) == 2
+    assert [path.name for path in job.iterdir()] == ["workers.txt"]
 
 
 # The documents' crawler.

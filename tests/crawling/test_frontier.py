@@ -32,7 +32,7 @@ from curtsy.crawling.redis import RedisFrontier
 from curtsy.crawling.registry import PRESENCE
 from tests.crawling.driven import Driven
 from tests.strategies import ANY
-from tests.support.redis_server import RedisServer, redis_available
+from tests.support.redis_server import RedisServer
 
 LEASE = 100.0
 LOCAL = ("memory", "sqlite")
@@ -60,14 +60,6 @@ class Make(Protocol):
 @pytest.fixture
 def time() -> Time:
     return Time()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer() as started:
-        yield started
 
 
 def on_server(

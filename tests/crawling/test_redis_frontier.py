@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -18,20 +19,12 @@ from curtsy.crawling.partition import GRACE
 from curtsy.crawling.redis import LEASE, LOOK, MARGIN, RedisFrontier
 from curtsy.crawling.registry import PRESENCE, JobGone, forget, jobs
 from tests.crawling.sharer import Sharer, busiest, judge
-from tests.support.redis_server import RedisServer, redis_available
+from tests.support.redis_server import RedisServer
 
 SLOW = 30.0
 """Seconds of patience with a busy machine, where the test is not about patience."""
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer() as started:
-        yield started
 
 
 @pytest.fixture
@@ -178,20 +171,30 @@ async def test_it_is_over_only_when_nobody_has_anything_left(make: Make) -> None
     assert await other.due_in() is None
 
 
-class Stepper:
-    """A way to a server on which something else happens between any two commands, though they were sent at once."""
+class Way(ABC):
+    """A way to a server, on which things happen."""
 
-    def __init__(self, port: int, between: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, port: int) -> None:
         self._port = port
-        self._between = between
 
-    async def __aenter__(self) -> Stepper:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
         self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+
+    @abstractmethod
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
+
+
+class Stepper(Way):
+    """A way to a server on which something else happens between any two commands, though they were sent at once."""
+
+    def __init__(self, port: int, between: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(port)
+        self._between = between
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", self._port)
@@ -310,21 +313,13 @@ async def test_who_closes_gives_back_what_it_has_at_once(make: Make) -> None:
 # Trouble.
 
 
-class Cutter:
+class Cutter(Way):
     """A way to a server that is cut when told so: what was asked arrives there, and the reply is lost."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        super().__init__(port)
         self.cuts = 0
         """Replies that will be lost."""
-
-    async def __aenter__(self) -> Cutter:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", self._port)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from curtsy.clock import FakeClock
-from curtsy.crawling.crawler import AsyncCrawl
+from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.start import acrawl
 from tests.support.site import AnyName, Site
 

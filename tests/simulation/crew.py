@@ -20,9 +20,9 @@ from curtsy.core.flow import UNSENT, fetch
 from curtsy.core.message import SECOND, Failure, Reply, Request, Response
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
-from curtsy.crawling.crawler import LINGER
 from curtsy.crawling.frontier import Claimed, Deferred, Done
 from curtsy.crawling.local import MemoryFrontier
+from curtsy.crawling.visits import LINGER
 from curtsy.drive import Driver, Flow
 from curtsy.gate import Gate, Ticket, Update, Way
 from curtsy.http import Limits

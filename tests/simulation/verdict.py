@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.flow import redirect_target
 from curtsy.core.message import Response, Url, parse_url
-from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult
-from curtsy.crawling.crawler import GUILTY
 from curtsy.crawling.frontier import Claimed, Deferred, Done, Failed
-from curtsy.crawling.judge import CHANCES, LATER, SECOND_LOOK
+from curtsy.crawling.judge import CHANCES, LATER, SECOND_LOOK, may_pass
+from curtsy.crawling.visits import GUILTY
 from tests.simulation.world import World
 
 
@@ -55,14 +54,8 @@ def verdict(claimed: Claimed, result: FetchResult, world: World, chances: Counte
     words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
     if reason in REFUSALS:
         return Verdict(Failed(words, after))
-    if result.retry_after is not None and _may_pass(result) and chances[claimed.url] < CHANCES:
+    if result.retry_after is not None and may_pass(result) and chances[claimed.url] < CHANCES:
         chances[claimed.url] += 1
         return Verdict(Deferred(result.retry_after, last=True))
     chances.pop(claimed.url, None)
     return Verdict(Failed(words, after))
-
-
-def _may_pass(result: FetchResult) -> bool:
-    if result.reason is Reason.HTTP_STATUS:
-        return is_worth_repeating(Response(result.status or 0, result.headers, b""))
-    return result.reason not in (Reason.TOO_LARGE, Reason.TLS_ERROR, Reason.BAD_RESPONSE)

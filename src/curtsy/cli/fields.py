@@ -79,7 +79,7 @@ _SUMMARY = {
 
 _ENDED = {
     "ended": "`done`, `max_pages`, `max_time`, `max_bytes`, `later` or `stopped`",
-    "resume_in": "time after which going on makes sense; null if at once, or if nothing is left",
+    "resume_in": "time after which going on makes sense; null if at once, if nothing is left, or if that is paused",
     "message": "how it ended, in a sentence",
     "job": "its name; null if it has none",
     "outputs": "where the pages are, by kind: `folder`, `jsonl`, `warc`, `csv`",

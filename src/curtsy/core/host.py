@@ -13,7 +13,6 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import DAY, TOKEN
 from curtsy.core.record import WEEK, Record
 
-
 MOST_DELAYS = 16
 """Origins of one record whose Crawl-delays are told apart."""
 

@@ -1,7 +1,7 @@
 """The frontier: what waits to be fetched, and whose turn it is.
 
     AsyncFrontier     the contract; a crawl uses nothing else
-    Frontier          the same of one process, not awaited; `Awaited` (local.py) makes the one of the other
+    Frontier          the same of one process, not awaited; `Awaited` (awaited.py) makes the one of the other
     LocalFrontier     an agenda of hosts over a shelf of URLs (local.py): the rules, once for both of
     MemoryFrontier    in memory (local.py), and
     SQLiteFrontier    on the disk (durable.py): killed at any moment, it loses nothing

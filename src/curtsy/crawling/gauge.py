@@ -11,12 +11,16 @@ from curtsy.crawling.progress import gap_of
 
 MINUTE = 60.0
 
+MOST_MARKS = 600
+"""Marks that are kept at most: a fake clock may stand still while they are made."""
+
 
 class Gauge:
     """The pages of the last minute."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, int]] = deque(maxlen=600)
+        self._marks: deque[tuple[float, int]] = deque(maxlen=MOST_MARKS)
+        """Moments, each with the pages that there were."""
 
     def mark(self, now: float, pages: int) -> None:
         """Note how many pages there are by now."""

@@ -13,12 +13,10 @@ import msgspec
 
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found
+from curtsy.crawling.notes import TOTALS, pages_in, totals_of
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.progress import Totals
-
-TOTALS = "totals"
-"""The note that holds a job's totals."""
 
 
 class Finished(msgspec.Struct):
@@ -80,18 +78,36 @@ def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals
 class Harvest:
     """Where finished claims go."""
 
-    def __init__(self, frontier: AsyncFrontier, outputs: Sequence[Output], who: str) -> None:
+    def __init__(self, frontier: AsyncFrontier, outputs: Sequence[Output], who: str = "") -> None:
+        """`who` tells this worker's notes from those of others on the same frontier."""
         self._frontier = frontier
         self._outputs = outputs
         self._who = who
-        """Tells this worker's notes from those of others on the same frontier."""
+        self._totals_name = TOTALS + who
         self._states: dict[str, Any] = {}
-        self.is_torn = False
+        """Where each output ends, as far as the frontier knows."""
+        self._is_torn = False
         """Whether the outputs may hold more than the frontier knows of."""
+        self.totals = self._before = Totals()
+        """What the job has done, over all its runs; and had before this one."""
+        self._others = 0
+        """Pages of other workers on the same frontier."""
+
+    @property
+    def pages(self) -> int:
+        """Pages of the job, over all who work on it."""
+        return self.totals.pages + self._others
+
+    @property
+    def bytes_now(self) -> int:
+        """Bytes of this run."""
+        return self.totals.bytes - self._before.bytes
 
     async def open(self) -> dict[str, Any]:
-        """Have all outputs go on where the frontier says; answers its notes."""
+        """Have all outputs go on where the frontier says; answers its notes. Raises StoreError if they are damaged."""
         notes = await self._frontier.notes()
+        self.totals = self._before = totals_of(notes, self._totals_name)
+        self._others = pages_in(notes, but=self._totals_name)
         for output in self._outputs:
             key = self._key(output)
             state = notes.get(key)
@@ -101,11 +117,16 @@ class Harvest:
             await self._frontier.note(self._states)
         return notes
 
-    async def write(self, batch: Sequence[Finished], totals: Totals, now: float) -> list[bool]:
-        """Write what is finished by now, all or nothing; which of the claims were still valid."""
-        if self.is_torn:
+    async def look_at_others(self) -> None:
+        """See how many pages the other workers have by now."""
+        self._others = pages_in(await self._frontier.notes(), but=self._totals_name)
+
+    async def write(self, batch: Sequence[Finished], now: float, elapsed: float) -> None:
+        """Write what is finished by now, `elapsed` seconds into this run, all or nothing."""
+        if self._is_torn:
             self._mend()
-        self.is_torn = True
+        self._is_torn = True
+        totals = counted(self.totals, batch, self._before.seconds + elapsed)
         for finished in batch:
             for output in self._outputs:
                 if finished.page is not None:
@@ -113,14 +134,14 @@ class Harvest:
                 for skipped in finished.skipped:
                     output.skipped(skipped)
         states = {self._key(output): output.flush() for output in self._outputs}
-        notes: dict[str, Any] = {**states, f"{TOTALS}{self._who}": msgspec.to_builtins(totals)}
+        notes: dict[str, Any] = {**states, self._totals_name: msgspec.to_builtins(totals)}
         for finished in batch:
             notes.update(finished.notes)
         endings = [each.ending(now) for each in batch]
-        valid = await self._frontier.conclude(endings, notes)
+        await self._frontier.conclude(endings, notes)
         self._states.update(states)
-        self.is_torn = False
-        return valid
+        self._is_torn = False
+        self.totals = totals
 
     def _mend(self) -> None:
         """Cut the outputs back to what the frontier knows of."""

@@ -46,11 +46,11 @@ class Hosts:
         return known
 
     def began(self, host: str) -> None:
-        """One of its URLs is being fetched."""
+        """Count a URL of it that is being fetched."""
         self._of(host).out += 1
 
     def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float, *, is_page: bool) -> None:
-        """And is not any more; it may be asked again after so many seconds. `is_page` says that a page came of it."""
+        """Keep what came of it. `wait`: seconds after which the host may be asked again; None if nobody knows."""
         known = self._of(host)
         known.out = max(0, known.out - 1)
         known.ready_at = now + (wait or 0.0)
@@ -69,16 +69,6 @@ class Hosts:
             known.errors += 1
             if result.retry_after is not None:
                 known.state, known.why = "resting", result.message
-
-    def pages(self, host: str) -> int:
-        """Pages that came from a host, in this run."""
-        known = self._hosts.get(host)
-        return 0 if known is None else known.pages
-
-    def out(self, host: str) -> int:
-        """URLs of a host that are being fetched."""
-        known = self._hosts.get(host)
-        return 0 if known is None else known.out
 
     def count(self) -> int:
         """Hosts that are remembered."""

@@ -1,7 +1,7 @@
 """Jobs: crawls with a name, kept in a folder each, so that they can be gone on with.
 
     <state>/jobs/<name>/frontier.sqlite    what waits, what was seen, what is done
-    <state>/jobs/<name>/worker, worker-1 … who the processes here are, in a crawl that many work on
+    <state>/jobs/<name>/worker, worker-1 … who the processes here are, in a crawl that many work on (identity.py)
 
 A job that many machines share has its frontier in Redis, under its name; here is only what this machine must know.
 """
@@ -9,11 +9,7 @@ A job that many machines share has its frontier in Redis, under its name; here i
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import re
-import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,19 +19,14 @@ import msgspec
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.frontier import Counts
-from curtsy.crawling.harvest import TOTALS
+from curtsy.crawling.identity import forget_identities
 from curtsy.crawling.ledger import Taken
+from curtsy.crawling.notes import SEEDS, totals_of
 from curtsy.crawling.progress import Totals
-
-if sys.platform != "win32":
-    import fcntl
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
-FRONTIER, WORKER = "frontier.sqlite", "worker"
-
-MOST_WORKERS = 1000
-"""Processes of one machine that may work on a job from one folder."""
+FRONTIER = "frontier.sqlite"
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -80,51 +71,6 @@ def folder_of(job: str | Path) -> Path:
     return jobs_folder() / text
 
 
-class Identity:
-    """Who this process is in a shared job: a name made up once, kept in the job's folder, and no other's meanwhile.
-
-    Several processes of one machine that share a folder have one each; whoever comes back finds the first that is free.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._file: int | None = None
-        for number in range(MOST_WORKERS):
-            path = folder / (WORKER if number == 0 else f"{WORKER}-{number}")
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            except OSError as error:
-                raise StoreError(
-                    f"{path} cannot be kept: {error.strerror}. Give another folder for the job."
-                ) from error
-            if _is_taken(file):
-                os.close(file)
-                continue
-            self._file = file
-            self.name = os.read(file, 100).decode("ascii", "replace").strip()
-            if not self.name:
-                self.name = uuid.uuid4().hex[:12]
-                os.write(file, self.name.encode())
-            return
-        raise StoreError(f"{folder} has {MOST_WORKERS} workers. Start more of them in another folder, or elsewhere.")
-
-    def close(self) -> None:
-        """Let another process have the name. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
-
-
-def _is_taken(file: int) -> bool:
-    if sys.platform == "win32":
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
-    return False
-
-
 def jobs(place: Path | None = None) -> Iterator[Job]:
     """The jobs of this machine, by name."""
     folder = place or jobs_folder()
@@ -148,15 +94,14 @@ def look(folder: Path) -> Job:
         frontier = SQLiteFrontier(path)
     except Taken:
         return Job(folder.name, str(folder), (), None, Totals(), True, changed_at)
-    counts, notes = frontier.counts(), frontier.notes()
-    frontier.close()
-    kept = notes.get(TOTALS)
+    with contextlib.closing(frontier):
+        counts, notes = frontier.counts(), frontier.notes()
     return Job(
         name=folder.name,
         folder=str(folder),
-        seeds=tuple(notes.get("seeds", ())),
+        seeds=tuple(notes.get(SEEDS, ())),
         counts=counts,
-        totals=Totals() if kept is None else msgspec.convert(kept, Totals),
+        totals=totals_of(notes),
         is_running=False,
         changed_at=changed_at,
         notes=notes,
@@ -180,6 +125,6 @@ def remove(folder: Path) -> None:
             raise StoreError(f"the job {job.name} is running. Stop it first, then remove it.")
     for suffix in ("-wal", "-shm", "", ".lock"):
         (folder / f"{FRONTIER}{suffix}").unlink(missing_ok=True)
-    (folder / WORKER).unlink(missing_ok=True)
+    forget_identities(folder)
     with contextlib.suppress(OSError):  # a folder that was chosen by hand may hold more than the job
         folder.rmdir()

@@ -14,21 +14,23 @@ from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
-from curtsy.core.rules import parsed
 from curtsy.crawling.frontier import Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.links import KnownHrefs
+from curtsy.crawling.notes import SCOPE
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.origins import Origins
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.reader import (
     DUPLICATE,
     GZIP,
     NOINDEX,
     NOT_CANONICAL,
-    SEED_PRIORITY,
     SITEMAP_PRIORITY,
     Reader,
     Reading,
+    is_for_sitemap,
+    is_seed,
     moment,
 )
 from curtsy.crawling.scope import OutOfScope, Scope
@@ -49,12 +51,6 @@ LATER = frozenset({Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUI
 
 MOST_REMEMBERED = 100_000
 """Pages whose canonical URL is another one, and links that were too deep, that are remembered."""
-
-MOST_SIGNALS = 1000
-"""Texts of robots.txt of which it is remembered what they say about AI."""
-
-SCOPE = "scope"
-"""The note that holds a job's scope."""
 
 NO_SITEMAP = "no_sitemap"
 """Why nothing came of the usual place of a sitemap, or of the one that robots.txt names."""
@@ -84,21 +80,23 @@ class Judge:
         self._client = client
         self.scope = scope_of(seeds, options)
         self._traps = Traps() if options.avoid_traps else None
+        self._origins = Origins(client)
         agent = client.policies.user_agent
         self.known = KnownHrefs()
-        self._reader = Reader(options, product_token(agent), self._signals_of, self.known)
-        self._signals: dict[int, tuple[str, ...]] = {}
-        """What a robots.txt says about AI, by the hash of its text, which may be long."""
+        """Hrefs that need no second look; to be told of more when a page is written."""
+        self._reader = Reader(options, product_token(agent), self._origins.signals, self.known)
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
+        """The page that had a body first, by the body's digest."""
         self._not_canonical: set[str] = set()
+        """Pages that named another as the canonical one."""
         self._too_deep: set[str] = set()
+        """Links of which it was told that they are too deep."""
         self._chances: Counter[str] = Counter()
-        self._origins: set[str] = set()
-        """Those whose sitemaps have been looked for."""
+        """How often each URL was put back because its host failed."""
 
     async def judge(self, claimed: Claimed, result: FetchResult) -> Finished:
-        """What an answer means for its URL and its links."""
+        """Say what an answer means for its URL and its links."""
         reason = result.reason
         if reason is None:
             return await self._read(claimed, result)
@@ -109,16 +107,14 @@ class Judge:
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
         if reason in REFUSALS:
             return self.skipped(claimed, words, result.message, after=result.next_in)
-        if result.retry_after is not None and _may_pass(result) and self._chances[claimed.url] < CHANCES:
+        if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
             # The host rests, or says when to come back: its fault, perhaps, and not this URL's (F52).
             self._chances[claimed.url] += 1
             return Finished(claimed, Deferred(result.retry_after, last=True))
         self._chances.pop(claimed.url, None)
-        if result.status in (404, 410) and claimed.priority >= SITEMAP_PRIORITY:
+        if result.status in (404, 410) and is_for_sitemap(claimed):
             return self.skipped(claimed, NO_SITEMAP, result.message, after=result.next_in, status=result.status)
-        return self.skipped(
-            claimed, words, result.message, after=result.next_in, failed=True, status=result.status
-        )  # fmt: skip
+        return self.skipped(claimed, words, result.message, after=result.next_in, failed=True, status=result.status)
 
     async def _read(self, claimed: Claimed, result: FetchResult) -> Finished:
         self._chances.pop(claimed.url, None)
@@ -132,7 +128,7 @@ class Judge:
         page = reading.page
         if page is None:
             return Finished(claimed, end, found, None, left_out, learned)
-        if claimed.priority > SEED_PRIORITY and (outside := self._outside(page.url, claimed.depth)) is not None:
+        if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
             return self.skipped(claimed, outside, "a sitemap redirects here, and it is none", after=result.next_in)
         why = NOINDEX if reading.is_noindex else None
         canonical = self._canonical(claimed, page)
@@ -143,9 +139,7 @@ class Judge:
             first = self._bodies.setdefault(_digest(page.body), page.url)
             why = DUPLICATE if first != page.url else None
         if why is not None:
-            skipped = Skipped(
-                page.url, why, "", page.status, page.depth, page.parent, at=page.fetched_at
-            )  # fmt: skip
+            skipped = Skipped(page.url, why, "", page.status, page.depth, page.parent, at=page.fetched_at)
             return Finished(claimed, end, found, None, (*left_out, skipped), learned)
         return Finished(claimed, end, found, page, left_out, learned)
 
@@ -154,7 +148,7 @@ class Judge:
         url = page.canonical
         if not self._options.obey_canonical or url is None or url == page.url:
             return None
-        # Two pages that each name the other are both kept, but for the first.
+        # Of pages that name one another in a circle, the one that comes last is kept.
         if url in self._not_canonical or self._outside(url, claimed.depth) is not None:
             return None
         if len(self._not_canonical) >= MOST_REMEMBERED:
@@ -197,7 +191,7 @@ class Judge:
         return found, left_out, (reading.origin, fresh)
 
     def _is_told(self, reason: str, link: str) -> bool:
-        """Whether it was told already that a link is too deep; others are told once as it is."""
+        """Whether it was told already that a link is too deep; others are told once anyway, for they are known then."""
         if reason is not OutOfScope.TOO_DEEP:
             return False
         if link in self._too_deep:
@@ -212,6 +206,7 @@ class Judge:
         return host_of(sitemap) == host or self.scope.refuses(sitemap[: sitemap.index("/", 8) + 1], 0) is None
 
     def _outside(self, url: str, depth: int) -> str | None:
+        """Why a URL does not belong to the crawl; None if it does."""
         reason = self.scope.refuses(url, depth)
         if reason is None and self._traps is not None:
             reason = self._traps.judge(url)
@@ -219,42 +214,33 @@ class Judge:
 
     def _sitemaps_of(self, origin: str) -> list[Found]:
         """The sitemaps of an origin that is met for the first time."""
-        if not self._options.sitemaps or origin in self._origins:
-            return []
-        self._origins.add(origin)
-        rules = self._client.known_rules(origin)
-        named = parsed(rules.body).sitemaps if rules is not None and rules.body else ()
-        base = parse_url(origin + "/")
-        assert isinstance(base, Url)
-        urls = [each.text for name in named if isinstance(each := parse_url(name, base), Url)]
-        return [Found(urls or [f"{origin}/sitemap.xml"], 0, SITEMAP_PRIORITY, f"{origin}/robots.txt")]
+        urls = self._origins.sitemaps(origin) if self._options.sitemaps else []
+        return [Found(urls, 0, SITEMAP_PRIORITY, f"{origin}/robots.txt")] if urls else []
 
     def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))
-        after = result.next_in
+        after, status = result.next_in, result.status
         if target is None or isinstance(target, InvalidUrl):
             why = "it redirects to where nobody can follow" + (f": {target.why}" if target else "")
-            return self.skipped(claimed, str(Reason.BAD_REDIRECT), why, after=after, failed=True, status=result.status)
+            return self.skipped(claimed, str(Reason.BAD_REDIRECT), why, after=after, failed=True, status=status)
         most = min(self._client.policies.of(claimed.host).max_redirects, FARTHEST)
         is_circle = target.text == claimed.url or (claimed.hops > 0 and target.text == claimed.parent)
         if claimed.hops >= most or is_circle:
             why = "it redirects in a circle" if is_circle else f"it was redirected more than {most} times"
-            return self.skipped(
-                claimed, str(Reason.TOO_MANY_REDIRECTS), why, after=after, failed=True, status=result.status
-            )  # fmt: skip
+            return self.skipped(claimed, str(Reason.TOO_MANY_REDIRECTS), why, after=after, failed=True, status=status)
         notes = {}
         reason = self._outside(target.text, claimed.depth)
-        if claimed.priority > SEED_PRIORITY and self._is_near(target.text, claimed.host):
+        if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
             reason = None  # a sitemap is no page, whatever its name
-        elif reason is not None and 0 < claimed.priority <= SEED_PRIORITY:  # where a seed leads, the crawl is to go
+        elif reason is not None and is_seed(claimed):  # where a seed leads, the crawl is to go
             self.scope = self.scope.widened(target.text)
             notes[SCOPE] = self.scope.as_plain()
             reason = self._outside(target.text, claimed.depth)
         if reason is not None:
             words = f"it redirects to {target.text}, out of the crawl's scope"
-            return self.skipped(claimed, reason, words, after=after, status=result.status)
+            return self.skipped(claimed, reason, words, after=after, status=status)
         found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
         return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
 
@@ -273,22 +259,9 @@ class Judge:
         skipped = Skipped(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
         return Finished(claimed, Failed(reason, after), skipped=(skipped,))
 
-    def _signals_of(self, origin: str) -> tuple[str, ...]:
-        rules = self._client.known_rules(origin)
-        if rules is None or not rules.body:
-            return ()
-        text = hash(rules.body)
-        known = self._signals.get(text)
-        if known is None:
-            signals = parsed(rules.body).content_signals(self._client.policies.user_agent)
-            known = tuple(f"{each.field}: {each.value[:200]}" for each in signals)
-            if len(self._signals) >= MOST_SIGNALS:
-                self._signals.clear()
-            self._signals[text] = known
-        return known
 
-
-def _may_pass(result: FetchResult) -> bool:
+def may_pass(result: FetchResult) -> bool:
+    """Whether a failure may be the host's, and for a while: not one that the next answer would only repeat."""
     if result.reason is Reason.HTTP_STATUS:
         return is_worth_repeating(Response(result.status or 0, result.headers, b""))
     return result.reason not in (Reason.TOO_LARGE, Reason.TLS_ERROR, Reason.BAD_RESPONSE)

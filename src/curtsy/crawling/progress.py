@@ -106,7 +106,7 @@ class Summary(msgspec.Struct, frozen=True):
     """URLs that are left."""
 
     resume_in: float | None
-    """Seconds after which going on makes sense; None if nothing is left, or one can go on at once."""
+    """Seconds after which going on makes sense; None if nothing is left, at once, or when paused hosts are resumed."""
 
     reasons: Mapping[str, str] = {}
     """The URLs that no page came from, each with why; the first thousands of them."""

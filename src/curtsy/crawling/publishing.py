@@ -23,7 +23,10 @@ SHARE = 50
 """A look at very many hosts takes a while: at most one part in so many of the time goes to that."""
 
 _UNDER_WAY = {"running": "running", "waiting": "waiting", "stopping": "running"}
+"""The states of a snapshot before its end, each with the word that a record has for it."""
+
 _UNFINISHED = ("stopped", "later")
+"""Ends after which something is left to go on with."""
 
 
 class Bulletin:

@@ -21,7 +21,7 @@ NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
 """Why a page that came is not among the results."""
 
 SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
-"""Sitemaps go before pages, for they say which there are. A URL that is put back loses one, and is still told by it."""
+"""Sitemaps go before pages, for they say which there are; links have none. A URL that is put back loses one."""
 
 GZIP = b"\x1f\x8b"
 
@@ -69,7 +69,7 @@ class Reader:
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         options, headers, body = self._options, result.headers, result.body
-        if options.sitemaps and (claimed.priority > SEED_PRIORITY or _is_sitemap(body)):
+        if options.sitemaps and (is_for_sitemap(claimed) or _is_sitemap(body)):
             sitemap = parse_sitemap(body, url.text)
             is_page = not sitemap.pages and not sitemap.sitemaps and is_html(result.content_type, body)
             if _is_listed(claimed) or not is_page:  # some redirect to a page where they have no sitemap
@@ -110,6 +110,16 @@ class Reader:
         if not found.unfollowed:
             return found.fresh
         return {href: link for href, link in found.fresh.items() if link not in found.unfollowed}
+
+
+def is_seed(claimed: Claimed) -> bool:
+    """Whether the crawl began with it, or was redirected to it from there."""
+    return 0 < claimed.priority <= SEED_PRIORITY
+
+
+def is_for_sitemap(claimed: Claimed) -> bool:
+    """Whether it is fetched because a sitemap ought to be there."""
+    return claimed.priority > SEED_PRIORITY
 
 
 def _is_sitemap(body: bytes) -> bool:

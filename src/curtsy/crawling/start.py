@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,12 +13,14 @@ from typing import Any, Self, TypeVar
 from curtsy.blocking import LoopThread
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
-from curtsy.crawling.crawler import AsyncCrawl, canonical
+from curtsy.crawling.awaited import Awaited
+from curtsy.crawling.crawl import AsyncCrawl, canonical
 from curtsy.crawling.extract import main_text
 from curtsy.crawling.frontier import AsyncFrontier
-from curtsy.crawling.jobs import FRONTIER, Identity, folder_of
+from curtsy.crawling.identity import Identity
+from curtsy.crawling.jobs import FRONTIER, folder_of
 from curtsy.crawling.judge import scope_of
-from curtsy.crawling.local import Awaited, MemoryFrontier
+from curtsy.crawling.local import MemoryFrontier
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output, open_output
 from curtsy.crawling.page import CrawledPage
@@ -29,7 +31,7 @@ T = TypeVar("T")
 SHARED = ("redis://", "rediss://", "redis+cluster://", "redis+sentinel://")
 """Stores that many machines can work on: there a job's frontier is theirs too."""
 
-LEASE = 120.0
+SHARED_LEASE = 120.0
 """Seconds for which a machine has a URL to itself, in a crawl that many work on; renewed while it is at it."""
 
 
@@ -40,7 +42,7 @@ def acrawl(
     fresh: bool = False,
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     client: AsyncClient | None = None,
-    lease: float = LEASE,
+    lease: float = SHARED_LEASE,
     **given: Any,
 ) -> AsyncCrawl:
     """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
@@ -102,7 +104,10 @@ def _check(urls: list[str], options: CrawlOptions) -> None:
 
 
 def _most_connections() -> int:
-    """Twice as many are kept open between two pages of a polite host: all of them, if a process may have so many."""
+    """How many connections there may be, so that a polite host finds its own still open at its next page.
+
+    A quarter of the files that a process may open, for twice as many stay open between pages; 500 at the most.
+    """
     try:
         import resource
     except ImportError:  # not everywhere
@@ -244,9 +249,8 @@ async def _ended(crawl: AsyncCrawl) -> Snapshot:
     return await crawl.snapshot()
 
 
-async def _next(pages: Any) -> CrawledPage:
-    page: CrawledPage = await anext(pages)
-    return page
+async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:
+    return await anext(pages)
 
 
 def crawl(seeds: str | Iterable[str], **given: Any) -> Crawl:

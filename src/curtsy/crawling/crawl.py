@@ -1,0 +1,266 @@
+"""A crawl as its users see it: AsyncCrawl, to be iterated over, run, watched, stopped and closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from curtsy.client import AsyncClient
+from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.explain import span
+from curtsy.core.message import SECOND, InvalidUrl, parse_url
+from curtsy.crawling.crawler import Crawler
+from curtsy.crawling.frontier import AsyncFrontier, host_of
+from curtsy.crawling.gauge import Gauge, time_left
+from curtsy.crawling.harvest import Harvest
+from curtsy.crawling.identity import Identity
+from curtsy.crawling.notes import pages_in
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.outputs import Output
+from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
+from curtsy.crawling.publishing import Bulletin
+from curtsy.crawling.scope import Scope
+
+
+class AsyncCrawl:
+    """A crawl, for tasks: iterate over it for its pages, or `run()` it for its outputs' sake. `acrawl()` makes one.
+
+    A page that was handed out counts as done when the next one is asked for: killed before, it comes again.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[str],
+        options: CrawlOptions,
+        client: AsyncClient,
+        frontier: AsyncFrontier,
+        *,
+        outputs: Sequence[Output] = (),
+        job: str = "",
+        lease: float | None = None,
+        who: Identity | None = None,
+        owns_client: bool = False,
+    ) -> None:
+        """`lease` says for how long a URL is ours if others work on the same frontier, and `who` we are among them."""
+        self.options = options
+        self.client = client
+        self.frontier = frontier
+        self.seeds = tuple(canonical(seed) for seed in seeds)
+        self.summary: Summary | None = None
+        """What came of it; None before its end."""
+        self._lease = lease
+        self._identity = who
+        self._owns_client = owns_client
+        name = "" if who is None else f":{who.name}"
+        self._harvest = Harvest(frontier, outputs, name)
+        self._crawler = Crawler(self.seeds, options, client, frontier, self._harvest, lease)
+        self._gauge = Gauge()
+        self._bulletin = Bulletin(client, job, name, self.seeds, self.snapshot)
+        self._main: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+
+    @property
+    def totals(self) -> Totals:
+        """What the job has done, over all its runs."""
+        return self._harvest.totals
+
+    @property
+    def scope(self) -> Scope:
+        """Which URLs belong to it; where a seed redirects to may widen it."""
+        return self._crawler.judge.scope
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others may be at it too."""
+        return self._lease is not None
+
+    async def run(self) -> Summary:
+        """Crawl to the end, pages going to the outputs alone."""
+        main = await self._started()
+        try:
+            await asyncio.shield(main)
+        except asyncio.CancelledError:
+            if not main.done():  # whoever is called off wants an end, and what is in flight goes back
+                self._stop_at_once()
+                await asyncio.wait([main])
+            raise
+        assert self.summary is not None
+        return self.summary
+
+    def __aiter__(self) -> AsyncIterator[CrawledPage]:
+        """The pages, as they come."""
+        return self._pages()
+
+    async def _pages(self) -> AsyncGenerator[CrawledPage, None]:
+        tray = self._crawler.tray
+        tray.is_iterated = True
+        main = await self._started()
+        try:
+            while True:
+                while (finished := tray.take()) is None and not main.done():
+                    tray.news.clear()
+                    await tray.news.wait()
+                if finished is None:
+                    break
+                assert finished.page is not None
+                try:
+                    yield finished.page
+                finally:  # whoever breaks off has had it
+                    tray.dealt_with(finished)
+                    self._crawler.wake()
+        finally:
+            if not main.done():  # what nobody asks for any more goes back at once
+                self._stop_at_once()
+            await asyncio.shield(main)
+
+    async def plan(self) -> Plan:
+        """Say what it may take, before it starts. Asks nothing of any site."""
+        self._check_open()
+        policies = self.client.policies
+        allowed: int | None = 0
+        gaps = []
+        for host in dict.fromkeys(host_of(seed) for seed in self.seeds):
+            policy = policies.of(host)
+            record = await self.client.store.read(policy.key_for(host))
+            gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
+            left = pages_left(policy, record, self.client.epoch())
+            allowed = None if left is None or allowed is None else allowed + left
+        pages = self.options.max_pages
+        if pages is not None:  # of which a job may have some already
+            pages = max(0, pages - pages_in(await self.frontier.notes()))
+        return plan(pages, gaps, policies.overall, allowed)
+
+    async def snapshot(self, hosts: int = 50) -> Snapshot:
+        """How far it has come, with the state of so many hosts."""
+        crawler, counts = self._crawler, self._crawler.counts
+        now, is_over = self.client.alarm.now(), self.summary is not None
+        queues = [] if is_over or self._is_closed else await self.frontier.busiest(hosts)
+        most, patience = self.options.max_pages, self.options.patience
+        if most is not None:
+            most = max(0, most - self._harvest.pages)
+        rate = self._gauge.rate(now, self.totals.pages)
+        left = time_left(counts.queued, most, queues, self.client.policies, rate, patience)
+        return Snapshot(
+            state=self._state(),
+            totals=self.totals,
+            queued=counts.queued,
+            in_flight=crawler.visits.on_wire,
+            hosts_seen=max(counts.hosts, crawler.visits.hosts.count()),
+            rate=rate,
+            elapsed=now - crawler.began_at,
+            time_left=None if is_over else left,
+            waiting_for=self._waiting_for(),
+            hosts=crawler.visits.hosts.progress(queues, now, hosts),
+        )
+
+    def _state(self) -> str:
+        if self.summary is not None:
+            return self.summary.ended
+        if self._crawler.stopping is not None:
+            return "stopping"
+        return "waiting" if self._crawler.is_idle else "running"
+
+    def _waiting_for(self) -> str | None:
+        if self._crawler.trouble is not None:
+            return self._crawler.trouble
+        wait = self._crawler.waits_for() if self._state() == "waiting" else None
+        return None if wait is None else f"the next host may be asked in {span(wait)}"
+
+    async def snapshots(self, every: float = 1.0) -> AsyncGenerator[Snapshot, None]:
+        """How far it has come, again and again until it has ended."""
+        while self.summary is None and not self._is_closed:
+            yield await self.snapshot()
+            if self._main is None:
+                await asyncio.sleep(every)
+            else:
+                await asyncio.wait([self._main], timeout=every)
+        yield await self.snapshot()
+
+    def stop(self, why: str = "stopped") -> None:
+        """Ask for nothing more, let what is in flight end, and keep everything else for another time.
+
+        Called again, it ends what is in flight at once.
+        """
+        self._crawler.stop(why)
+
+    def _stop_at_once(self) -> None:
+        self.stop()
+        self.stop()
+
+    async def close(self) -> None:
+        """End it, wherever it is, and give back what is held open. Idempotent."""
+        if self._main is not None:
+            if not self._main.done():
+                self._crawler.abandon("stopped")
+            await asyncio.wait([self._main])
+            error = None if self._main.cancelled() else self._main.exception()
+            if error is not None and not isinstance(error, CurtsyError):
+                raise error
+        await self._shut()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _started(self) -> asyncio.Task[None]:
+        async with self._opening:  # two may begin to iterate at once
+            if self._main is None:
+                self._check_open()
+                try:
+                    await self._crawler.open()
+                except BaseException:
+                    await self._shut()
+                    raise
+                self._main = asyncio.ensure_future(self._crawl())
+                self._main.add_done_callback(lambda _: self._crawler.tray.news.set())
+            return self._main
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
+
+    async def _crawl(self) -> None:
+        """Crawl, and tell of it meanwhile."""
+        tasks = [asyncio.ensure_future(each) for each in (self._measure(), self._bulletin.run())]
+        try:
+            self.summary = await self._crawler.run()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._bulletin.tell(is_over=True)
+            await self._shut()
+
+    async def _measure(self) -> None:
+        while True:
+            self._gauge.mark(self.client.alarm.now(), self.totals.pages)
+            await asyncio.sleep(1.0)  # in real time, for it is people who look
+
+    async def _shut(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        wrong = self._harvest.close()
+        await self.frontier.close()
+        if self._identity is not None:
+            self._identity.close()
+        if self._owns_client:
+            await self.client.close()
+        if wrong is not None:
+            raise wrong
+
+
+def canonical(seed: str) -> str:
+    """A seed as `parse_url` makes it; a bare host is taken for its front page. Raises PolicyError."""
+    url = parse_url(seed if "://" in seed else f"https://{seed}")
+    if isinstance(url, InvalidUrl):
+        raise PolicyError(f"seed {seed!r} is no URL to fetch: {url.why}. Give one such as https://example.org/.")
+    return url.text

@@ -1,0 +1,203 @@
+"""Visits: the URLs that were claimed, each with a task of its own until its answer has been read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from curtsy.client import AsyncClient
+from curtsy.core.effects import Ask
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.result import FetchResult
+from curtsy.crawling.frontier import Claimed, Deferred
+from curtsy.crawling.harvest import Finished
+from curtsy.crawling.hosts import Hosts
+from curtsy.crawling.judge import Judge
+from curtsy.crawling.quota import Quota
+from curtsy.crawling.tray import Tray
+from curtsy.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("crawl")
+
+LINGER = 0.05
+"""Seconds that a URL stands in its host's line; if its turn comes later, it goes back to the frontier until then."""
+
+SETTLING = 1.0
+"""Seconds after which a visit whose reply has come stands in line again, if it was not answered by then."""
+
+SUSPECT, GUILTY = 3, 6
+"""How often a URL went out and nothing was heard again, before it is read with nothing else in flight, and before it
+is given up: a page on which the reader crashes would else end every run."""
+
+
+class Visit:
+    """One URL that was claimed, while it is being fetched."""
+
+    __slots__ = ("claimed", "is_answered", "is_called_off", "is_on_wire", "is_starting", "left_wire_at")
+
+    def __init__(self, claimed: Claimed) -> None:
+        self.claimed = claimed
+        self.is_starting = True
+        """Whether it is not on the wire yet, and may still come there."""
+        self.is_on_wire = self.is_answered = self.is_called_off = False
+        self.left_wire_at: float | None = None
+        """When a reply came last, be it that of robots.txt."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether nothing else is to be in flight with it."""
+        return self.claimed.tries >= SUSPECT
+
+
+class Visits:
+    """All visits under way. What comes of them goes to a tray."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        judge: Judge,
+        quota: Quota,
+        tray: Tray,
+        ring: Callable[[], None],
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        """`ring` is called when there may be room for more. `is_shared` says that a lease may become another's."""
+        self._client = client
+        self._judge = judge
+        self._quota = quota
+        self._tray = tray
+        self._ring = ring
+        self._is_shared = is_shared
+        self._alarm = client.alarm
+        self._visits: dict[asyncio.Task[None], Visit] = {}
+        self.hosts = Hosts()
+        self.starting = 0
+        """Visits that are not on the wire yet."""
+        self.on_wire = 0
+        self.suspects = 0
+        """Visits with which nothing else is to be in flight."""
+        self.broken: BaseException | None = None
+        """A fault of our own: better to end than to go on with a URL that nobody has."""
+        self.paused_at: float | None = None
+        """Since when nothing was heard but that hosts are paused without end; None if something else was."""
+
+    def __len__(self) -> int:
+        return len(self._visits)
+
+    def under_way(self) -> list[Visit]:
+        """Those whose answers have not been read."""
+        return list(self._visits.values())
+
+    def in_line(self) -> int:
+        """How many wait for their turn with nothing on the wire."""
+        return len(self._visits) - self.starting - self.on_wire
+
+    def start(self, claimed: Claimed) -> None:
+        """Begin to fetch a URL, unless there is a reason not to."""
+        if (refused := self._refused(claimed)) is not None:
+            self._tray.put(refused)
+            return
+        visit = Visit(claimed)
+        self.starting += 1
+        self.suspects += visit.is_suspect
+        self.hosts.began(claimed.host)
+        self._quota.begin(claimed.host)
+        task = asyncio.ensure_future(self._visit(visit))
+        self._visits[task] = visit
+        task.add_done_callback(self._ended)
+
+    def _refused(self, claimed: Claimed) -> Finished | None:
+        """What is not fetched though it was queued."""
+        if self._quota.is_used_up(claimed.host):
+            why = f"its host has had its {self._quota.most} pages in this crawl"
+            return self._judge.skipped(claimed, "host_limit", why)
+        if self._quota.is_taken(claimed.host):
+            return Finished(claimed, Deferred(LINGER))
+        if claimed.tries >= GUILTY:
+            why = "the process ended each time that it was read"
+            return self._judge.skipped(claimed, "reader_crashed", why, failed=True)
+        return None
+
+    async def _visit(self, visit: Visit) -> None:
+        """Fetch one URL, and put what came of it on the tray."""
+        claimed, result, heard_at = visit.claimed, None, None
+        finished = Finished(claimed, Deferred(0.0))  # if it is called off
+        try:
+            result = await self._client.visit(self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire))
+            visit.is_answered = True
+            heard_at = self._alarm.now()
+            finished = await self._judge.judge(claimed, result)
+        except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
+            self.broken = error
+        except Exception as error:  # one that fails does not stop the others (N10)
+            _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
+            finished = self._judge.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
+        finally:
+            self._finish(finished, result, heard_at)
+
+    def _finish(self, finished: Finished, result: FetchResult | None, heard_at: float | None) -> None:
+        host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
+        now = self._alarm.now() if heard_at is None else heard_at
+        wait = end.seconds if isinstance(end, Deferred) else end.after
+        self.hosts.ended(host, result, wait, now, is_page=is_page)
+        finished.heard_at = heard_at
+        finished.notes = {**finished.notes, **self._quota.end(host, is_page=is_page)}
+        if result is not None:
+            finished.bytes = result.record.bytes
+            is_paused = result.reason is Reason.PAUSED and result.retry_after is None
+            self.paused_at = (now if self.paused_at is None else self.paused_at) if is_paused else None
+        self._tray.put(finished)
+
+    def _ask(self, claimed: Claimed) -> Ask:
+        # Nothing is sent when the lease may be another's (F60).
+        deadline = max(0.001, claimed.leased_until - self._alarm.now()) if self._is_shared else None
+        qps = self._client.policies.global_qps
+        linger = LINGER if qps is None else longest_line(qps) / qps
+        return Ask(claimed.url, linger=linger, follow=False, deadline=deadline)
+
+    def _wired(self, visit: Visit, is_on_wire: bool) -> None:
+        visit.is_on_wire = is_on_wire
+        self.on_wire += 1 if is_on_wire else -1
+        self._started(visit)
+        if not is_on_wire:
+            visit.left_wire_at = self._alarm.now()
+            self._ring()
+
+    def _started(self, visit: Visit) -> None:
+        """It is on the wire, or will never be."""
+        if visit.is_starting:
+            visit.is_starting = False
+            self.starting -= 1
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        visit = self._visits.pop(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.broken = error
+        self._started(visit)
+        self.suspects -= visit.is_suspect
+        self._ring()
+
+    def withdraw(self) -> None:
+        """Ask for nothing more: what stands in line goes back to its place.
+
+        A page that has come is not thrown away while its reply is being settled; so this is to be called again.
+        """
+        settled = self._alarm.now() - SETTLING
+        for task, visit in self._visits.items():
+            is_settling = visit.left_wire_at is not None and visit.left_wire_at > settled
+            if not (visit.is_on_wire or is_settling or visit.is_answered or visit.is_called_off):
+                visit.is_called_off = True
+                task.cancel()
+
+    async def call_off(self) -> None:
+        """End all that is still in flight: it goes back to its place."""
+        tasks = list(self._visits)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def longest_line(qps: float) -> int:
+    """How many may stand in line for the rate of all hosts: a few are enough to use it, and none waits for long."""
+    return max(4, int(10 * qps))
