@@ -18,10 +18,11 @@ import msgspec
 from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
+from curtsy.core import explain
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.flow import Journey, closed, fetch, rules_for
-from curtsy.core.message import NO_HEADERS, SECOND, Headers, Request, Url
+from curtsy.core.flow import Journey, closed, fetch, refused_by_settings, rules_for
+from curtsy.core.message import NO_HEADERS, SECOND, Failure, Headers, Request, Url
 from curtsy.core.policy import Policies, number
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
@@ -300,6 +301,15 @@ class AsyncClient:
             lambda: self._driver.run(fetch(ask, self._around), on_wire=on_wire),
             lambda: closed(ask, self._around),
         )
+
+    def refuses(self, url: Url) -> tuple[Reason, str] | None:
+        """Why the settings alone forbid to ask for a URL, with what to do about it; None if they do not."""
+        refused = refused_by_settings(url, self.policies.of(url.domain), self._around)
+        if refused is None:
+            return None
+        if isinstance(refused, Failure):
+            return refused.reason, explain.failed(url, refused, 1)
+        return refused.reason, refused.message
 
     @property
     def alarm(self) -> Alarm:

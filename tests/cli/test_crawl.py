@@ -387,11 +387,14 @@ def test_a_job_that_has_nothing_left_says_so_and_how_to_begin_anew(shell: Shell,
     linked(site, 2)
     words = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
     refused = shell(*words, CURTSY_ALLOW_PRIVATE=None)
+    allowed = shell(*words)
 
     again = shell(*words)
 
+    assert refused.code == 3
     assert "--allow-private opens it" in refused.err
-    assert "the job mine has nothing left to do: 0 URLs are done, 1 came to nothing." in again.err
+    assert (allowed.code, len(pages_of(shell.project / "pages.jsonl"))) == (0, 3)
+    assert "the job mine has nothing left to do: 3 URLs are done, 0 came to nothing." in again.err
     assert "say --fresh and name other outputs, or take another --job" in again.err
     assert "going on with" not in again.err
 

@@ -145,6 +145,23 @@ async def test_what_is_finished_is_not_done_again_unless_afresh(site: Site, tmp_
     assert sorted(afresh) == ["/", "/a"]
 
 
+async def test_a_seed_that_the_settings_forbade_is_asked_for_when_they_allow_it(site: Site, tmp_path: Path) -> None:
+    """U2, U9: with the same job, and no word of a fresh start"""
+    graph(site, {"/": ["/a"], "/a": []})
+    job = tmp_path / "job"
+
+    refused, before = await crawled(site, job=job, allow_private=False)
+    allowed, after = await crawled(site, job=job)
+
+    assert refused == []
+    assert before.summary is not None
+    assert before.summary.reasons == {site.url("/"): "address_refused"}
+    assert (before.summary.skipped, before.summary.total) == (1, 1)
+    assert sorted(allowed) == ["/", "/a"]
+    assert after.summary is not None
+    assert (after.summary.skipped, after.summary.fetched) == (0, 2)
+
+
 async def test_a_changed_scope_is_said(site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Issue 5, point 4"""
     graph(site, {"/": ["/a"], "/a": []})

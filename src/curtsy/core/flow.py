@@ -176,14 +176,9 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     """One URL, one host: denied, kept, forbidden, or asked."""
     world, url = journey.world, request.url
     policy = journey.policies.of(url.domain)
-    if policy.denied:
-        return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
-    if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
-        return Refusal(Reason.PATH_DENIED, explain.path_denied(url, pattern))
-
-    if not policy.allow_private and (why := world.refused_address(url)):
-        # A name is judged when it is resolved; an address need not wait for that, nor for its turn.
-        return Failure(Reason.ADDRESS_REFUSED, why)
+    refused = refused_by_settings(url, policy, world)
+    if refused is not None:
+        return refused
 
     found: Freshness = Absent()
     kept: tuple[Entry, bytes] | None = None
@@ -216,6 +211,18 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     if isinstance(end, Refusal) or not world.has_cache:
         return end
     return (yield from _kept(request, end, found, kept, journey))
+
+
+def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
+    """Why the user's settings alone forbid to ask for a URL; None if they do not."""
+    if policy.denied:
+        return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
+    if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
+        return Refusal(Reason.PATH_DENIED, explain.path_denied(url, pattern))
+    if not policy.allow_private and (why := world.refused_address(url)):
+        # A name is judged when it is resolved; an address need not wait for that, nor for its turn.
+        return Failure(Reason.ADDRESS_REFUSED, why)
+    return None
 
 
 def _judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:

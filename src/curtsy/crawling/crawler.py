@@ -19,15 +19,17 @@ from collections.abc import Sequence
 from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.explain import span
+from curtsy.core.message import Url, parse_url
 from curtsy.crawling.bell import Bell
 from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.harvest import Finished, Harvest
 from curtsy.crawling.judge import Judge
 from curtsy.crawling.notes import SCOPE, SEEDS
 from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
 from curtsy.crawling.quota import Quota
-from curtsy.crawling.reader import SEED_PRIORITY
+from curtsy.crawling.reader import SEED_PRIORITY, moment
 from curtsy.crawling.tray import Tray
 from curtsy.crawling.visits import LINGER, SETTLING, SUSPECT, Visit, Visits, longest_line
 from curtsy.log import LibraryLogger, library_logger
@@ -120,9 +122,23 @@ class Crawler:
                 )
             self.judge.scope = self.judge.scope.resumed(old)
         await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: list(self._seeds)})
-        await self._frontier.add(Found(self._seeds, priority=SEED_PRIORITY))
+        await self._frontier.add(Found(self._wanted(), priority=SEED_PRIORITY))
         self.counts = await self._frontier.counts()
         self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
+
+    def _wanted(self) -> list[str]:
+        """The seeds that the settings allow. The others are not queued, for settings may be other ones next time."""
+        wanted = []
+        for seed in self._seeds:
+            url = parse_url(seed)
+            assert isinstance(url, Url)
+            refusal = self._client.refuses(url)
+            if refusal is None:
+                wanted.append(seed)
+            else:
+                reason, message = refusal
+                self._harvest.leave(Skipped(seed, str(reason), message, at=moment(self._client.epoch())))
+        return wanted
 
     async def run(self) -> Summary:
         """Crawl to the end."""
@@ -287,11 +303,11 @@ class Crawler:
 
     async def _summary(self, ended: str) -> Summary:
         self.counts = await self._frontier.counts()
-        reasons = dict((await self._frontier.failures())[:MOST_REASONS])
+        reasons = self._harvest.left | dict((await self._frontier.failures())[:MOST_REASONS])
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended == "later" else None
         message = self._words(ended) + (f"; {left:,} URLs are left" if left else "")
-        summary = Summary(ended, self._harvest.totals, left, resume_in, reasons, message)
+        summary = Summary(ended, self._harvest.final(self._elapsed()), left, resume_in, reasons, message)
         _log.info(f"Crawl ended: {message}", **summary.as_dict())
         return summary
 
@@ -300,7 +316,7 @@ class Crawler:
             case "done":
                 return "all that may be fetched was"
             case "max_pages":
-                return f"it has its {self._options.max_pages:,} pages"
+                return f"it has its {self._options.max_pages:,} page{'s' if self._options.max_pages != 1 else ''}"
             case "max_time":
                 return "its time is up"
             case "max_bytes":

@@ -90,6 +90,8 @@ class Harvest:
         """Whether the outputs may hold more than the frontier knows of."""
         self.totals = self._before = Totals()
         """What the job has done, over all its runs; and had before this one."""
+        self.left: dict[str, str] = {}
+        """Seeds that the settings forbid in this run, each with why: they are not in the frontier."""
         self._others = 0
         """Pages of other workers on the same frontier."""
 
@@ -116,6 +118,19 @@ class Harvest:
         if self._states:  # before the first page: what is there after a kill is known as our own then
             await self._frontier.note(self._states)
         return notes
+
+    def leave(self, seed: Skipped) -> None:
+        """Tell the outputs of a seed that is not asked for in this run."""
+        self.left[seed.url] = seed.reason
+        for output in self._outputs:
+            output.skipped(seed)
+
+    def final(self, elapsed: float) -> Totals:
+        """The totals at the end of a run of so many seconds, the seeds included that were left."""
+        skipped = dict(self.totals.skipped)
+        for reason in self.left.values():
+            skipped[reason] = skipped.get(reason, 0) + 1
+        return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self._before.seconds + elapsed)
 
     async def look_at_others(self) -> None:
         """See how many pages the other workers have by now."""
