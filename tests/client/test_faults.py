@@ -9,7 +9,7 @@ import pytest
 
 from curtsy.core.errors import Reason, Unreachable
 from curtsy.http import AiohttpSender
-from tests.client.fetching import client, host_of
+from tests.client.fetching import UNPACED, client, host_of
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.certificates import Authority
 from tests.support.site import (
@@ -239,7 +239,7 @@ async def test_a_store_that_cannot_be_used_stops_no_fetch_and_lifts_no_limit(
     (tmp_path / "file").write_text("not a folder")
     store = f"sqlite:///{tmp_path}/file/hosts.sqlite"
 
-    async with client(store=store, max_pages_per_day=3) as web:
+    async with client(store=store, max_pages_per_day=3, **UNPACED) as web:
         reasons = [(await web.fetch(site.url(f"/{number}"))).reason for number in range(4)]
 
     assert reasons == [None, None, None, Reason.DOMAIN_BUDGET_EXCEEDED]

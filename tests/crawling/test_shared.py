@@ -103,10 +103,18 @@ class Cable:
 
     def __init__(self, port: int) -> None:
         self._there = port
-        self._sockets: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._is_cut = False
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._begin(self._accept)
+
+    def _begin(self, work: Callable[..., None], *given: socket.socket) -> None:
+        thread = threading.Thread(target=work, args=given, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         while True:
@@ -114,10 +122,14 @@ class Cable:
                 here, _ = self._listener.accept()
             except OSError:
                 return
-            there = socket.create_connection(("127.0.0.1", self._there))
-            self._sockets += [here, there]
-            for source, target in ((here, there), (there, here)):
-                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+            with self._lock:
+                if self._is_cut:
+                    here.close()
+                    return
+                there = socket.create_connection(("127.0.0.1", self._there))
+                self._sockets += [here, there]
+                self._begin(self._carry, here, there)
+                self._begin(self._carry, there, here)
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -126,9 +138,14 @@ class Cable:
 
     def cut(self) -> None:
         """Cut it for good."""
-        for each in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._is_cut = True
+            for each in self._sockets:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        for each in self._sockets:
             each.close()
 
 

@@ -51,7 +51,8 @@ OUTCOMES = {
 
 def policies(zone: str) -> dict[str, Policy]:
     """What holds for each of the domains: every limit alone, and several together."""
-    free = UNLIMITED.but(zone=ZoneInfo(zone), timeout=0.001)  # so that a dead holder's place is free after 5 s
+    # So that a dead holder's place is free after 5 s.
+    free = UNLIMITED.but(zone=ZoneInfo(zone), timeout=0.001, robots_timeout=0.001)
     kinds = (
         free.but(qps=25.0),
         free.but(qps=40.0, burst=3),
