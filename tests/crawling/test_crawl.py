@@ -486,6 +486,21 @@ async def test_the_time_until_the_next_host_runs_down_while_it_waits(site: Site)
     assert snapshot.time_left > 400
 
 
+async def test_whoever_asks_is_told_of_the_progress(site: Site) -> None:
+    """Issue 5, point 8: at the beginning and at the end at least, and a fault of theirs stops nothing"""
+    graph(site, {"/": ["/a"], "/a": []})
+    told: list[curtsy.Snapshot] = []
+
+    def on_progress(snapshot: curtsy.Snapshot) -> None:
+        told.append(snapshot)
+        raise ValueError("of the listener's own")
+
+    paths, _ = await crawled(site, on_progress=on_progress)
+
+    assert len(paths) == 2
+    assert (told[-1].state, told[-1].totals.pages) == ("done", 2)
+
+
 def test_a_blocking_crawl_is_a_plain_iterator(site: Site) -> None:
     """Issue 5"""
     graph(site, {"/": ["/a", "/b"], "/a": [], "/b": []})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +23,9 @@ from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
 from curtsy.crawling.publishing import Bulletin
 from curtsy.crawling.scope import Scope
+from curtsy.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("crawl")
 
 
 class AsyncCrawl:
@@ -43,8 +46,10 @@ class AsyncCrawl:
         lease: float | None = None,
         who: Identity | None = None,
         owns_client: bool = False,
+        on_progress: Callable[[Snapshot], None] | None = None,
     ) -> None:
         """`lease` says for how long a URL is ours if others work on the same frontier, and `who` we are among them."""
+        self._on_progress = on_progress
         self.options = options
         self.client = client
         self.frontier = frontier
@@ -238,11 +243,22 @@ class AsyncCrawl:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._bulletin.tell(is_over=True)
             await self._shut()
+            await self._report()
 
     async def _measure(self) -> None:
         while True:
             self._gauge.mark(self.client.alarm.now(), self.totals.pages)
+            await self._report()
             await asyncio.sleep(1.0)  # in real time, for it is people who look
+
+    async def _report(self) -> None:
+        """Tell whoever asked to be told how far it has come."""
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(await self.snapshot())
+        except Exception as error:  # the crawl goes on all the same
+            _log.warning("on_progress raised an error, which was not expected of it", error=repr(error))
 
     async def _shut(self) -> None:
         if self._is_closed:

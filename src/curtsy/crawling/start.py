@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -43,6 +43,7 @@ def acrawl(
     outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output] = (),
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
+    on_progress: Callable[[Snapshot], None] | None = None,
     **given: Any,
 ) -> AsyncCrawl:
     """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
@@ -50,8 +51,8 @@ def acrawl(
     With a `job`, a name or a folder, the crawl can be killed at any moment and goes on when it is started again;
     `fresh` begins it anew. A job whose `store` is a Redis server is shared: every machine that starts it takes part,
     and what a dead one had waits for `lease` seconds. `outputs` are files to write to, by their ending (`.jsonl`,
-    `.warc.gz`, `.csv`), folders, or outputs. All fields of `CrawlOptions` may be given, and all that `AsyncClient`
-    takes. Needs a running event loop.
+    `.warc.gz`, `.csv`), folders, or outputs. `on_progress` is called with a snapshot every second, and at the end.
+    All fields of `CrawlOptions` may be given, and all that `AsyncClient` takes. Needs a running event loop.
     """
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: _several(name, value) for name, value in given.items() if name in names})
@@ -85,6 +86,7 @@ def acrawl(
             lease=None if identity is None else lease,
             who=identity,
             owns_client=ours,
+            on_progress=on_progress,
         )
     except BaseException:
         if identity is not None:
