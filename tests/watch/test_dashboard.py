@@ -498,6 +498,7 @@ def cpu_of(process: int) -> float:
 
 
 @pytest.mark.alone
+@pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to read processor time from")
 def test_watching_ten_thousand_hosts_costs_less_than_three_percent_of_a_core(tmp_path: Path) -> None:
     """Issue 7: and nothing at all when nobody watches."""
