@@ -53,6 +53,13 @@ class Scene:
     def domain(self, number: int) -> str:
         return f"127.0.0.{number}:{self.site.port}"
 
+    def wait_for(self, *paths: str) -> None:
+        """Wait until each was asked for: what is known of its host stands in the store by then."""
+        give_up_at = time.monotonic() + 30
+        while not {visit.path for visit in self.site.journal}.issuperset(paths):
+            assert time.monotonic() < give_up_at, f"not all of {paths} were asked for"
+            time.sleep(0.02)
+
     def answer(self, visit: Visit) -> Reply:
         return Reply(403) if self.is_ill.is_set() else Reply(body="fine")
 
@@ -91,6 +98,7 @@ def scene(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 return crawl, None
 
             store.update(crawl_key("evil"), step)
+            scene.wait_for("/a", "/ill", "/c", "/n/0")
             yield scene
 
 
