@@ -239,7 +239,7 @@ class Site:
         """Forget what was seen."""
         self.journal.clear()
 
-    async def left(self, most: int = 0, within: float = 5.0) -> None:
+    async def left(self, most: int = 0, within: float = 20.0) -> None:
         """Wait, in a test's own event loop, until no more than `most` connections are open, and both sides know."""
         async with asyncio.timeout(within):
             while self.open_connections > most:  # noqa: ASYNC110 -- what changes it is in another thread
@@ -247,7 +247,7 @@ class Site:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    def idle(self, within: float = 5.0) -> bool:
+    def idle(self, within: float = 20.0) -> bool:
         """Block until no request is under way; whether that came true in time. In async tests, use `left()`."""
         try:
             self._run(asyncio.wait_for(self._at_rest.wait(), within))
