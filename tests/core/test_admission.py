@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -36,7 +37,8 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import Policy
+from curtsy.core.pace import ROLL, spent_after
+from curtsy.core.policy import TOKEN, Policy
 from tests.strategies import (
     ANY,
     DAY,
@@ -99,7 +101,7 @@ def test_a_denial_changes_nothing_and_go_charges_exactly_one(history: list[Event
     assert host.sent_at == play.at
     assert decision.lease.number == host.serial
     day = today(before.days if before else (), play.epoch // SECOND, policy.calendar)
-    if decision.lease.day != (0, 0):
+    if decision.lease.day is not None:
         assert Day(day.starts, day.ends, day.requests + 1, day.pages + 1) in host.days
 
 
@@ -698,3 +700,31 @@ def test_a_place_lasts_as_long_as_robots_txt_may_take() -> None:
     """F35, Design, section 2, rule 5"""
     assert Policy(timeout=4.0, robots_timeout=10.0).lease_us == 15 * SECOND
     assert Policy(timeout=30.0, robots_timeout=10.0).lease_us == 35 * SECOND
+
+
+@ANY
+@given(
+    st.builds(
+        Policy,
+        qps=st.one_of(st.none(), st.floats(1 / 86_400, 1_000)),
+        burst=st.integers(1, 20),
+        strategy=st.sampled_from(["token_bucket", "leaky_bucket", "sliding_window"]),
+        pause_min=st.floats(0, 60),
+        pause_max=st.floats(60, 600),
+        delay=st.floats(0, 100),
+    ),
+    st.integers(0, TOKEN),
+    st.integers(0, ROLL - 1),
+    st.integers(1, 10**9),
+)
+def test_a_host_that_has_rested_for_long_is_free_by_every_pace(
+    policy: Policy, spent: int, roll: int, more: int
+) -> None:
+    """C1: the short way through a decision says what the long one would."""
+    host = Host(sent_at=10**9, spent=spent, roll=roll, latency=policy.target_us, recent=(10**9,))
+    if policy.rested_us == math.inf:
+        return
+    elapsed = int(policy.rested_us) + more
+
+    assert ready_in(host, Now(Instant(host.sent_at + elapsed), 0), policy) == 0
+    assert spent_after(spent, elapsed, policy) == 0

@@ -445,15 +445,15 @@ def test_a_day_of_another_zone_ends_where_one_that_was_spent_begins() -> None:
     flight = play.depart()
 
     ten_o_clock = int(datetime(2027, 1, 15, 10, tzinfo=UTC).timestamp())  # midnight in the east
-    assert flight.lease.day == (ten_o_clock - 36_000, ten_o_clock)
+    assert flight.lease.day == Day(ten_o_clock - 36_000, ten_o_clock)
 
 
 def test_a_merged_day_keeps_its_charge() -> None:
     """Too much is safe, too little is not."""
     days = (Day(0, 200, 7, 3), Day(200, 300, 1, 1))
 
-    assert refunded(days, 100, 200, 1, 1) == days
-    assert refunded(days, 200, 300, 1, 0) == (days[0], Day(200, 300, 0, 1))
+    assert refunded(days, Day(100, 200), 1, 1) == days
+    assert refunded(days, Day(200, 300), 1, 0) == (days[0], Day(200, 300, 0, 1))
 
 
 @ANY

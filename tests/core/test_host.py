@@ -451,7 +451,22 @@ def test_new_fields_are_at_the_end_and_all_have_a_default() -> None:
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(packed)[:-1])
 
     assert msgspec.msgpack.decode(older, type=Host) == Host()
-    assert Host.__struct_fields__[-1] == "delays"
+    assert Host.__struct_fields__[-1] == "day"
+
+
+def test_a_record_that_has_its_latest_day_among_the_others_goes_on_with_it() -> None:
+    """B2: records were written so once, and a budget is not begun anew by reading them."""
+    play = Play([Policy(max_requests_per_day=5)])
+    play.answer(play.depart(), GOOD, 0.5)
+    host = play.host
+    assert host is not None
+    assert host.earlier == ()
+    play.host = msgspec.structs.replace(host, earlier=host.days, day=None)
+
+    play.depart()
+
+    assert [(day.requests, day.pages) for day in play.host.days] == [(2, 2)]
+    assert play.host.earlier == ()
 
 
 def test_a_record_of_a_quiet_host_is_small() -> None:

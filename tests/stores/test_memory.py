@@ -61,7 +61,7 @@ def used():
 
 def spend(record, now):
     day = Day(now.epoch // 10**6, now.epoch // 10**6 + 86400, 3, 2)
-    host = Host(offset=now.epoch, sent_at=now.at, spent=500_000, serial=3, days=(day,), latency=90_000, requests=3)
+    host = Host(offset=now.epoch, sent_at=now.at, spent=500_000, serial=3, day=day, latency=90_000, requests=3)
     return host, None
 
 keys = [f"host:{number}.example.org" for number in range(50_000)]

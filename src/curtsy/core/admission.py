@@ -11,9 +11,9 @@ from functools import lru_cache
 import msgspec
 
 from curtsy.core import breaker
-from curtsy.core.budget import charged, refunded, today
+from curtsy.core.budget import Day, charged, refunded, today
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import Host, Place, fresh, in_time, with_delays
+from curtsy.core.host import Host, Place, fresh, in_time, parted, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, ROLL, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
@@ -37,8 +37,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     page: bool
     """Whether a page was charged besides the request."""
 
-    day: tuple[int, int] = (0, 0)
-    """The day that was charged."""
+    day: Day | None = None
+    """The day that was charged, as it was before."""
 
     trial: bool = False
     """Whether this is the one request that tries a host whose breaker is half open."""
@@ -84,6 +84,11 @@ class Late(msgspec.Struct, frozen=True, gc=False):
 
 
 Decision = Go | Wait | No
+
+_replace = msgspec.structs.replace
+
+CLOSE = SECOND // 1000
+"""How far two looks at the clocks may be apart though nobody has set one."""
 
 FORGIVEN = SECOND // 50
 """How late a scheduled departure may be and still count as on time."""
@@ -131,11 +136,14 @@ def admit(
     places = host.places
     if places:
         places = tuple([place for place in places if place.until > at])
+    latest = host.day
     day = requests_left = pages_left = None
     wait_until, because = 0, ""
     most_requests, most_pages = policy.max_requests_per_day, policy.max_pages_per_day
     if most_requests or most_pages:
-        day = today(host.days, now.epoch // SECOND, policy.calendar)
+        second, day = now.epoch // SECOND, latest
+        if day is None or not day.starts <= second < day.ends:
+            day = today(host.days, second, policy.calendar)
         if most_requests and day.requests >= most_requests:
             return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "requests", day.starts)
         if page and most_pages and day.pages >= most_pages:
@@ -155,8 +163,17 @@ def admit(
                 wait_until, because = place.until, "trial"
     if host.rest_until > at and host.rest_until > wait_until:
         wait_until, because = host.rest_until, "rest"
-    ready_at, sent_before = 0, host.sent_at
-    if sent_before:
+    ready_at, sent_before, spent = 0, host.sent_at, host.spent
+    # A host that has rested longer than any pace asks for need not be asked how long exactly.
+    is_rested = (
+        at - sent_before > policy.rested_us
+        and spent <= TOKEN
+        and count == 1
+        and not host.delay
+        and not host.crawl_delay
+        and host.latency <= policy.target_us
+    )
+    if sent_before and not is_rested:
         ready_at, why = _paced(host, policy, count)
         if ready_at > wait_until:
             wait_until, because = ready_at, why
@@ -164,32 +181,42 @@ def admit(
         return given, Wait((wait_until - at) / SECOND, because)
 
     serial = at if at > host.serial else host.serial + 1
-    is_on_time = scheduled and sent_before and at - ready_at < min(policy.interval_us, FORGIVEN)
-    sent_at = ready_at if is_on_time else at
+    sent_at: int = at
+    if scheduled and ready_at and at - ready_at < min(policy.interval_us, FORGIVEN):
+        sent_at = ready_at
     if concurrency is not None or trial:
-        places = (*places, Place(serial, at, at + policy.lease_us))
+        place = Place(serial, at, at + policy.lease_us)
+        places = (*places, place) if places else (place,)
     recent: tuple[int, ...] = ()
     if policy.strategy == "sliding_window" and policy.interval_ns:
         recent = (*host.recent, *[at] * count)[-int(policy.burst) :]
-    days, charge = host.days, (0, 0)
+    earlier = host.earlier
     if day is not None:
-        days, charge = charged(days, day, 1, int(page)), (day.starts, day.ends)
-        requests_left = most_requests - day.requests - 1 if most_requests else None
-        pages_left = max(0, most_pages - day.pages - page) if most_pages else None
-    left = msgspec.structs.replace(
+        if day is latest:
+            latest = Day(day.starts, day.ends, day.requests + 1, day.pages + page)
+        else:
+            *others, latest = charged(host.days, day, 1, page)
+            earlier = tuple(others)
+        if most_requests:
+            requests_left = most_requests - day.requests - 1
+        if most_pages:
+            pages_left = most_pages - day.pages - page if day.pages < most_pages else 0
+    # The offset noted before, while no clock was set: for each of very many hosts a new number costs more than it says.
+    offset = now.epoch - at
+    left = _replace(
         host,
-        boot=now.boot,
-        offset=now.epoch - at,
+        offset=host.offset if -CLOSE < offset - host.offset < CLOSE else offset,
         sent_at=sent_at,
         roll=int(roll * ROLL),
-        spent=spent_after(host.spent, sent_at - sent_before, policy) + count * TOKEN,
+        spent=TOKEN if is_rested else spent_after(spent, sent_at - sent_before, policy) + count * TOKEN,
         recent=recent,
         serial=serial,
         places=places,
-        days=days,
+        earlier=earlier,
+        day=latest,
         written_at=at,
     )
-    lease = Lease(serial, at, policy.lease_us / SECOND, page and day is not None, charge, trial)
+    lease = Lease(serial, at, policy.lease, page and day is not None, day, trial)
     return left, Go(lease, requests_left, pages_left)
 
 
@@ -272,7 +299,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
     The pace stays as charged even if nothing was sent: a host that cannot be reached is no reason to hurry.
     """
-    at, places, days = now.at, host.places, host.days
+    at, places, days = now.at, host.places, None
     sent_at, spent, recent = host.sent_at, host.spent, host.recent
     until = lease.left_at + lease.lasts * SECOND if policy.concurrency is None else 0.0
     for place in places:
@@ -282,8 +309,8 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
     # A lease that ran out is a dead holder's: its charge stays, whoever comes back with it.
     is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
     is_no_page = lease.page and not outcome.page
-    if (is_free or is_no_page) and at < until and lease.day[1]:
-        days = refunded(days, *lease.day, int(is_free), int(is_no_page))
+    if (is_free or is_no_page) and at < until and lease.day is not None:
+        days = parted(refunded(host.days, lease.day, int(is_free), int(is_no_page)))
     if outcome.sent and outcome.sent_ago is not None:
         really = at - round(outcome.sent_ago * SECOND)
         if recent and lease.left_at < really <= at and lease.left_at in recent:
@@ -291,11 +318,12 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
             recent = tuple(sorted((*recent[:found], *recent[found + 1 :], really)))
         if sent_at < really <= at:
             sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
-    return msgspec.structs.replace(
+    return _replace(
         host,
-        offset=now.epoch - at,
+        offset=now.epoch - now.at,
         written_at=at,
-        days=days,
+        earlier=host.earlier if days is None else days["earlier"],
+        day=host.day if days is None else days["day"],
         sent_at=sent_at,
         spent=spent,
         recent=recent,
@@ -326,9 +354,7 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
             calm += 1
             if calm >= CALM:
                 delay, calm = sunk(delay, policy), 0
-    return msgspec.structs.replace(
-        host, rest_until=rest_until, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at
-    )
+    return _replace(host, rest_until=rest_until, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at)
 
 
 _TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)
@@ -343,7 +369,7 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
             return host  # it left before the trip, or by hand while open: it says nothing new
         if outcome.kind in _TROUBLE:
             return _tripped(host, at, policy, outcome.retry_after, host.failed_trials + 1)
-        return msgspec.structs.replace(
+        return _replace(
             host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
         )
     if left_at < host.closed_at:
@@ -361,7 +387,7 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     replies, errors = replies + 1, errors + is_failure
     if is_failure and breaker.too_many(failures, replies, errors, policy):
         return _tripped(host, at, policy, outcome.retry_after, 0)
-    return msgspec.structs.replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
+    return _replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
 
 
 def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
@@ -380,7 +406,7 @@ def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
 
 
 def _tripped(host: Host, at: int, policy: Policy, retry_after: float | None, failed_trials: int) -> Host:
-    return msgspec.structs.replace(
+    return _replace(
         host,
         tripped_at=at,
         cooldown=breaker.cooldown(failed_trials, retry_after, policy),
@@ -449,7 +475,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
     """Change a record for another reason than a request: by hand, or by what robots.txt says."""
     given = host = fresh(now) if host is None else in_time(host, now)
     host = _as_of(now, host)
-    edit = msgspec.structs.replace
+    edit = _replace
     match change:
         case Renew(lease):
             until = now.at + policy.lease_us
@@ -489,7 +515,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             day = today(host.days, now.epoch // SECOND, policy.calendar)
             return edit(
                 host,
-                days=charged(host.days, day, 1, int(page)),
+                **parted(charged(host.days, day, 1, int(page))),
                 requests=host.requests + 1,
                 pages=host.pages + page,
             )
@@ -497,7 +523,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
 
 def _as_of(now: Now, host: Host) -> Host:
     """The record, in time already, as it is about to be written."""
-    return msgspec.structs.replace(host, offset=now.epoch - now.at, written_at=now.at)
+    return _replace(host, offset=now.epoch - now.at, written_at=now.at)
 
 
 OVERRIDABLE = {

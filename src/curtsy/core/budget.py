@@ -49,7 +49,7 @@ def charged(days: tuple[Day, ...], day: Day, requests: int, pages: int) -> tuple
     """The days after something more was spent on `day`, which `today()` gave."""
     present = Day(day.starts, day.ends, day.requests + requests, day.pages + pages)
     if days and days[-1] is day:
-        return (*days[:-1], present) if len(days) > 1 else (present,)
+        return (*days[:-1], present)
     listed = sorted((*(each for each in days if each.starts != day.starts), present), key=lambda each: each.starts)
     while len(listed) > KEPT:
         # Merge two neighbours, neither of them the present day: first of those behind us, then of those ahead.
@@ -89,13 +89,13 @@ def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) 
     return days
 
 
-def refunded(days: tuple[Day, ...], starts: int, ends: int, requests: int, pages: int) -> tuple[Day, ...]:
-    """The days after something charged to the day from `starts` to `ends` is given back.
+def refunded(days: tuple[Day, ...], paid_on: Day, requests: int, pages: int) -> tuple[Day, ...]:
+    """The days after something that was charged to one of them is given back.
 
     A day that has been merged meanwhile keeps its charge: too much is safe, too little is not.
     """
     for place, day in enumerate(days):
-        if day.starts == starts and day.ends == ends:
-            less = Day(starts, ends, max(0, day.requests - requests), max(0, day.pages - pages))
+        if (day.starts, day.ends) == (paid_on.starts, paid_on.ends):
+            less = Day(day.starts, day.ends, max(0, day.requests - requests), max(0, day.pages - pages))
             return (*days[:place], less, *days[place + 1 :])
     return days

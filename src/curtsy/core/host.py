@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Self
+from typing import Self, TypedDict
 
 import msgspec
 
@@ -58,8 +58,8 @@ class Host(Record, frozen=True, tag="host"):
     places: tuple[Place, ...] = ()
     """Requests on their way."""
 
-    days: tuple[Day, ...] = ()
-    """What was spent, per day, the latest last."""
+    earlier: tuple[Day, ...] = ()
+    """What was spent on other days than `day`."""
 
     rest_until: int = 0
     """Cooldown: the site said when to come back."""
@@ -125,6 +125,14 @@ class Host(Record, frozen=True, tag="host"):
     delays: tuple[tuple[str, int], ...] = ()
     """What each origin's robots.txt asks for, the largest last: several may share this record."""
 
+    day: Day | None = None
+    """What was spent on the latest day."""
+
+    @property
+    def days(self) -> tuple[Day, ...]:
+        """What was spent, per day, the latest last."""
+        return self.earlier if self.day is None else (*self.earlier, self.day)
+
     def lasts(self, now: Now) -> int | None:
         """Microseconds after which this says no more than a fresh record would; None while a hand has changed it.
 
@@ -166,7 +174,7 @@ class Host(Record, frozen=True, tag="host"):
             recent=tuple(sorted((*self.recent, *(Counter(ours.recent) - Counter(was.recent)).elements()))),
             serial=max(self.serial, ours.serial),
             places=(*(place for place in self.places if place.number not in gone), *new),
-            days=budget.joined(self.days, ours.days, was.days),
+            **parted(budget.joined(self.days, ours.days, was.days)),
             rest_until=_latest(self.rest_until, ours.rest_until),
             delay=max(self.delay, ours.delay),
             backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
@@ -238,6 +246,18 @@ def in_time(host: Host, now: Now) -> Host:
         paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
         written_at=at,
     )
+
+
+class Parted(TypedDict):
+    """Days as the record has them."""
+
+    earlier: tuple[Day, ...]
+    day: Day | None
+
+
+def parted(days: tuple[Day, ...]) -> Parted:
+    """Days, the latest last, as the record has them: that one by itself, for it is the one that is charged."""
+    return {"earlier": days[:-1], "day": days[-1] if days else None}
 
 
 def with_delays(delays: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

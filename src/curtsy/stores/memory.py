@@ -55,13 +55,17 @@ class MemoryStore:
             if self._is_closed:
                 raise self._closed()
             now = self._clock.now()
-            record = self._young.get(key)
-            is_young = record is not None
-            if not is_young:
-                record = self._find(key)
-            changed, answer = step(record, now)
-            if changed is not record or not is_young:
-                self._put(key, changed, now, is_young)
+            young = self._young
+            record = young.get(key)
+            if record is not None:
+                changed, answer = step(record, now)
+                if changed is None:
+                    del young[key]
+                elif changed is not record:
+                    young[key] = changed
+                return answer
+            changed, answer = step(self._find(key), now)
+            self._put(key, changed, now)
             return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
@@ -113,12 +117,11 @@ class MemoryStore:
             record = unpack(data)
         return record
 
-    def _put(self, key: str, record: Record | None, now: Now, is_young: bool) -> None:
-        if not is_young:
-            self._old.pop(key, None)
-            self._cold.pop(key, None)
+    def _put(self, key: str, record: Record | None, now: Now) -> None:
+        """Put a record that was not young in its place, whether it was changed or only asked for."""
+        self._old.pop(key, None)
+        self._cold.pop(key, None)
         if record is None:
-            self._young.pop(key, None)
             return
         self._young[key] = record
         if len(self._young) + len(self._old) > self._hot:
