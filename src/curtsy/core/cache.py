@@ -290,7 +290,7 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float, encodin
 def entry_of(request: Request, reply: Response, now: float, encoding: str | None = None) -> Entry | None:
     """The entry of a page that came at `now`, or None if it may not be kept."""
     body = reply.body
-    headers = Headers(_kept(reply.headers))
+    headers = _kept(reply.headers)
     if 300 < reply.status < 400 and "location" not in headers:
         return None
     body_sha256 = hashlib.sha256(body).hexdigest()
@@ -308,21 +308,21 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     etag = usable_etag(reply.headers.get("etag"))
     if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
         return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
-    renewed = [(name, value) for name, value in _kept(reply.headers) if name.lower() not in _OF_THE_BODY]
-    names = {name.lower() for name, _ in renewed} | {"age"}
+    renewed = _kept(reply.headers).without(_OF_THE_BODY)
+    names = {*renewed, "age"}
     if not old.lifetime and 0 <= now - old.fetched_at < REWRITTEN:
         # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
         replaced = [each for each in old.headers if each[0].lower() in names]
-        if _undated(renewed) == _undated(replaced):
+        if _undated(renewed.fields) == _undated(replaced):
             return Leave()
-    headers = Headers((*((name, value) for name, value in old.headers if name.lower() not in names), *renewed))
+    headers = Headers((*(each for each in old.headers if each[0].lower() not in names), *renewed.fields))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
     if entry is None:
         return Drop()
     return Refresh(entry)
 
 
-def _undated(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _undated(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """What header fields say, but for when."""
     return sorted(each for each in fields if each[0].lower() not in ("date", "age"))
 
@@ -339,14 +339,15 @@ def _entry(
 ) -> Entry | None:
     """Read all that `headers` say, as of the exchange that `reply` ended."""
     said = directives(headers.get("cache-control"))
-    vary = tuple(sorted({name.strip().lower() for name in (headers.get("vary") or "").split(",")} - {""}))
+    vary = _names_in(headers.get("vary"))
     if said.no_store or "*" in vary:
         return None
     # RFC 9111, 4.2.3. The moment of the answer is that of its head, `latency` after the request.
     came_at = now - max(0.0, reply.sent_ago - reply.latency)
     sent_date = http_date(reply.headers.get("date"))
     date = came_at if sent_date is None else sent_date
-    told_age = delta_seconds((reply.headers.get("age") or "").partition(",")[0]) or 0
+    told = reply.headers.get("age")
+    told_age = 0 if told is None else delta_seconds(told.partition(",")[0]) or 0
     last_modified = headers.get("last-modified")
     modified_at = http_date(last_modified)
     lifetime = 0.0 if said.no_cache else _lifetime(said, headers.get("expires"), status, date, modified_at)
@@ -385,18 +386,28 @@ def _lifetime(said: Directives, expires: str | None, status: int, date: float, m
     return 0.0
 
 
-def _kept(headers: Headers) -> list[tuple[str, str]]:
+def _kept(headers: Headers) -> Headers:
     """The fields that may be kept."""
-    dropped = _NOT_KEPT
-    if connection := headers.get("connection"):
-        dropped = dropped | {name.strip().lower() for name in connection.split(",")}
-    return [(name, value) for name, value in headers.fields if name.lower() not in dropped and _is_text(name + value)]
+    kept = headers.without(_not_kept(headers.get("connection")))
+    if all(name.isascii() and value.isascii() for name, value in kept.fields):
+        return kept
+    return Headers(each for each in kept.fields if _is_text("".join(each)))
+
+
+@lru_cache(maxsize=64)
+def _not_kept(connection: str | None) -> frozenset[str]:
+    """The names of those that may not be: some never, some because `Connection` says so."""
+    return _NOT_KEPT.union(_names_in(connection))
+
+
+@lru_cache(maxsize=64)  # they are the same on all pages of a site
+def _names_in(text: str | None) -> tuple[str, ...]:
+    """The names in a list of them, in lower case and in order."""
+    return tuple(sorted({name.strip().lower() for name in text.split(",")} - {""})) if text else ()
 
 
 def _is_text(text: str) -> bool:
     """Whether it can be written as UTF-8: raw bytes that a sender could not decode cannot."""
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
@@ -23,8 +24,11 @@ _FORMS = tuple(
 
 def http_date(text: str | None) -> int | None:
     """Epoch seconds of a date in any of HTTP's three forms; None if it is none. The weekday is not checked."""
-    if text is None:
-        return None
+    return None if text is None or len(text) > 100 else _date(text)
+
+
+@lru_cache(maxsize=256)  # all that comes within a second has the same one
+def _date(text: str) -> int | None:
     text = text.strip()
     for form in _FORMS:
         if found := form.fullmatch(text):

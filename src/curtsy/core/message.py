@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import field
 from functools import lru_cache
 from typing import NewType
@@ -318,6 +318,13 @@ class Headers:
         """Every value of a field, one each."""
         name = name.lower()
         return [value for each, value in self.fields if each.lower() == name]
+
+    def without(self, names: Set[str]) -> Headers:
+        """All but the fields of these names, which are in lower case."""
+        index = self._index
+        if names.isdisjoint(index):
+            return self
+        return Headers(each for each in self.fields if each[0].lower() not in names)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self._index

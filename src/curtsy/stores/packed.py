@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from curtsy.clock import Clock, SystemClock
-from curtsy.core.cache import Entry
+from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.message import SECOND, Url
 from curtsy.log import library_logger
 from curtsy.stores import rows
@@ -108,8 +108,7 @@ class PackedCache:
 
     def put(self, entry: Entry, body: bytes) -> bool:
         """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
-        found = identify(entry.url)
-        if found is None or found[1] != entry.url_sha256:
+        if url_sha256(entry.url) != entry.url_sha256:
             return False
         written = without_secrets(entry)
         if written is None or len(body) > self.max_size // 2 or self._file.outage.is_on:

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -110,13 +111,21 @@ def identify(url: Url | str) -> tuple[Url, str] | None:
 
 def without_secrets(entry: Entry) -> Entry | None:
     """The entry as it may stand on a disk (F62); None if it would not be the same page any more."""
-    headers = []
-    for name, value in entry.headers:
-        masked = mask_url(value)
-        if masked != value and name.lower() == "location":
+    headers, url = entry.headers, mask_url(entry.url)
+    if any(_masked(value) != value for _, value in headers):
+        if any(name.lower() == "location" and _masked(value) != value for name, value in headers):
             return None  # a redirect that cannot say where
-        headers.append((name, masked))
-    return msgspec.structs.replace(entry, url=mask_url(entry.url), headers=tuple(headers))
+        headers = tuple((name, _masked(value)) for name, value in headers)
+    elif url == entry.url:
+        return entry
+    return msgspec.structs.replace(entry, url=url, headers=headers)
+
+
+def _masked(value: str) -> str:
+    return _memo(value) if len(value) < 200 else mask_url(value)
+
+
+_memo = lru_cache(maxsize=1024)(mask_url)  # many pages of a site have the same headers
 
 
 # One lock for all, held for moments only. A fork must find it free: in the child nobody would be left to release it.
