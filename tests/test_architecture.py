@@ -14,9 +14,9 @@ SOURCE = ROOT / "src"
 
 CORE = (
     # What everything speaks in.
-    "errors", "dates", "secrets", "text", "message", "record", "crawl", "policy",
+    "errors", "dates", "secrets", "text", "message", "record", "crawl", "pattern", "policy",
     # What sites say.
-    "pattern", "robots", "rules", "cachecontrol", "cache", "outcome",
+    "robots", "rules", "cachecontrol", "cache", "outcome",
     # One limit each, and the record that they all share.
     "breaker", "budget", "pace", "host", "admission",
     # The way of a request.

@@ -112,8 +112,9 @@ class AsyncClient:
 
     Settings come from files and environment; what is given here goes before them, and any key of the settings'
     reference may be. `store` is a URL such as `redis://host`, or a store; `cache` a folder, a cache, or False for none.
-    `connections` is how many requests may be in flight over all hosts. `on_record` is called with the record of each
-    fetch. `clock` may be a `FakeClock`: then waits take no time.
+    `connections` is how many requests may be in flight over all hosts. With `cookies`, they are kept as long as the
+    client, each for the host that set it. `on_record` is called with the record of each fetch. `clock` may be a
+    `FakeClock`: then waits take no time.
     """
 
     def __init__(

@@ -244,6 +244,9 @@ class Exchange:
                 return self._fail(Reason.DNS_ERROR, _words(error.os_error))
             case aiohttp.ClientConnectorCertificateError():
                 return self._fail(Reason.TLS_ERROR, _words(error.certificate_error))
+            case aiohttp.ClientConnectorSSLError() | ssl.SSLError() if _is_plain(error):
+                why = "what answers there speaks no TLS"
+                return Failure(Reason.TLS_ERROR, why, is_answer=True)
             case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
                 return self._fail(Reason.TLS_ERROR, _words(error))
             case aiohttp.ClientProxyConnectionError():
@@ -336,6 +339,13 @@ def _legible(value: str) -> str:
     except UnicodeEncodeError:
         return value.encode("utf-8", "surrogateescape").decode("latin-1")
     return value
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether a TLS handshake was answered by something that is no TLS: by a 400 in plain HTTP, usually."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    return isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
 
 
 def _words(error: BaseException) -> str:

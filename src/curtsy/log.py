@@ -8,7 +8,8 @@ writes
     {"ts":"2026-11-15T08:00:00.000Z","level":"info","component":"crawler","msg":"Page fetched","url":…,"status":200}
 
 The library itself speaks through the standard logger `curtsy` (`library_logger`) and prints nothing uninvited; the
-command line turns those records into the same lines (`install_json_logging`).
+command line turns those records into the same lines (`install_json_logging`), or on a terminal into readable ones
+(`cli/logs.py`).
 """
 
 from __future__ import annotations
@@ -265,7 +266,8 @@ class JsonHandler(logging.Handler):
 
     def __init__(self, level: int = logging.NOTSET, *, stream: Stream | None = None) -> None:
         super().__init__(level)
-        self._stream = stream
+        self.stream = stream
+        """Where lines go; None for standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record as a line."""
@@ -280,7 +282,11 @@ class JsonHandler(logging.Handler):
         name = next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
         component = record.name.removeprefix("curtsy.")
         at = round(record.created * 1000) * 1_000_000  # a float has no more to tell
-        _write(_line(at, name, component, msg, fields), self._stream)
+        _write(self.shown(_line(at, name, component, msg, fields)), self.stream)
+
+    def shown(self, line: str) -> str:
+        """The line as it is written; whoever shows it otherwise gets it with its secrets masked."""
+        return line
 
 
 def _text_of(record: logging.LogRecord) -> str:
@@ -295,13 +301,18 @@ def install_json_logging(level: str | None = None, *, stream: Stream | None = No
 
     The least level shown is `level`, else that of the environment, else info.
     """
+    handler = JsonHandler(stream=stream)
+    install(handler, level)
+    return handler
+
+
+def install(handler: JsonHandler, level: str | None = None) -> None:
+    """Have a handler write what the library tells, in the place of the former one."""
     for former in _ROOT.handlers[:]:
         if isinstance(former, JsonHandler):
             _ROOT.removeHandler(former)
-    handler = JsonHandler(stream=stream)
     _ROOT.addHandler(handler)
     least, complaint = _least(level)
     _ROOT.setLevel(least)
     if complaint:
         library_logger("log").warning(complaint)
-    return handler

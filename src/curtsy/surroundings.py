@@ -155,6 +155,11 @@ class Surroundings:
         kind = refusal(url.host) if is_address else None
         return None if kind is None else f"{url.host} is {kind}"
 
+    @property
+    def keeps_cookies(self) -> bool:
+        """Whether cookies are kept."""
+        return self.cookies is not None
+
     def cookies_for(self, url: Url) -> str | None:
         """The `Cookie` header for a URL; None if there is nothing to send."""
         return None if self.cookies is None else self.cookies.header_for(url)

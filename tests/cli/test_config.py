@@ -7,6 +7,7 @@ from pathlib import Path
 
 from curtsy.cli.fields import SHAPES
 from curtsy.cli.template import TEMPLATE
+from curtsy.core.host import fresh
 from curtsy.settings import load
 from curtsy.settings.keys import names
 from tests.cli.shell import Shell
@@ -96,6 +97,28 @@ def test_the_doctor_looks_at_everything(shell: Shell) -> None:
     assert people.code == 0
     assert "!  user agent" in people.out
     assert max(map(len, people.out.splitlines())) <= 40
+
+
+def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell) -> None:
+    """issue: as a health check it neither lists what is well nor counts hosts, which may be millions"""
+    agent = ("--user-agent", "testbot/1.0 (+https://example.org/bot)")
+    with shell.store() as store:
+        for number in range(3):
+            store.update(f"host:h{number}.example.org", lambda host, now: (fresh(now), None))
+
+    brief, whole = shell("doctor", *agent), shell("doctor", "--verbose", *agent)
+    odd = shell("doctor", "--user-agent", "bot/1.0")
+    as_json = [shell("doctor", "--json", *more, *agent).json["findings"] for more in ((), ("-v",))]
+
+    assert (brief.code, brief.out, whole.code) == (0, "", 0)
+    assert re.fullmatch(r"curtsy: all is well, of \d+ things; --verbose shows all of them\.\n", brief.err)
+    assert "3 hosts known" in whole.out
+    assert whole.err == "curtsy: all is well.\n"
+    assert odd.code == 0
+    assert [line[:13] for line in odd.out.splitlines() if not line.startswith(" ")] == ["!  user agent"]
+    assert "0 not in order, 1 to look at" in odd.err
+    assert ["hosts known" in str(findings) for findings in as_json] == [False, True]
+    assert len(as_json[0]) == len(as_json[1])
 
 
 def test_the_doctor_finds_what_is_out_of_order(shell: Shell) -> None:

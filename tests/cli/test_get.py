@@ -88,9 +88,38 @@ def test_what_cannot_be_asked_is_told_in_a_sentence(shell: Shell) -> None:
     assert (gone.code, gone.out) == (1, "")
     assert "could not be fetched" in gone.err
     assert invalid.code == 2
-    assert "write https:// before the host" in invalid.err
+    assert "write https:// or http:// before the host" in invalid.err
     assert private.code == 3
     assert "127.0.0.1 is loopback" in private.err
+
+
+@pytest.mark.parametrize("words", [("get",), ("crawl",), ("why",), ("download", "-o", "x")])
+def test_a_host_with_a_port_and_no_scheme_is_not_guessed_at(shell: Shell, site: Site, words: tuple[str, ...]) -> None:
+    """U1: it may speak either; the message says what to write, and nobody is asked"""
+    done = shell(*words, f"localhost:{site.port}/x")
+
+    assert (done.code, done.out, site.journal) == (2, "", [])
+    assert "it has no scheme" in done.err
+    assert "rite http" in done.err
+    assert "http:// before" in done.err
+    assert shell("status", "--json").json == []
+
+
+def test_tls_with_a_plain_port_is_our_mistake_and_not_held_against_the_host(shell: Shell, site: Site) -> None:
+    """U6: it answers, so it is well; what is asked counts, so that nobody asks for ever"""
+    url = site.url("/", scheme="https")
+    tries = [shell("get", url) for _ in range(4)]
+    crawl = shell("crawl", url)
+
+    [host] = shell("status", "--json").json
+    right = shell("get", site.url("/"))
+
+    assert {done.code for done in tries} == {1}
+    assert "what answers there speaks no TLS. Write http:// instead of https://." in tries[-1].err
+    assert "what answers there speaks no TLS" in crawl.err
+    assert (host["breaker"], host["failures"], host["trips"]) == ("closed", 0, 0)
+    assert host["requests_today"] == 6  # one was for robots.txt
+    assert (right.code, right.out) == (0, "<title>Home</title>\n")
 
 
 def test_a_file_is_written_whole_or_left_as_it_was(shell: Shell, site: Site) -> None:

@@ -29,9 +29,10 @@ def test_jobs_are_listed_and_shown_with_how_to_go_on(shell: Shell, site: Site) -
     assert (nothing.code, nothing.out) == (0, "")
     assert "curtsy crawl URL --job NAME begins one" in nothing.err
     rows = [re.split(r"\s{2,}", line) for line in table.out.splitlines()]
-    assert [row[:3] for row in rows[1:]] == [["half", "unfinished", "2"], ["whole", "done", "7"]]
+    assert [row[:3] for row in rows[1:]] == [["half", "unfinished (--limit)", "2"], ["whole", "done", "7"]]
     assert all(set(job) == set(SHAPES["jobs ls"].fields) for job in listed.json)
     assert [(job["name"], job["queued"]) for job in listed.json] == [("half", 5), ("whole", 0)]
+    assert [(job["state"], job["ended"]) for job in listed.json] == [("unfinished", "max_pages"), ("done", "done")]
     assert set(shown.json) == set(SHAPES["jobs show"].fields)
     assert shown.json["seeds"] == [site.url("/")]
     assert shown.json["resume"] == f"curtsy crawl {site.url('/')} --job half --limit 4 --jsonl half.jsonl"

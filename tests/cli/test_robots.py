@@ -83,4 +83,4 @@ def test_what_is_neither_file_nor_url_is_told(shell: Shell) -> None:
     done = shell("robots", "example.org")
 
     assert done.code == 2
-    assert "For a site, write https:// before it." in done.err
+    assert "For a site, write https:// or http:// before it." in done.err

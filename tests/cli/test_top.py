@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 
+import pytest
+
 from curtsy.cli.fields import SHAPES
 from tests.cli.crawling import linked, told, until
 from tests.cli.shell import CURTSY, Shell, stop
@@ -49,6 +51,62 @@ def test_a_crawl_without_a_name_is_seen_too_and_has_ended(shell: Shell, site: Si
 
     assert re.fullmatch(r"crawl-\d+", crawl["job"])
     assert (crawl["state"], crawl["pages"], crawl["queued"]) == ("finished", 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "env"),
+    [
+        ("--limit", "2", {}),
+        ("--max-time", "1ms", {}),
+        ("--max-bytes", "1", {}),
+        ("--patience", "1ms", {"CURTSY_MAX_REQUESTS_PER_DAY": "3"}),
+    ],
+)
+def test_a_crawl_that_ended_at_a_limit_says_so_and_can_be_gone_on_with(
+    shell: Shell, site: Site, option: str, value: str, env: dict[str, str]
+) -> None:
+    """Issue 6: it is not finished as long as something is left; one without a name is lost, and not offered"""
+    linked(site, 5)
+    shell("crawl", site.url("/"), option, value, "--job", "mine", **env)
+    shell("crawl", site.url("/"), option, value, **env)
+
+    crawls, table = shell("top", "--json").json["crawls"], shell("top").out
+    listed, shown = shell("jobs", "ls"), shell("jobs", "show", "mine").out
+
+    assert [each["state"] for each in crawls] == ["stopped", "stopped"]
+    assert re.search(rf"^mine +stopped at {option} ", table, re.MULTILINE)
+    assert "Can be gone on with (curtsy jobs show NAME says how): mine\n" in table
+    assert re.search(rf"^mine +unfinished \({option}\) ", listed.out, re.MULTILINE)
+    assert "can be gone on with: curtsy jobs show NAME says how" in listed.err
+    assert f"unfinished: it ended at {option}, and can be gone on with\n" in shown
+    assert f"  curtsy crawl {site.url('/')} {option} " in shown
+
+
+def test_a_limit_that_left_nothing_is_a_finish(shell: Shell, site: Site) -> None:
+    """Issue 6: the last page was also the last that was allowed"""
+    linked(site, 3)
+    shell("crawl", site.url("/"), "--limit", "4", "--job", "mine")
+
+    [crawl], table, jobs = shell("top", "--json").json["crawls"], shell("top").out, shell("jobs", "ls")
+
+    assert (crawl["state"], crawl["ended"], crawl["queued"]) == ("finished", "max_pages", 0)
+    assert "gone on with" not in table + jobs.err
+    assert re.search(r"^mine +done ", jobs.out, re.MULTILINE)
+
+
+def test_a_job_that_was_killed_in_its_second_run_does_not_say_what_ended_the_first(shell: Shell, site: Site) -> None:
+    """Issue 6"""
+    linked(site, 3, "/slow")
+    site.reply("/slow", hang())
+    shell("crawl", site.url("/"), "--limit", "1", "--job", "mine")
+    process = shell.start("crawl", site.url("/"), "--job", "mine")
+    until(lambda: bool(site.count("/slow")), process)
+
+    process.kill()
+    process.communicate()
+
+    [job] = shell("jobs", "ls", "--json").json
+    assert (job["state"], job["ended"]) == ("unfinished", None)
 
 
 def test_q_ends_it_and_gives_the_terminal_back(shell: Shell, site: Site) -> None:

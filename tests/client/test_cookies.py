@@ -9,11 +9,13 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
+from curtsy.core.errors import Reason
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.http import AiohttpSender
 from tests.client.fetching import DAWN, client
 from tests.support.certificates import Authority
 from tests.support.site import Reply, Site, redirect
+from tests.support.wall import wall
 
 
 def at(url: str) -> Url:
@@ -231,3 +233,46 @@ async def test_cookies_are_written_nowhere(site: Site, tmp_path: Path) -> None:
     written = b"".join(path.read_bytes() for path in (tmp_path / "pages").rglob("*") if path.is_file())
     assert written
     assert b"s3cr3t-cookie" not in written
+
+
+# Sites that want their cookie back before they show anything.
+
+
+async def test_a_page_that_sets_a_cookie_and_redirects_to_itself_is_fetched_if_cookies_are_kept(site: Site) -> None:
+    """U3, F64"""
+    wall(site, "behind")
+
+    async with client(cookies=True) as web:
+        result = await web.fetch(site.url("/a"))
+
+    assert (result.ok, result.text) == (True, "behind")
+    assert [visit.header("Cookie") for visit in site.visits("/a")] == [None, "seen=yes"]
+
+
+async def test_without_cookies_it_is_told_that_the_site_wants_one(site: Site) -> None:
+    """U3, F17: what, why and what to do"""
+    wall(site, "behind")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/a"))
+
+    assert (result.reason, result.status) == (Reason.TOO_MANY_REDIRECTS, 302)
+    assert result.message == (
+        f"{site.url('/a')} could not be fetched: it sets a cookie, wants it back, and redirects in a circle until it "
+        "comes; cookies are not kept. Keep them (cookies=True, --cookies), or leave it out."
+    )
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_cookie_on_the_way_is_not_blamed_for_what_it_has_not_done(site: Site, is_kept: bool) -> None:
+    """F17: a circle though cookies are kept, and new URLs without end"""
+    if is_kept:
+        wall(site, "", last=False)
+    else:
+        site.on("/*", lambda visit: Reply(302, headers=[("Location", visit.path + "x"), ("Set-Cookie", "a=1")]))
+
+    async with client(cookies=is_kept, respect_robots=False) as web:
+        result = await web.fetch(site.url("/a"))
+
+    assert result.reason is Reason.TOO_MANY_REDIRECTS
+    assert "redirected more than 5 times. Raise max_redirects" in result.message

@@ -35,6 +35,7 @@ class World:
         self.stale_if_error = 0.0
         self.max_retries: int | None = None
         self.seconds = 1000.0
+        self.keeps_cookies = False
         self.cookies: list[str] = []
 
     def now(self) -> float:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.message import SECOND, parse_domain
+from curtsy.core.pattern import matches
 from curtsy.core.policy import (
     POLICY_FIELDS,
     UNLIMITED,
@@ -22,7 +23,6 @@ from curtsy.core.policy import (
     Policy,
     calendar,
     entry_name,
-    matches,
     number,
 )
 from tests.strategies import ANY
@@ -349,11 +349,11 @@ def test_a_path_pattern_is_written_as_in_robots_txt(pattern: str, target: str, i
 
 def test_a_hostile_pattern_takes_no_time() -> None:
     """F32: matching is linear."""
-    began = time.perf_counter()
+    began = time.process_time()
 
     assert not matches("/" + "*a" * 2000 + "*b$", "/" + "a" * 8000)
 
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_unlimited_limits_nothing() -> None:

@@ -17,9 +17,13 @@ from curtsy.crawling.start import acrawl
 ROOT = Path(__file__).parents[2]
 
 
-async def main(options: dict[str, Any]) -> int:
-    """Crawl to the end, and say how it was."""
+async def main(options: dict[str, Any], *, is_held: bool) -> int:
+    """Crawl to the end, or until SIGTERM, and say how it was."""
     async with acrawl(options.pop("seeds"), **options) as crawl:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, crawl.stop)
+        if is_held:
+            print("ready", flush=True)
+            sys.stdin.readline()
         summary = await crawl.run()
     print(json.dumps(summary.as_dict()), flush=True)
     return 0
@@ -28,11 +32,26 @@ async def main(options: dict[str, Any]) -> int:
 class CrawlProcess:
     """Such a process."""
 
-    def __init__(self, **options: Any) -> None:
-        command = [sys.executable, "-m", "tests.crawling.crawl_process", json.dumps(options)]
+    def __init__(self, *, is_held: bool = False, **options: Any) -> None:
+        """`is_held` has it stand ready until `begin`."""
+        command = [sys.executable, "-m", "tests.crawling.crawl_process", json.dumps(options), *(["held"] * is_held)]
         self.said = ""
         """What it had said when it was killed, or ended before."""
-        self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        if is_held:
+            assert self._process.stdout is not None
+            assert self._process.stdout.readline() == "ready\n", self._process.communicate()
+
+    def begin(self) -> None:
+        """Let it go, if it was held."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """Have it end in good order."""
+        self._process.send_signal(signal.SIGTERM)
 
     def kill_when(self, condition: Callable[[], bool], within: float = 30.0) -> bool:
         """Kill it as soon as something is so; False if it had ended before."""
@@ -60,4 +79,4 @@ class CrawlProcess:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(json.loads(sys.argv[1]))))
+    sys.exit(asyncio.run(main(json.loads(sys.argv[1]), is_held="held" in sys.argv[2:])))

@@ -31,8 +31,18 @@ class Driven:
     def claim(self, limit: int = 1) -> list[Claimed]:
         return self._run(self.inner.claim(limit))
 
-    def done(self, claimed: Claimed, *, after: float | None = None, notes: Mapping[str, Any] | None = None) -> bool:
-        return self._run(self.inner.conclude([Ending(claimed, Done(after))], notes))[0]
+    def pass_over(self, url: str, other: str) -> bool:
+        return self._run(self.inner.pass_over(url, other))
+
+    def done(
+        self,
+        claimed: Claimed,
+        *,
+        after: float | None = None,
+        notes: Mapping[str, Any] | None = None,
+        is_page: bool = False,
+    ) -> bool:
+        return self._run(self.inner.conclude([Ending(claimed, Done(after), is_page=is_page)], notes))[0]
 
     def fail(
         self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None

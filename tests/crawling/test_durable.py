@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import StoreError
-from curtsy.crawling.durable import SQLiteFrontier
+from curtsy.crawling.durable import SCHEMA, SQLiteFrontier
 from curtsy.crawling.frontier import Claimed, Counts
 from tests.crawling.worker import IN_FLIGHT, ROOT, Worker, page
 
@@ -136,6 +136,23 @@ def test_everything_is_there_when_it_is_opened_again(path: Path) -> None:
     assert frontier.notes() == {"output": 100}
     assert frontier.add(URLS) == 0
     assert Counter(drain(frontier)) == Counter(set(URLS) - set(URLS[:5]))
+    frontier.close()
+
+
+def test_the_pages_of_each_host_and_what_was_left_out_are_there_when_it_is_opened_again(path: Path) -> None:
+    """Issue 5"""
+    one, two = "https://a.org/1", "https://a.org/2"
+    frontier = SQLiteFrontier(path)
+    frontier.add([one, two])
+    [claimed] = frontier.claim()
+    frontier.done(claimed, is_page=True)
+    frontier.pass_over(one, two)
+    frontier.close()
+
+    frontier = SQLiteFrontier(path)
+
+    assert frontier.pass_over(two, one)
+    assert [claimed.host_pages for claimed in frontier.claim()] == [1]
     frontier.close()
 
 
@@ -387,6 +404,20 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     other = sqlite3.connect(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("diary",)]
     other.close()
+
+
+def test_a_file_of_an_earlier_version_is_brought_up_to_date(path: Path) -> None:
+    fill(path)
+    other = sqlite3.connect(path)
+    other.execute("ALTER TABLE hosts DROP COLUMN pages")
+    other.execute(f"PRAGMA user_version = {len(SCHEMA) - 1}")
+    other.close()
+
+    frontier = SQLiteFrontier(path)
+
+    assert frontier.counts() == Counts(queued=595, leased=0, done=5, failed=0, hosts=10)
+    assert {claimed.host_pages for claimed in frontier.claim(10)} == {0}
+    frontier.close()
 
 
 def test_a_file_of_a_later_version_is_left_alone(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -176,6 +177,29 @@ def test_what_is_marked_as_seen_is_never_queued(frontier: Frontier) -> None:
     assert len(frontier.claim(9)) == 1
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_pages_that_are_left_out_for_one_another_in_a_circle_the_last_is_kept(
+    frontier: Frontier, count: int
+) -> None:
+    """Issue 5, point 4: whoever left them out, and when"""
+    circle = [f"https://{number}.org/" for number in range(count)]
+    pairs = [(url, circle[(place + 1) % count]) for place, url in enumerate(circle)]
+
+    assert not frontier.pass_over(*pairs[0])
+    assert [frontier.pass_over(*pair) for pair in pairs] == [False] * (count - 1) + [True]
+    assert not frontier.pass_over("https://else.org/", circle[-1]), "what was kept may be named by others"
+    assert frontier.add(circle) == count, "and that is all that it changes"
+
+
+def test_of_two_pages_of_a_host_that_are_left_out_for_one_another_the_last_is_kept(frontier: Frontier) -> None:
+    """Issue 5, point 4"""
+    one, two, three = urls("a.org", 1, 2, 3)
+
+    assert not frontier.pass_over(one, two)
+    assert not frontier.pass_over(three, two), "that a page is named by others says nothing of it"
+    assert frontier.pass_over(two, one)
+
+
 @pytest.mark.parametrize("wrong", ["a.org", "https://a.org", "/x", "", "ftp://a.org/"])
 def test_what_is_not_canonical_is_refused_and_nothing_is_added(frontier: Frontier, wrong: str) -> None:
     with pytest.raises(ValueError, match="not a canonical URL"):
@@ -303,6 +327,27 @@ def test_a_url_that_is_put_back_last_lets_its_host_s_others_go_first(frontier: F
         frontier.done(claims[0])
     assert [each.url.rpartition("/")[2] for each in got] == ["2", "3", "1", "some day"]
     assert (got[2].depth, got[2].priority, got[2].tries) == (1, -1, 0)
+
+
+def test_every_url_says_how_many_pages_its_host_has_had(frontier: Frontier) -> None:
+    """Issue 5: what is no page, fails, goes back or ends twice is not counted"""
+    frontier.add(urls("a.org", *range(6)))
+    told = []
+    for how in ("done", "failed", "back", "page", "page", "out"):
+        [claimed] = frontier.claim()
+        told.append(claimed.host_pages)
+        if how == "failed":
+            frontier.fail(claimed, "timeout")
+        elif how == "back":
+            frontier.defer(claimed, 0.0)
+        elif how != "out":
+            frontier.done(claimed, is_page=how == "page")
+            frontier.done(claimed, is_page=True)
+    frontier.add(urls("b.org", 1))
+    [other] = frontier.claim()
+
+    assert told == [0, 0, 0, 0, 1, 2]
+    assert other.host_pages == 0
 
 
 def test_a_failed_url_is_not_handed_out_again_and_its_reason_is_kept(frontier: Frontier) -> None:
@@ -516,6 +561,7 @@ class Model(RuleBasedStateMachine):
         """When the leases end. (Who has one may be told to stop a little earlier.)"""
         self.stale: list[Claimed] = []
         self.tries: dict[str, int] = {}
+        self.pages: Counter[str] = Counter()
         self.done = self.failed = 0
         self.frontier: Frontier
         self.concurrency = 1
@@ -536,6 +582,7 @@ class Model(RuleBasedStateMachine):
     def take(self, claimed: Claimed) -> None:
         assert self.candidates()[claimed.host] == claimed.url
         assert claimed.tries == self.tries.get(claimed.url, 0)
+        assert claimed.host_pages == self.pages[claimed.host]
         assert self.time() < claimed.leased_until <= self.time() + LEASE
         self.tries[claimed.url] = claimed.tries + 1
         self.out[claimed.url] = claimed
@@ -569,7 +616,7 @@ class Model(RuleBasedStateMachine):
         assert len(got) == limit or not self.candidates(), "somebody who is due was left standing"
 
     @precondition(lambda self: self.out)
-    @rule(data=st.data(), how=st.sampled_from(["done", "fail", "defer", "put last", "renew"]), seconds=SECONDS)
+    @rule(data=st.data(), how=st.sampled_from(["page", "done", "fail", "defer", "put last", "renew"]), seconds=SECONDS)
     def end(self, data: st.DataObject, how: str, seconds: float) -> None:
         url = data.draw(st.sampled_from(sorted(self.out)))
         claimed = self.out[url]
@@ -589,8 +636,9 @@ class Model(RuleBasedStateMachine):
                 self.places[url] = (priority + 1, depth, age)
             return
         del self.places[url]
-        if how == "done":
-            assert self.frontier.done(claimed, after=seconds)
+        if how in ("page", "done"):
+            assert self.frontier.done(claimed, after=seconds, is_page=how == "page")
+            self.pages[claimed.host] += how == "page"
             self.done += 1
         else:
             assert self.frontier.fail(claimed, "because", after=seconds)

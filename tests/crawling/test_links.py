@@ -99,3 +99,13 @@ def test_what_is_known_is_bounded() -> None:
     remembered = [site for site in range(10) if "/24" in known.of(f"https://{site}.org")]
     assert remembered == [5, 6, 7, 8, 9]
     assert "/1" not in known.of("https://9.org")
+
+
+def test_of_a_page_with_more_hrefs_than_a_site_may_have_the_first_are_known() -> None:
+    known = KnownHrefs(hrefs=10, in_all=30)
+    known.learn("https://other.org", {"/a": "https://other.org/a"})
+
+    known.learn("https://h.org", {f"/{number}": f"https://h.org/{number}" for number in range(100)})
+
+    assert list(known.of("https://h.org")) == [f"/{number}" for number in range(10)]
+    assert known.of("https://other.org")

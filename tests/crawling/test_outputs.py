@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
@@ -58,7 +58,7 @@ def kill(kind: Kind, folder: Path, before: dict[Path, int], dice: random.Random)
 
 
 @every_kind
-@ANY
+@settings(ANY, max_examples=ANY.max_examples // 2)
 @given(some=leaves(), seed=st.integers(0, 2**32))
 def test_after_a_kill_at_any_byte_it_is_as_if_there_had_been_none(kind: Kind, some: list[Leaf], seed: int) -> None:
     """Issue 5, F37: no torn line or record, no page twice, none lost."""

@@ -21,7 +21,7 @@ from tests.crawling.leaves import KINDS, Kind, archived, files_of, page, skip
 from tests.crawling.writer import noted
 
 ROOT = Path(__file__).parents[2]
-PAGES = 600
+PAGES = 250
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
@@ -54,11 +54,11 @@ def uninterrupted(folder: Path, kind: Kind, pages: int) -> object:
 def test_a_process_killed_while_it_writes_goes_on_without_a_trace(kind: Kind, tmp_path: Path) -> None:
     """F37, Issue 5"""
     dice = random.Random(kind.name)
-    for _ in range(3):
+    for _ in range(2):
         process = start(tmp_path / "killed", kind, PAGES)
         assert process.stdin is not None
         assert process.stdout is not None
-        steps = dice.randint(1, 30)
+        steps = dice.randint(1, 20)
         process.stdin.write("\n" * (steps + 3))  # it is in the middle of the last ones, and cannot be done
         process.stdin.flush()
         for _ in range(steps):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,12 @@ from warcio.archiveiterator import ArchiveIterator
 
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.core.message import Headers
+from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.warc import Warc
 from curtsy.crawling.page import CrawledPage
 from tests.crawling.leaves import page, records_of
+from tests.crawling.web import crawled, graph
+from tests.support.site import Reply, Site
 
 IDENTICAL = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -249,3 +254,31 @@ def test_a_level_that_is_none_is_an_error() -> None:
     """Conventions: errors"""
     with pytest.raises(PolicyError, match=r"level = 10 must be between 0 and 9\."):
         Warc("out", level=10)
+
+
+def test_redirects_are_in_the_archive_so_that_links_lead_somewhere(tmp_path: Path) -> None:
+    """Issue 5: other tools replay it; in the other outputs there are pages only"""
+    outputs = [Warc(tmp_path / "out.warc.gz"), JsonLines(tmp_path / "out.jsonl")]
+    with Site() as site:
+        graph(site, {"/": ["/old", "/away"], "/new": []})
+        site.reply("/old", Reply(301, headers=(("Location", "/new"), ("Set-Cookie", "a=b"))))
+        site.reply("/away", Reply(302, headers=(("Location", "http://127.0.0.9/"),)))
+
+        found, _ = asyncio.run(crawled(site, outputs=outputs))
+
+    assert found == ["/", "/new"]
+    lines = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["url"] for line in lines] == [site.url("/"), site.url("/new")]
+    heads = {
+        fields["WARC-Target-URI"].removeprefix(site.url("")): (
+            http.get_statuscode(), http.get_header("Location"), http.get_header("Set-Cookie")
+        )
+        for fields, http, _ in answers(tmp_path)
+    }  # fmt: skip
+    assert heads == {
+        "/": ("200", None, None),
+        "/new": ("200", None, None),
+        "/old": ("301", "/new", None),
+        "/away": ("302", "http://127.0.0.9/", None),
+    }
+    assert check(*tmp_path.glob("out-*")).returncode == 0

@@ -17,7 +17,7 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found
 from curtsy.crawling.partition import GRACE
 from curtsy.crawling.redis import LEASE, LOOK, MARGIN, RedisFrontier
-from curtsy.crawling.registry import PRESENCE, JobGone, forget, jobs
+from curtsy.crawling.registry import PRESENCE, JobGone, forget, home, jobs
 from tests.crawling.sharer import Sharer, busiest, judge
 from tests.support.redis_server import RedisServer
 
@@ -114,6 +114,46 @@ async def test_a_host_goes_to_another_worker_when_nothing_of_it_is_out(make: Mak
 
     assert second.url == "https://a.org/2"
     assert await one.claim() == []
+
+
+async def test_the_pages_of_a_host_are_counted_over_all_workers(make: Make) -> None:
+    """Issue 5, point 5"""
+    clock = Time()
+    one, other = make(clock=clock), make(clock=clock)
+    await add(one, *urls("a.org", 1, 2, 3))
+    for worker, had in ((one, 0), (other, 1)):
+        await worker.claim(0)
+        clock.seconds += 2 * GRACE / 1e6
+        [claimed] = await worker.claim()
+        assert claimed.host_pages == had
+        await worker.conclude([Ending(claimed, Done(), is_page=True)])
+    clock.seconds += 2 * GRACE / 1e6
+
+    [last] = await one.claim()
+
+    assert last.host_pages == 2
+
+
+@pytest.mark.parametrize("host", ["a.org", "b.org"])
+async def test_two_workers_that_leave_out_pages_for_one_another_at_once_do_not_lose_both(make: Make, host: str) -> None:
+    """Issue 5, points 4 and 5: on one host one is kept, on two at least one"""
+    workers = make(), make()
+    for number in range(20):
+        one, other = f"https://a.org/{number}", f"https://{host}/{number}/other"
+        answers = await asyncio.gather(workers[0].pass_over(one, other), workers[1].pass_over(other, one))
+        assert any(answers)
+        assert host == "b.org" or not all(answers)
+
+
+async def test_what_was_left_out_is_known_of_hosts_of_all_partitions(make: Make) -> None:
+    """Issue 5, point 4"""
+    one, other = make(), make()
+    circle = [f"https://{number}.org/" for number in range(5)]
+
+    for place in range(4):
+        assert not await one.pass_over(circle[place], circle[place + 1])
+    assert await other.pass_over(circle[4], circle[0])
+    assert not await one.pass_over("https://else.org/", circle[4]), "that one was kept"
 
 
 async def test_workers_leave_hosts_to_their_owner_for_a_moment_and_no_longer(make: Make) -> None:
@@ -513,6 +553,20 @@ async def test_the_number_of_partitions_is_the_job_s_own(make: Make) -> None:
     await add(one, *(f"https://{number}.org/" for number in range(20)))
 
     assert len(await make(partitions=7, worker="late").claim(20)) == 20
+
+
+@pytest.mark.parametrize(
+    ("format", "words"), [(1, "an earlier curtsy. Begin it anew"), (99, "a later curtsy. Upgrade")]
+)
+async def test_a_job_of_another_format_is_left_alone(
+    server: RedisServer, make: Make, job: str, format: int, words: str
+) -> None:
+    """Conventions: errors say what, why, what to do."""
+    await add(make(), *urls("a.org", 1))
+    server.command("HSET", f"{home(job)}:meta", "format", format)
+
+    with pytest.raises(PolicyError, match=words):
+        await make().claim()
 
 
 @pytest.mark.parametrize("given", [{"job": ""}, {"lease": 0.0}, {"lease": -1.0}, {"partitions": 0}])

@@ -83,7 +83,7 @@ def kill_again_and_again(site: Site, folder: Path, shape: str, pages: int, kills
 @pytest.mark.parametrize("shape", SHAPES)
 def test_killed_again_and_again_it_loses_nothing(site: Site, tmp_path: Path, shape: str) -> None:
     """F37, Issue 5: no page is lost, in the output each stands once, and only what was in flight is asked for again"""
-    kill_again_and_again(site, tmp_path, shape, pages=300, kills=6)
+    kill_again_and_again(site, tmp_path, shape, pages=160, kills=4)
 
 
 @pytest.mark.soak
@@ -186,6 +186,19 @@ async def test_a_limit_of_pages_holds_over_all_parts_of_a_job(site: Site, tmp_pa
     second, _ = await crawled(site, "/page/0", job=job, max_pages=8)
 
     assert (len(first), len(second)) == (5, 3)
+
+
+async def test_a_limit_of_pages_per_host_holds_over_all_parts_of_a_job(site: Site, tmp_path: Path) -> None:
+    """Issue 5: also over a part that had no such limit"""
+    build(site, "fan", 20)
+    job = tmp_path / "job"
+
+    first, _ = await crawled(site, "/page/0", job=job, max_pages=5)
+    second, _ = await crawled(site, "/page/0", job=job, max_pages=7, max_pages_per_host=9)
+    third, done = await crawled(site, "/page/0", job=job, max_pages_per_host=9)
+
+    assert (len(first), len(second), len(third)) == (5, 2, 2)
+    assert done.totals.skipped == {"host_limit": 11}
 
 
 async def test_a_second_crawl_of_the_same_job_is_told_whose_it_is(site: Site, tmp_path: Path) -> None:

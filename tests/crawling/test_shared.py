@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -14,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from curtsy.client import AsyncClient
+from curtsy.crawling.crawl import AsyncCrawl
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.redis import RedisFrontier
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import html
 from tests.support.redis_server import RedisCluster, RedisServer
@@ -96,6 +101,31 @@ def test_the_same_on_a_cluster_with_many_kills(site: Site, tmp_path: Path) -> No
     """F53, F59, Issue 5: three nodes"""
     with RedisCluster(3) as cluster:
         share_and_kill(site, tmp_path, cluster.url, pages=200, kills=20, steady=4)
+
+
+def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site: Site, tmp_path: Path) -> None:
+    """Issue 5, points 4 and 5: nor fewer, though hosts go from one worker to another, and one of them comes later"""
+    most = 12
+    with RedisServer() as server:
+        options: dict[str, Any] = {
+            **MANNERS, "seeds": build(site, 3 * most), "store": server.url, "max_pages_per_host": most,
+        }  # fmt: skip
+        names = ("Brief/1", "Steady/1")
+        brief, steady = (
+            CrawlProcess(**options, job=str(tmp_path / name / "shared"), user_agent=name, is_held=True)
+            for name in names
+        )
+        brief.begin()
+        steady.begin()
+        until(lambda: all(len(_pages_asked_by(site, name)) > 3 for name in names))
+        brief.stop()
+        summaries = [brief.summary(), steady.summary()]
+        late = CrawlProcess(**options, job=str(tmp_path / "Brief/1" / "shared"), user_agent="Late/1")
+        late.summary()
+
+    assert [summary["ended"] for summary in summaries] == ["stopped", "done"]
+    assert Counter(visit.host for visit in _pages_asked_by(site, *names)) == dict.fromkeys(HOSTS, most)
+    assert _pages_asked_by(site, "Late/1") == []
 
 
 class Cable:
@@ -192,8 +222,40 @@ def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself
     assert asked < sum(seen.values())
 
 
-def _asked_by(site: Site, agent: str) -> list[Visit]:
-    return [visit for visit in site.visits() if dict(visit.headers).get("User-Agent") == agent]
+async def test_a_page_that_names_another_as_its_own_while_the_server_is_away_is_not_lost(site: Site) -> None:
+    """F55: it is put back, for nobody can say whether that other one was left out"""
+    site.page("/", html("/copy"))
+    site.page("/original", html())
+    with RedisServer() as server:
+
+        def answer(_: Visit) -> Reply:
+            if site.count("/copy") == 1:
+                server.pause()
+            return Reply(
+                body=html(head='<link rel="canonical" href="/original">'), headers={"Content-Type": "text/html"}
+            )
+
+        site.on("/copy", answer)
+        client = AsyncClient(preset="own", allow_private=True, cache=False, store="memory:")
+        frontier = RedisFrontier(server.url, "away", timeout=0.5)
+        async with client, AsyncCrawl([site.url("/")], CrawlOptions(), client, frontier, lease=60.0) as crawl:
+            running = asyncio.ensure_future(crawl.run())
+            async for snapshot in crawl.snapshots(0.01):
+                if "redis" in (snapshot.waiting_for or ""):
+                    break
+            server.resume()
+            summary = await running
+
+    assert (summary.ended, summary.totals.failed, summary.totals.skipped) == ("done", {}, {"not_canonical": 1})
+    assert (site.count("/copy"), site.count("/original")) == (2, 1)
+
+
+def _asked_by(site: Site, *agents: str) -> list[Visit]:
+    return [visit for visit in site.visits() if dict(visit.headers).get("User-Agent") in agents]
+
+
+def _pages_asked_by(site: Site, *agents: str) -> list[Visit]:
+    return [visit for visit in _asked_by(site, *agents) if visit.path != "/robots.txt"]
 
 
 def until(condition: Callable[[], object], within: float = 30.0) -> None:

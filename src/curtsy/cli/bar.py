@@ -6,6 +6,7 @@ from rich.progress import BarColumn, DownloadColumn, TaskID, TimeRemainingColumn
 from rich.progress import Progress as Columns
 
 from curtsy.cli import screen
+from curtsy.cli.logs import logging_above
 from curtsy.cli.telling import Progress
 from curtsy.cli.watching import Event, Receiving
 from curtsy.core.policy import Policies
@@ -34,6 +35,7 @@ class Bar(Progress):
             )  # fmt: skip
             self._task = self._bar.add_task("")
             self._bar.start()
+            self._above.enter_context(logging_above(self._bar.console))
         self._bar.update(self._task, total=event.total, completed=event.start + event.size)
 
     def pause(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from curtsy.cli import screen
 from curtsy.cli.exits import Exit
+from curtsy.cli.logs import logging_above
 from curtsy.cli.running import PATIENCE, SIGNALS, leave
 from curtsy.cli.view import CrawlView, line_of
 from curtsy.core.errors import CurtsyError, Reason
@@ -80,13 +80,6 @@ class Board:
         """Write it above the view."""
         self._live.console.print(f"curtsy: {screen.plain(message)}", soft_wrap=True)
 
-    def write(self, text: str) -> None:
-        """Write a line of the log above the view."""
-        self._live.console.print(text.rstrip("\n"), soft_wrap=True)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
 
 @contextmanager
 def telling(is_terminal: bool, view: CrawlView | None = None) -> Iterator[Teller]:
@@ -97,26 +90,11 @@ def telling(is_terminal: bool, view: CrawlView | None = None) -> Iterator[Teller
     from rich.live import Live
 
     view = view or CrawlView()
-    with Live(
+    live = Live(
         view, console=screen.err(), refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
-    ) as live:  # fmt: skip
-        board = Board(live, view)
-        with _logging_to(board):
-            yield board
-
-
-@contextmanager
-def _logging_to(board: Board) -> Iterator[None]:
-    """Have the log written above the view, where it does not tear it."""
-    from curtsy.log import LEVELS, install_json_logging
-
-    level = logging.getLogger("curtsy").level
-    name = next((name for name, number in LEVELS.items() if number == level), "warn")
-    install_json_logging(name, stream=board)
-    try:
-        yield
-    finally:
-        install_json_logging(name)
+    )  # fmt: skip
+    with live, logging_above(live.console):
+        yield Board(live, view)
 
 
 class Stopping:

@@ -117,6 +117,7 @@ class Wish:
 @click.option("--keep-copies", is_flag=True, help="Also keep pages that name another URL as their own (canonical).")
 @click.option("--drop-duplicates", is_flag=True, help="Leave out pages with the very same body as an earlier one.")
 @click.option("--traps", is_flag=True, help="Also follow links that look endless.")
+@click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep copies.")
 @click.option("--refresh", is_flag=True, help="Fetch anew what there may be a fresh copy of.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Say what would be fetched and what not, and end.")
@@ -182,7 +183,7 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
         )  # fmt: skip
     except PolicyError as error:
         raise click.UsageError(str(error)) from None
-    client = {**given.arguments, "store": given.settings().store}
+    client = {**given.arguments, "store": given.settings().store, "cookies": words["cookies"]}
     client |= {"cache": False} if words["no_cache"] else {"cache_mode": "refresh"} if words["refresh"] else {}
     return Wish(
         seeds, options, client, words["job"], words["is_fresh"], files, words["body"] or "none", words["is_json"],
@@ -191,14 +192,19 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
 
 
 def _seeds(urls: tuple[str, ...], source: str | None) -> list[str]:
-    """The URLs to begin with, canonical. A bare host is taken for its front page."""
+    """The URLs to begin with, canonical. A bare host is taken for its front page, over TLS."""
     from curtsy.core.message import InvalidUrl, parse_url
 
     found = []
     for each in named(urls, source):
-        url = parse_url(each if "://" in each else f"https://{each}")
+        is_bare = "://" not in each
+        url = parse_url(f"https://{each}" if is_bare else each)
         if isinstance(url, InvalidUrl):
             raise click.UsageError(f"{each!r} cannot be asked for: {url.why}.")
+        if is_bare and (url.port != 443 or url.host == "localhost"):  # where a guess would often be wrong
+            raise click.UsageError(
+                f"{each!r} cannot be asked for: it has no scheme. Write http:// before it, or https:// if it has TLS."
+            )
         found.append(url.text)
     return list(dict.fromkeys(found))
 

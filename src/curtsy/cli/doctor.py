@@ -53,29 +53,32 @@ class Finding:
     cls=Command,
     examples=(
         ("curtsy doctor", "Look at everything; nothing leaves this machine but for a shared store."),
+        ("curtsy doctor --verbose", "Show also what is well, and count the hosts that are known."),
         ("curtsy doctor --store redis://10.0.0.5:6379", "Is that server reachable, writable, and its clock right?"),
     ),
 )
-@click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
+@click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Show what is well too, and count the known hosts.")
+@click.option("--json", "is_json", is_flag=True, help="All that was looked at, as JSON.")
 @click.pass_obj
-def doctor(given: Given, is_json: bool) -> Exit:
+def doctor(given: Given, is_verbose: bool, is_json: bool) -> Exit:
     """Check that everything is in place.
 
     Python and the libraries, the settings, the store (reachable and writable), the clock, the user agent (does it name
-    a contact?), the cache. The exit code is 1 if something does not work, 78 if the settings are wrong.
+    a contact?), the cache. Shown is what is not in order, or should be looked at. The exit code is 1 if something does
+    not work, 78 if the settings are wrong: made for health checks too.
     """
-    findings, code = _examine(given)
+    findings, code = _examine(given, is_verbose)
     if is_json:
         fine = code is Exit.FINE
         screen.write_json(
             {"ok": fine, "findings": [{name: getattr(each, name) for name in each.__slots__} for each in findings]}
         )
     else:
-        _show(findings)
+        _show(findings, is_verbose)
     return code
 
 
-def _examine(given: Given) -> tuple[list[Finding], Exit]:
+def _examine(given: Given, is_verbose: bool) -> tuple[list[Finding], Exit]:
     from curtsy.core.errors import PolicyError
 
     found = [*_python()]
@@ -86,7 +89,7 @@ def _examine(given: Given) -> tuple[list[Finding], Exit]:
         return found, Exit.CONFIGURATION
     found += _settings(settings)
     found += _user_agent(settings)
-    found += _store(given)
+    found += _store(given, is_verbose)
     found += _clock(settings)
     found += _cache(settings)
     found += _surroundings()
@@ -143,8 +146,8 @@ def _user_agent(settings: Settings) -> Iterator[Finding]:
         yield Finding("user agent", "yes", agent)
 
 
-def _store(given: Given) -> Iterator[Finding]:
-    """Write a record, read it, remove it."""
+def _store(given: Given, is_verbose: bool) -> Iterator[Finding]:
+    """Write a record, read it, remove it. Hosts may be millions, so they are counted only if that is asked for."""
     from curtsy.core.errors import CurtsyError, PolicyError
 
     key = f"doctor:{os.getpid()}"
@@ -156,7 +159,8 @@ def _store(given: Given) -> Iterator[Finding]:
             is_there = store.read(key) is not None
             store.forget(key)
             took = time.monotonic() - began
-            hosts, skew = len(store.keys("host:")), store.now().epoch / 1e6 - time.time()
+            skew = store.now().epoch / 1e6 - time.time()
+            known = f", {screen.counted(len(store.keys('host:')), 'host')} known" if is_verbose else ""
         finally:
             store.close()
     except PolicyError as error:
@@ -165,7 +169,7 @@ def _store(given: Given) -> Iterator[Finding]:
     except CurtsyError as error:
         yield Finding("store", "no", str(error), "Until it works, limits hold for each process by itself.")
         return
-    words = f"{store.identity}, written and read in {took * 1000:.0f} ms, {screen.counted(hosts, 'host')} known"
+    words = f"{store.identity}, written and read in {took * 1000:.0f} ms{known}"
     yield Finding("store", "yes" if is_there else "no", words)
     if abs(skew) > 2:
         words = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
@@ -225,22 +229,23 @@ def _surroundings() -> Iterator[Finding]:
     yield Finding("terminal", "yes", f"{shutil.get_terminal_size().columns} columns, {sys.stdout.encoding}")
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[Finding], is_verbose: bool) -> None:
     from rich.text import Text
 
+    shown = [each for each in findings if is_verbose or each.state in ("no", "wait")]
     table = screen.table("", "", "")
     table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
-    for each in findings:
+    for each in shown:
         words = Text(screen.plain(each.says), style="dim" if each.state == "off" else "")
         if each.advice:
             words = Text.assemble(words, "\n", (screen.plain(each.advice), "italic" if each.state != "off" else "dim"))
         table.add_row(_mark(each.state), Text(each.name, style="bold"), words)
-    screen.show(screen.out(), table)
+    if shown:
+        screen.show(screen.out(), table)
     bad = sum(each.state == "no" for each in findings)
     odd = sum(each.state == "wait" for each in findings)
-    screen.say(
-        "all is well." if not bad + odd else f"{bad} not in order, {odd} to look at."
-    )  # fmt: skip
+    end = "all is well" if not bad + odd else f"{bad} not in order, {odd} to look at"
+    screen.say(f"{end}." if is_verbose else f"{end}, of {len(findings)} things; --verbose shows all of them.")
 
 
 def _mark(state: State) -> Text:

@@ -32,11 +32,19 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Save it as this.")
 @click.option("--max-size", type=Size(), metavar="SIZE", default="1G", help="Give up beyond this; 1G by default.")
 @click.option("--deadline", type=Duration(), metavar="TIME", help="Until its turn comes and it is there: 20s, 5m.")
+@click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
 @click.option("--json", "is_json", is_flag=True, help="What came of it, as JSON.")
 @click.pass_obj
 def download(
-    given: Given, url: str, output: Path, max_size: int, deadline: float | None, is_verbose: bool, is_json: bool
+    given: Given,
+    url: str,
+    output: Path,
+    max_size: int,
+    deadline: float | None,
+    cookies: bool,
+    is_verbose: bool,
+    is_json: bool,
 ) -> Exit:
     """Save a large file, resumed where an earlier try ended.
 
@@ -45,7 +53,7 @@ def download(
     """
     if output.is_dir():
         raise click.UsageError(f"{output} is a directory. Give -o a file.")
-    result = run(lambda: _download(given, url, output, max_size, deadline, is_verbose))
+    result = run(lambda: _download(given, url, output, max_size, deadline, cookies, is_verbose))
     if is_json:
         screen.write_json(
             {
@@ -63,12 +71,12 @@ def download(
 
 
 async def _download(
-    given: Given, url: str, output: Path, max_size: int, deadline: float | None, is_verbose: bool
+    given: Given, url: str, output: Path, max_size: int, deadline: float | None, cookies: bool, is_verbose: bool
 ) -> DownloadResult:
     from curtsy.cli.bar import Bar
     from curtsy.cli.telling import Steps
 
     policies = given.settings().policies
     with Steps(policies) if is_verbose else Bar(policies) as teller:
-        async with given.open_client(teller, cache=False) as client:
+        async with given.open_client(teller, cache=False, cookies=cookies) as client:
             return await client.download(url, output, max_size=max_size, deadline=deadline)

@@ -89,6 +89,7 @@ _ENDED = {
 _JOB = {
     "name": "the job",
     "state": "`running`, `unfinished`, `done` or `damaged`",
+    "ended": "how its last run ended, as `crawl --json` says it; null if it runs, was killed, or is shared",
     "is_shared": "whether it is in a shared store, where many machines work on it",
     "workers": "how many are at work on it",
     "pages": "pages so far; null if nobody knows",

@@ -38,7 +38,8 @@ class _Options:
     is_verbose: bool
     headers: dict[str, str]
     deadline: float | None
-    cache: dict[str, Any]
+    client: dict[str, Any]
+    """As `AsyncClient` has them."""
 
 
 @click.command(
@@ -65,6 +66,7 @@ class _Options:
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
 @click.option("-H", "--header", "headers", type=Header(), multiple=True, metavar='"NAME: VALUE"', help="Send this too.")
 @click.option("--deadline", type=Duration(), metavar="TIME", help="For each URL, waits and retries included: 20s, 5m.")
+@click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor keep copies.")
 @click.option("--refresh", is_flag=True, help="Fetch anew, though there may be a fresh copy.")
 @click.option("--offline", is_flag=True, help="Answer from the cache only; nothing is sent.")
@@ -81,6 +83,7 @@ def get(
     is_verbose: bool,
     headers: tuple[tuple[str, str], ...],
     deadline: float | None,
+    cookies: bool,
     no_cache: bool,
     refresh: bool,
     offline: bool,
@@ -98,10 +101,12 @@ def get(
     joined: dict[str, str] = {}
     for name, value in headers:
         joined[name] = f"{joined[name]}, {value}" if name in joined else value
-    cache = {"cache": False} if no_cache else {"cache_mode": "refresh" if refresh else "offline"}
-    options = _Options(
-        output, is_head, is_json, is_verbose, joined, deadline, cache if no_cache or refresh or offline else {}
-    )
+    client: dict[str, Any] = {"cookies": cookies}
+    if no_cache:
+        client["cache"] = False
+    elif refresh or offline:
+        client["cache_mode"] = "refresh" if refresh else "offline"
+    options = _Options(output, is_head, is_json, is_verbose, joined, deadline, client)
     with _Target(output) as target:
         return run(lambda: _get(given, wanted, options, target))
 
@@ -136,7 +141,7 @@ async def _get(given: Given, urls: list[str], options: _Options, target: _Target
     teller = Steps(policies) if options.is_verbose else Progress(policies)
     with teller:
         async with (
-            given.open_client(teller, **options.cache) as client,
+            given.open_client(teller, **options.client) as client,
             aclosing(_in_order(client, urls, options)) as results,
         ):
             async for result in results:

@@ -47,10 +47,10 @@ class Given:
 
     def _listen(self, settings: Settings) -> None:
         """Show warnings always, and less than that only to somebody who asked for it."""
-        from curtsy.log import install_json_logging
+        from curtsy.cli.logs import listen
 
         is_asked = self.log_level is not None or settings.origin(None, "log_level") != "built-in"
-        install_json_logging((self.log_level or settings.log_level) if is_asked else "warn")
+        listen((self.log_level or settings.log_level) if is_asked else "warn", settings.log_format)
 
     def open_store(self) -> Store:
         """The store, without shelter: who looks into it wants to know when it cannot be read."""
@@ -121,7 +121,7 @@ GIVEN_OPTIONS: tuple[click.Option, ...] = (
         "--log-level",
         type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False),
         metavar="LEVEL",
-        help="Show log lines (JSON, on standard error) from debug, info, warn or error on.",
+        help="Show log lines (on standard error) from debug, info, warn or error on.",
     ),
     GivenOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
 )

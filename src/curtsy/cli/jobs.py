@@ -102,9 +102,12 @@ def _shared(given: Given) -> list[JobSummary]:
 
 def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
     """A job of this machine, as it stands in JSON."""
+    from curtsy.crawling.notes import ENDED
+
     found: dict[str, Any] = {
         "name": job.name, "state": "damaged", "is_shared": False, "workers": int(job.is_running), "pages": None,
         "queued": None, "failed": None, "hosts": None, "changed_at": job.changed_at, "folder": job.folder,
+        "ended": job.notes.get(ENDED) or None,
     }  # fmt: skip
     if job.is_running:
         found["state"] = "running"
@@ -127,9 +130,12 @@ def _shared_fields(job: JobSummary) -> dict[str, Any]:
     state = "running" if job.workers else "unfinished" if left else "done"
     return {
         "name": job.name, "state": state, "is_shared": True, "workers": job.workers, "pages": None, "queued": left,
-        "failed": job.counts.failed, "hosts": job.counts.hosts, "changed_at": None, "folder": None,
+        "failed": job.counts.failed, "hosts": job.counts.hosts, "changed_at": None, "folder": None, "ended": None,
     }  # fmt: skip
 
+
+NARROW = 70
+"""Columns below which the failures are left out."""
 
 STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
@@ -152,17 +158,29 @@ def ls(given: Given, is_json: bool) -> Exit:
     if not found:
         screen.say("there are no jobs. curtsy crawl URL --job NAME begins one.")
         return Exit.FINE
-    table = screen.table("job", "state", "pages", "left", "failed", "changed", right=("pages", "left", "failed"))
+    console = screen.out()
+    failed = ["failed"] if console.width >= NARROW else []
+    table = screen.table("job", "state", "pages", "left", *failed, "changed", right=("pages", "left", "failed"))
     for each in found:
         state = each["state"] + (f" by {each['workers']}" if each["is_shared"] and each["workers"] else "")
+        state += f" ({limit})" if (limit := _limit(each)) is not None else ""
         changed = each["changed_at"]
         table.add_row(
             screen.plain(each["name"]), Text(state, style=STYLES[each["state"]]), _number(each["pages"]),
-            _number(each["queued"]), _number(each["failed"]),
+            _number(each["queued"]), *(_number(each[name]) for name in failed),
             "–" if changed is None else f"{span(max(0.0, time.time() - changed))} ago",
         )  # fmt: skip
-    screen.show(screen.out(), table)
+    screen.show(console, table)
+    if any(each["state"] == "unfinished" for each in found):
+        screen.say("what is unfinished can be gone on with: curtsy jobs show NAME says how.")
     return Exit.FINE
+
+
+def _limit(fields: dict[str, Any]) -> str | None:
+    """The option that the last run of a job ended at, if something is left."""
+    from curtsy.watch.words import LIMITS
+
+    return LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
 
 
 def _number(value: int | None) -> str:
@@ -241,7 +259,9 @@ def _show(job: Job, whole: dict[str, Any]) -> None:
 
     console = screen.out()
     console.print(Text(screen.plain(job.name), style="bold"))
-    rows: list[tuple[str, str]] = [("state", whole["state"])]
+    limit = _limit(whole)
+    ended = "" if limit is None else f": it ended at {limit}, and can be gone on with"
+    rows: list[tuple[str, str]] = [("state", whole["state"] + ended)]
     rows += [("began at", each) for each in whole["seeds"]]
     if whole["scope"] is not None:
         rows.append(("scope", whole["scope"]))

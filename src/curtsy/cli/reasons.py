@@ -34,12 +34,14 @@ _WORDS: dict[str, Words] = {
     Reason.TIMEOUT: Words("no answer in time", _LATER),
     Reason.DNS_ERROR: Words("a host that has no address", "Check the name."),
     Reason.CONNECTION_ERROR: Words("no connection", _LATER),
-    Reason.TLS_ERROR: Words("no secure connection", "The site's certificate is not to be trusted; tell its owner."),
+    Reason.TLS_ERROR: Words("no secure connection", "If its certificate is not in order, tell the site's owner."),
     Reason.BAD_RESPONSE: Words("an answer that is not HTTP", "Tell the site's owner."),
     Reason.INCOMPLETE: Words("an answer that broke off", _LATER),
     Reason.TOO_LARGE: Words("too large", "Raise max_body, or use curtsy download."),
     Reason.TOO_SLOW: Words("too slow", _LATER),
-    Reason.TOO_MANY_REDIRECTS: Words("redirected too often", "Tell the site's owner, or raise max_redirects."),
+    Reason.TOO_MANY_REDIRECTS: Words(
+        "redirected too often", "If it wants a cookie, --cookies keeps it; else raise max_redirects."
+    ),
     Reason.BAD_REDIRECT: Words("redirected to nowhere", "Tell the site's owner."),
     OutOfScope.OTHER_HOST: Words("on another host", "--scope site, or --domain HOST, takes it in."),
     OutOfScope.OTHER_SITE: Words("on another site", "--domain DOMAIN takes it in."),

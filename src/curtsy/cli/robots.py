@@ -94,7 +94,7 @@ def _file(source: str) -> Source:
     try:
         return Source(source, Path(source).read_bytes(), "")
     except OSError as error:
-        hint = " For a site, write https:// before it." if not source.startswith((".", "/")) else ""
+        hint = " For a site, write https:// or http:// before it." if not source.startswith((".", "/")) else ""
         raise click.UsageError(f"{source} cannot be read: {error.strerror}.{hint}") from None
 
 

@@ -81,13 +81,17 @@ def say(message: str, *, command: str | None = None) -> None:
     from curtsy.core.secrets import mask_url
 
     first, *more = (plain(line) for line in f"curtsy: {mask_url(message)}".splitlines())
-    lines = [first, *(f"  {line}" for line in more)]
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns
-        lines = [part for line in lines for part in textwrap.wrap(line, width, **_WHOLE_WORDS)]
+    lines = [part for line in (first, *(f"  {line}" for line in more)) for part in wrapped(line)]
     if command is not None:
         lines.append(f"  {plain(command)}")
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def wrapped(line: str) -> list[str]:
+    """A line for standard error as a terminal shows it: broken between words; elsewhere it stays whole."""
+    if not sys.stderr.isatty():
+        return [line]
+    return textwrap.wrap(line, shutil.get_terminal_size().columns, **_WHOLE_WORDS)
 
 
 def write_json(value: Any, *, line: bool = False) -> None:

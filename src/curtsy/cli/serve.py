@@ -100,7 +100,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
-    from curtsy.log import install_json_logging
+    from curtsy.cli.logs import listen
     from curtsy.settings.live import LiveSettings
     from curtsy.watch.dashboard.app import Dashboard
 
@@ -110,7 +110,7 @@ def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token
             "memory: is what one process knows by itself, so there is nothing to see. Name the store of your crawl."
         )
     if given.log_level is None and settings.origin(None, "log_level") == "built-in":
-        install_json_logging("info")  # what hands do is to be seen
+        listen("info", settings.log_format)  # what hands do is to be seen
     live = LiveSettings(**given.arguments)
     cache = None if settings.cache_mode == "off" else given.open_cache()
     store = given.open_store()

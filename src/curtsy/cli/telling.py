@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from curtsy.cli import screen
+from curtsy.cli.logs import logging_above
 from curtsy.cli.watching import (
     Answered,
     Asking,
@@ -141,6 +143,8 @@ class Progress:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._live: Live | None = None
+        self._above = ExitStack()
+        """Where the log goes while it is shown."""
         self._is_shown = sys.stderr.isatty()
         self._text = ""
         self._until = 0.0
@@ -178,6 +182,7 @@ class Progress:
                 redirect_stdout=False, redirect_stderr=False,
             )  # fmt: skip
             self._live.start()
+            self._above.enter_context(logging_above(self._live.console))
 
     def _view(self) -> Text:
         from rich.text import Text
@@ -188,6 +193,7 @@ class Progress:
 
     def pause(self) -> None:
         """Make room for output; the next step shows it again."""
+        self._above.close()
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -149,8 +149,13 @@ def _view(hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: 
     room = height - 4
     if crawls:
         shown = crawls[: max(1, room // 3)]
-        parts += [_crawls(shown, width), Text()]
+        parts.append(_crawls(shown, width))
         room -= len(shown) + 2
+        if kept := [each.job for each in shown if each.state == "stopped" and each.is_job and each.queued]:
+            hint = f"Can be gone on with (curtsy jobs show NAME says how): {', '.join(map(screen.plain, kept))}"
+            parts.append(Text(hint, style="dim", no_wrap=True, overflow="ellipsis"))
+            room -= 1
+        parts.append(Text())
     if hosts:
         parts.append(_hosts(hosts[: max(1, room)], width))
         if len(hosts) > room:
@@ -164,6 +169,7 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
     from rich.text import Text
 
     from curtsy.core.explain import span
+    from curtsy.watch.words import LIMITS
 
     is_narrow = width < NARROW
     names = ["crawl", "state", "pages", "rate", "queue", *([] if is_narrow else ["failed", "left", "hosts"])]
@@ -171,7 +177,9 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
     for each in crawls:
         silent = time.time() - each.updated_at
         is_running = each.state in ("running", "waiting")
-        state = Text(each.state, style="green" if is_running else "dim")
+        is_limited = each.state == "stopped" and each.ended in LIMITS
+        words = f"stopped at {LIMITS[each.ended]}" if is_limited else each.state
+        state = Text(words, style="green" if is_running else "dim")
         if is_running and silent > SILENT:
             state = Text(f"silent for {span(silent)}", style="red")
         cells: list[Text | str] = [

@@ -20,7 +20,7 @@ from curtsy.core.explain import span
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-    from curtsy.crawling.progress import HostProgress, Snapshot
+    from curtsy.crawling.progress import HostProgress, Snapshot, Totals
 
 STATES = {
     "fetching": ("▸", "green"),
@@ -64,7 +64,8 @@ class CrawlView:
         if self._snapshot is None:
             return
         since = 0.0 if self._snapshot.state in ENDS else time.monotonic() - self._shown_at
-        width, room = min(options.max_width, WIDE), max(1, console.height - FRAME - bool(self._title))
+        more = bool(self._title) + (self._snapshot.before is not None)
+        width, room = min(options.max_width, WIDE), max(1, console.height - FRAME - more)
         hosts = self._placed(self._snapshot.hosts, room)
         parts: list[Text | Table] = []
         if self._title:
@@ -148,14 +149,16 @@ def _left(host: HostProgress) -> int | None:
 def whole(snapshot: Snapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
     """The crawl as a whole: what it has done, and what it waits for."""
     line = Text(no_wrap=True, overflow="ellipsis")
-    line.append(screen.counted(snapshot.totals.pages, "page"), style="bold")
+    line.append(_pages(snapshot), style="bold")
     line.append(" · " + " · ".join(_figures(snapshot, since)))
     waits = Text(no_wrap=True, overflow="ellipsis", style="dim")
     if snapshot.state == "stopping":
         waits.append("stopping: what is under way may end, nothing more is asked for")
     elif snapshot.waiting_for is not None:
         waits.append(f"waiting: {screen.plain(snapshot.waiting_for)}{_trouble(snapshot, label)}")
-    return [line, waits]
+    if snapshot.before is None:
+        return [line, waits]
+    return [line, Text(_in_all(snapshot.totals), no_wrap=True, overflow="ellipsis", style="dim"), waits]
 
 
 def _trouble(snapshot: Snapshot, label: Callable[[str], str] = str) -> str:
@@ -167,12 +170,31 @@ def _trouble(snapshot: Snapshot, label: Callable[[str], str] = str) -> str:
     return f" ({screen.plain(label(first.host)).strip()}: {why_of(first.why) or first.state})"
 
 
+def _pages(snapshot: Snapshot) -> str:
+    """The pages of this run, as the hosts above count them too."""
+    if snapshot.before is None:
+        return screen.counted(snapshot.totals.pages, "page")
+    return f"{screen.counted(snapshot.totals.pages - snapshot.before.pages, 'page')} in this run"
+
+
+def _in_all(totals: Totals) -> str:
+    """What all runs of a job have done together."""
+    words = [screen.counted(totals.pages, "page")]
+    for counts, what in ((totals.skipped, "left alone"), (totals.failed, "failed")):
+        if counts:
+            words.append(f"{sum(counts.values()):,} {what}")
+    return f"in all runs: {' · '.join(words)}"
+
+
 def _figures(snapshot: Snapshot, since: float) -> list[str]:
     found = []
     if snapshot.rate:
         found.append(f"{snapshot.rate:.3g}/s")
     failed = sum(snapshot.totals.failed.values())
     left_alone = sum(snapshot.totals.skipped.values())
+    if snapshot.before is not None:
+        failed -= sum(snapshot.before.failed.values())
+        left_alone -= sum(snapshot.before.skipped.values())
     found.append(f"{snapshot.queued:,} queued")
     if left_alone:
         found.append(f"{left_alone:,} left alone")
@@ -186,7 +208,9 @@ def _figures(snapshot: Snapshot, since: float) -> list[str]:
 
 def line_of(snapshot: Snapshot) -> str:
     """The same as one line, for where there is no terminal."""
-    words = [screen.counted(snapshot.totals.pages, "page"), *_figures(snapshot, 0.0)]
+    words = [_pages(snapshot), *_figures(snapshot, 0.0)]
+    if snapshot.before is not None:
+        words.append(_in_all(snapshot.totals))
     if snapshot.waiting_for is not None:
         words.append(f"{snapshot.waiting_for}{_trouble(snapshot)}")
     return ", ".join(words)

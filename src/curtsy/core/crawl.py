@@ -46,7 +46,7 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     started_at: float = 0.0
     updated_at: float = 0.0
     state: str = "running"
-    """`running`, `waiting`, `stopped` or `finished`."""
+    """`running`, `waiting`, `stopped` (something is left) or `finished`."""
 
     seeds: tuple[str, ...] = ()
     """The first few, secrets masked."""
@@ -75,6 +75,12 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
 
     hosts: tuple[CrawledHost, ...] = ()
     """The busiest, at most `MOST_HOSTS`."""
+
+    ended: str = ""
+    """Why it is over, as its summary says: `done`, `max_pages`, `later` …; empty while it runs, or after an error."""
+
+    is_job: bool = False
+    """Whether it has a name, so that what is left is kept and can be gone on with."""
 
     def lasts(self, now: Now) -> int | None:
         """An hour after the last word."""

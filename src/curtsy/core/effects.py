@@ -74,6 +74,11 @@ class World(Protocol):
         """The calendar's second."""
         ...
 
+    @property
+    def keeps_cookies(self) -> bool:
+        """Whether cookies are kept."""
+        ...
+
     def cookies_for(self, url: Url) -> str | None:
         """What was kept of the host's cookies, as a header; None if nothing, or if none are kept."""
         ...

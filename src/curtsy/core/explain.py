@@ -115,8 +115,15 @@ def failed(url: Url, failure: Failure, attempts: int) -> str:
     """For a request that brought no usable answer."""
     tries = f" after {attempts} tries" if attempts > 1 else ""
     advice = _ADVICE.get(failure.reason, "Try again later.")
+    if failure.detail == WANTS_COOKIE:
+        advice = "Keep them (cookies=True, --cookies), or leave it out."
+    if failure.is_answer:
+        advice = "Write http:// instead of https://."
     return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}"
 
+
+WANTS_COOKIE = "it sets a cookie, wants it back, and redirects in a circle until it comes; cookies are not kept"
+"""What happened at a site that cannot be read without cookies."""
 
 _ADVICE = {
     Reason.ADDRESS_REFUSED: "Set allow_private (--allow-private) if this is a site of your own.",

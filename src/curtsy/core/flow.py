@@ -156,20 +156,35 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
     ask = journey.ask
     request = Request(first, ask.method.upper(), _own_headers(ask.headers, first, journey.policies), ask.body)
     most, status = journey.policies.of(first.domain).max_redirects, 0
+    asked: set[str] = set()
+    wants_cookie = False
     for _ in range(most + 1):
         journey.url, journey.cache = request.url, None
-        end = yield from hop(_with_cookies(request, journey.world), journey)
-        if not isinstance(end, Response) or end.status not in _REDIRECTS or not ask.follow:
+        sent = _with_cookies(request, journey.world)
+        end = yield from hop(sent, journey)
+        if not isinstance(end, Response) or end.status not in _REDIRECTS:
             return end
         target = redirect_target(request.url, end)
         if target is None:
             return end
+        asked.add(request.url.text)
+        wants_cookie = wants_cookie or ("set-cookie" in end.headers and not journey.world.keeps_cookies)
+        if not ask.follow:
+            if not isinstance(target, Url) or target.text != request.url.text:
+                return end
+            if wants_cookie:
+                return Failure(Reason.TOO_MANY_REDIRECTS, explain.WANTS_COOKIE, 0.0, end.status)
+            if _with_cookies(request, journey.world).headers == sent.headers:
+                return end
+            # A redirect to itself is no other URL: it is asked for again at once, with the cookie that it has set.
         if isinstance(target, InvalidUrl):
             return Failure(
                 Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
             )
         request, status = _redirected(request, target, end.status), end.status
-    return Failure(Reason.TOO_MANY_REDIRECTS, f"it was redirected more than {most} times", 0.0, status)
+    is_circle = len(asked) <= most
+    detail = explain.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
+    return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
 
 
 def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
@@ -355,7 +370,6 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
         reply = yield Send(request, policy, ticket, _shorter(policy.timeout, journey.left()), policy.max_body)
         if reply is None:
             continue
-        journey.go = ticket.go
         journey.attempts += 1
         journey.retries += last is not None
         tries += 1
@@ -366,6 +380,7 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
             world.take_cookies(url, reply.headers)
         is_cut_off = _is_cut_off(reply, journey)
         outcome = UNHEARD if is_cut_off else classify(reply, world.epoch())
+        journey.go = _left(ticket.go, outcome)
         may_pass = not is_cut_off and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
         if again and outcome.retry_after is None:
@@ -378,6 +393,20 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
             if outcome.retry_after is not None:
                 journey.retry_after = min(outcome.retry_after, policy.max_retry_after)
             return last
+
+
+def _left(go: Go, outcome: Outcome) -> Go:
+    """What is left of the host's day: admission has charged a request and a page, settling gives back what was none."""
+    is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
+    is_no_page = go.lease.page and not outcome.page
+    if not (is_free or is_no_page):
+        return go
+    requests, pages = go.requests_left, go.pages_left
+    return Go(
+        go.lease,
+        None if requests is None else requests + is_free,
+        None if pages is None else pages + is_no_page,
+    )
 
 
 def _enter(

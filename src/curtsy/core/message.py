@@ -123,7 +123,7 @@ def _parse(given: str) -> Url | InvalidUrl:
     if found is None or (not found["slashes"] and found["scheme"].lower() not in DEFAULT_PORTS):
         if found is not None and not found["authority"].isdigit() and "." not in found["scheme"]:
             return InvalidUrl(given, f"its scheme is {found['scheme'].lower()}, not http or https")
-        return InvalidUrl(given, "it has no scheme: write https:// before the host")
+        return InvalidUrl(given, "it has no scheme: write https:// or http:// before the host")
     scheme = found["scheme"].lower()
     if scheme not in DEFAULT_PORTS:
         return InvalidUrl(given, f"its scheme is {scheme}, not http or https")
@@ -392,6 +392,8 @@ class Failure(msgspec.Struct, frozen=True):
     """The status of an answer that had come so far, as when its body was cut short."""
 
     wire_bytes: int = 0
+    is_answer: bool = False
+    """Whether the host did answer, and is well: only not in the protocol that the URL names."""
 
 
 Reply = Response | Failure

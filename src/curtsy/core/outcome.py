@@ -74,6 +74,8 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
         sent = reply.sent_ago is not None
         if reply.reason in _NOT_OURS:
             return Outcome(Kind.ABANDONED, sent=sent)
+        if reply.is_answer:  # as a 400 is one; and though no request was written, the host had its work with us
+            return Outcome(Kind.ANSWERED)
         # A page that is too large was answered well; it is only too much for us, or for our disk.
         kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
         return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago)

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, product
 from operator import itemgetter
 
@@ -40,6 +41,7 @@ _PLAIN = rf"{_UNRESERVED}{_RESERVED}"
 
 _plain_url = re.compile(rf"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?;#]*|(?!//))(/[{_PLAIN}]*)").fullmatch
 _path_start = re.compile("[/?;]").search
+_not_target = re.compile(rf"[^{_PLAIN}%]").search
 _not_plain = re.compile(rf"[^{_PLAIN}]").search
 _not_canonical = re.compile(rf"[^{_PLAIN}*]").search
 _in_url = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_PLAIN}%]")
@@ -86,8 +88,7 @@ def octets_of(url: str) -> str:
     """
     if match := _plain_url(url):
         return match[1]
-    if not url.isascii():
-        url = url.encode("utf-8", "surrogatepass").decode("latin-1")
+    url = _as_octets(url)
     start = 2 if url.startswith("//") else 0
     first = _path_start(url, start)
     scheme = url.find("://", start)
@@ -98,6 +99,10 @@ def octets_of(url: str) -> str:
         return "/"
     path = url[first.start() : fragment if fragment >= 0 else len(url)]
     return ("" if path[0] == "/" else "/") + _in_url.sub(_spell, path)
+
+
+def _as_octets(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def canonical(pattern: str) -> tuple[str, int]:
@@ -254,9 +259,7 @@ def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
     """Split patterns, given by rank, place and what follows their first star, and choose their needles."""
     found: list[tuple[int, int, list[str], str | None]] = []
     for rank, place, rest in sorted(patterns, key=itemgetter(0), reverse=True):
-        pieces = rest.removesuffix("$").split("*")
-        tail = pieces.pop() if rest[-1:] == "$" else None
-        found.append((rank, place, [piece for piece in pieces if piece] if "" in pieces else pieces, tail))
+        found.append((rank, place, *_cut(rest)))
     counts = Counter(chain.from_iterable(pieces[:_NEEDLES] for _, _, pieces, _ in found))
     counts.update(pieces[-1] for _, _, pieces, _ in found if pieces)
     counts.update(tail for _, _, _, tail in found if tail)
@@ -273,6 +276,13 @@ def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
     return start, octets, split
 
 
+def _cut(rest: str) -> tuple[list[str], str | None]:
+    """The pieces of what follows a pattern's first star, and what the path must end with (None: anything)."""
+    pieces = rest.removesuffix("$").split("*")
+    tail = pieces.pop() if rest[-1:] == "$" else None
+    return [piece for piece in pieces if piece] if "" in pieces else pieces, tail
+
+
 def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Callable[[str, int], int]) -> bool:
     if tail is not None and not path.endswith(tail):
         return False
@@ -282,6 +292,24 @@ def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Call
             return False
         start = at + len(piece)
     return tail is None or path.endswith(tail, start)
+
+
+def matches(pattern: str, target: str) -> bool:
+    """Whether a single pattern matches the path and query of a canonical URL (`Url.target`). An empty one does."""
+    head, pieces, tail = _single(pattern)
+    path = target if _not_target(target) is None else _in_url.sub(_spell, _as_octets(target))
+    if pieces is None:
+        return path.startswith(head) if tail is None else path == head
+    return path.startswith(head) and _fits(path, len(head), pieces, tail, path.find)
+
+
+@lru_cache(maxsize=1024)  # those of a user's settings are few
+def _single(pattern: str) -> tuple[str, list[str] | None, str | None]:
+    """What a pattern begins with, the pieces behind its first star (None: it has none), and what it ends with."""
+    head, star, rest = canonical(_as_octets(pattern))[0].partition("*")
+    if star:
+        return head, *_cut(rest)
+    return (head[:-1], None, "") if head[-1:] == "$" else (head, None, None)
 
 
 class _Places:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import SECOND, parse_domain
+from curtsy.core.pattern import matches
 
 Strategy = Literal["token_bucket", "leaky_bucket", "sliding_window"]
 On429 = Literal["obey", "trip", "retry"]
@@ -301,24 +302,6 @@ def _whole(name: str, value: object, least: int) -> None:
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise rule(name, value, "one of " + ", ".join(choices))
-
-
-def matches(pattern: str, target: str) -> bool:
-    """Whether a path pattern as in robots.txt (`*`, final `$`) matches the beginning of `target`. Linear."""
-    anchored = pattern.endswith("$")
-    head, *rest = pattern.removesuffix("$").split("*")
-    if not target.startswith(head):
-        return False
-    if not rest:
-        return not anchored or len(target) == len(head)
-    place = len(head)
-    tail = rest.pop() if anchored else ""
-    for part in rest:  # the leftmost place for each part leaves the most room for the next
-        place = target.find(part, place)
-        if place < 0:
-            return False
-        place += len(part)
-    return not anchored or (target.endswith(tail) and len(target) - len(tail) >= place)
 
 
 class Calendar:

@@ -39,11 +39,15 @@ class Awaited:
             self._add(found)
         match ending.end:
             case Done(after):
-                return self._frontier.done(ending.claimed, after=after)
+                return self._frontier.done(ending.claimed, after=after, is_page=ending.is_page)
             case Failed(reason, after):
                 return self._frontier.fail(ending.claimed, reason, after=after)
             case Deferred(seconds, last):
                 return self._frontier.defer(ending.claimed, seconds, last=last)
+
+    async def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself."""
+        return self._frontier.pass_over(url, other)
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
         """Have the lease begin anew."""

@@ -12,7 +12,7 @@ from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.explain import span
 from curtsy.core.message import SECOND, InvalidUrl, parse_url
 from curtsy.crawling.crawler import Crawler
-from curtsy.crawling.frontier import AsyncFrontier, host_of
+from curtsy.crawling.frontier import AsyncFrontier, HostQueue, host_of
 from curtsy.crawling.gauge import Gauge, time_left
 from curtsy.crawling.harvest import Harvest
 from curtsy.crawling.identity import Identity
@@ -64,6 +64,8 @@ class AsyncCrawl:
         self._crawler = Crawler(self.seeds, options, client, frontier, self._harvest, lease)
         self._gauge = Gauge()
         self._bulletin = Bulletin(client, job, name, self.seeds, self.snapshot)
+        self._queues: list[HostQueue] = []
+        """What waited when it was last looked at: at its end, what is left."""
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -143,7 +145,9 @@ class AsyncCrawl:
         """How far it has come, with the state of so many hosts."""
         crawler, counts = self._crawler, self._crawler.counts
         now, is_over = self.client.alarm.now(), self.summary is not None
-        queues = [] if is_over or self._is_closed else await self.frontier.busiest(hosts)
+        if not self._is_closed:
+            self._queues = await self.frontier.busiest(hosts)
+        queues = self._queues
         most, patience = self.options.max_pages, self.options.patience
         if most is not None:
             most = max(0, most - self._harvest.pages)
@@ -160,6 +164,7 @@ class AsyncCrawl:
             time_left=None if is_over else left,
             waiting_for=self._waiting_for(),
             hosts=crawler.visits.hosts.progress(queues, now, hosts),
+            before=self._harvest.before if self._harvest.before.seconds else None,
         )
 
     def _state(self) -> str:

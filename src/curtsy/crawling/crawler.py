@@ -14,6 +14,8 @@ no place meanwhile. In flight is what is on the wire, never what waits.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from curtsy.client import AsyncClient
@@ -24,7 +26,7 @@ from curtsy.crawling.bell import Bell
 from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.harvest import Finished, Harvest
 from curtsy.crawling.judge import Judge
-from curtsy.crawling.notes import SCOPE, SEEDS
+from curtsy.crawling.notes import ENDED, SCOPE, SEEDS
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
@@ -70,7 +72,7 @@ class Crawler:
         self._lease = lease
         self._alarm = client.alarm
         self._quota = Quota(options.max_pages_per_host)
-        self.judge = Judge(seeds, options, client)
+        self.judge = Judge(seeds, options, client, frontier)
         self.tray = Tray()
         self.visits = Visits(client, self.judge, self._quota, self.tray, self.wake, is_shared=lease is not None)
         self._bell = Bell(client.alarm, lambda: not self.visits.starting and not self.visits.on_wire)
@@ -114,14 +116,13 @@ class Crawler:
     async def open(self) -> None:
         """Go on where outputs and frontier were left, or begin with the seeds."""
         notes = await self._harvest.open()
-        self._quota.resume(notes)
         if (old := notes.get(SCOPE)) is not None:
             for change in self.judge.scope.changes(old):
                 _log.warning(
                     f"The crawl goes on with another scope: {change}. What was left out before stays left out."
                 )
             self.judge.scope = self.judge.scope.resumed(old)
-        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: list(self._seeds)})
+        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: list(self._seeds), ENDED: ""})
         await self._frontier.add(Found(self._wanted(), priority=SEED_PRIORITY))
         self.counts = await self._frontier.counts()
         self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
@@ -180,6 +181,8 @@ class Crawler:
             await self.visits.call_off()
             self.tray.give_back()
             await self._write()
+            while self.tray.finished:
+                await self._write()
             return over
         else:
             self.visits.withdraw()
@@ -270,11 +273,18 @@ class Crawler:
         return alone
 
     async def _write(self) -> None:
-        batch = list(self.tray.finished)
-        await self._harvest.write(batch, self._alarm.now(), self._elapsed())
-        del self.tray.finished[: len(batch)]
+        """Write what is finished, but for pages with very many links, which take several turns."""
+        batch: list[Finished] = []
+        later: list[Finished] = []
+        for each in list(self.tray.finished):
+            (batch if await self._harvest.is_ready(each) else later).append(each)
+        if batch or not later:
+            await self._harvest.write(batch, self._alarm.now(), self._elapsed())
+        self.tray.finished[: len(batch) + len(later)] = later
         for finished in batch:
             self.judge.known.learn(*finished.learned)
+        if later:
+            await asyncio.sleep(0)  # a frontier of this process never waits, and others are to have their turn
 
     async def _look(self) -> None:
         """See how much there is; if others are at it too, only once in a while."""
@@ -302,6 +312,8 @@ class Crawler:
         return self._alarm.now() - self.began_at
 
     async def _summary(self, ended: str) -> Summary:
+        with contextlib.suppress(CurtsyError):  # a disk that is full: only people look at it
+            await self._frontier.note({ENDED: ended})
         self.counts = await self._frontier.counts()
         reasons = self._harvest.left | dict((await self._frontier.failures())[:MOST_REASONS])
         left = self.counts.queued + self.counts.leased

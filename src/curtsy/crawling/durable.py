@@ -35,6 +35,7 @@ SCHEMA = (
     "CREATE TABLE notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE totals (added INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL)",
     "INSERT INTO totals VALUES (0, 0, 0)",
+    "ALTER TABLE hosts ADD COLUMN pages INTEGER NOT NULL DEFAULT 0",
 )
 """What brings a file from each `user_version` to the next. Only ever added to."""
 
@@ -45,7 +46,7 @@ _NAMES = 10_000
 """Hosts whose numbers are remembered; those of the others are looked up."""
 
 _FIRST = (
-    "SELECT urls.id, rank, secure, target, name, pages.url FROM urls JOIN hosts ON hosts.id = host"
+    "SELECT urls.id, rank, secure, target, name, pages.url, hosts.pages FROM urls JOIN hosts ON hosts.id = host"
     " LEFT JOIN pages ON pages.id = page WHERE host = ? ORDER BY rank, urls.id LIMIT ?"
 )
 
@@ -60,6 +61,7 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
     target: str
     name: str
     parent: str | None
+    host_pages: int
 
     @property
     def url(self) -> str:
@@ -111,7 +113,7 @@ class SQLiteShelf:
         if number is None:
             self._hosts += 1
             number = self._hosts
-            self._execute("INSERT INTO hosts VALUES (?, ?)", (number, host))
+            self._execute("INSERT INTO hosts (id, name) VALUES (?, ?)", (number, host))
             self._remember(host, number)
         return number
 
@@ -154,6 +156,11 @@ class SQLiteShelf:
         """Count URLs of one host as seen; how many were new."""
         return len(self._unseen(host, urls))
 
+    def has_seen(self, host: int, url: str) -> bool:
+        """Whether a URL of a host was ever put or marked."""
+        rows = self._rows("SELECT 1 FROM seen WHERE host = ? AND hash = ?", (host, fingerprint(url)))
+        return next(rows, None) is not None
+
     def _unseen(self, host: int, urls: Sequence[str]) -> list[str]:
         statement = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
         return [url for url in urls if self._execute(statement, (host, fingerprint(url))).rowcount]
@@ -172,7 +179,7 @@ class SQLiteShelf:
                 row = self._sound(msgspec.convert, values, _Row)
                 tries = self._tries.get(row.id, 0)
                 self._try(row.id, tries + 1)
-                return Loan(row.id, row.url, row.name, row.rank, row.parent, tries)
+                return Loan(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
         raise self._ledger.judge(Unsound(f"a URL is missing of host {host}"))
 
     def _try(self, number: int, tries: int) -> None:
@@ -191,10 +198,12 @@ class SQLiteShelf:
         if heard:
             self._try(loan.id, loan.tries)
 
-    def finish(self, loan: Loan) -> None:
-        """A loan is done: it will not be lent again."""
+    def finish(self, loan: Loan, *, is_page: bool) -> None:
+        """A loan is done: it will not be lent again. A page counts as one of its host's."""
         self._remove(loan)
         self.totals.done += 1
+        if is_page:
+            self._execute("UPDATE hosts SET pages = pages + 1 WHERE name = ?", (loan.host,))
 
     def fail(self, loan: Loan, reason: str) -> None:
         """A loan will not be lent again, for this reason."""

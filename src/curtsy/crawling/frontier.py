@@ -57,6 +57,9 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     leased_until: float
     """When it may be handed out to somebody else, in seconds by the frontier's clock."""
 
+    host_pages: int = 0
+    """How many pages had come from its host when it was handed out, over all who work on the frontier."""
+
 
 class Counts(msgspec.Struct, frozen=True, gc=False):
     """A frontier in numbers."""
@@ -118,6 +121,8 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     claimed: Claimed
     end: Done | Failed | Deferred
     found: Sequence[Found] = ()
+    is_page: bool = False
+    """Whether it is done and a page came of it, which counts as one of its host's."""
 
 
 class AsyncFrontier(Protocol):
@@ -140,6 +145,13 @@ class AsyncFrontier(Protocol):
         On one machine all of it is one piece: after a kill all or none is there. On many, what was found is safe
         before its page is done, and the notes are safe when the claims have ended. What was found on a claim that was
         no longer valid is added nevertheless.
+        """
+        ...
+
+    async def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself: whether it was.
+
+        So of pages that name one another, not all are left out, whoever comes upon them and when. Any task may call it.
         """
         ...
 
@@ -196,6 +208,10 @@ class Frontier(Protocol):
         """Count URLs as added without queueing them, as where a redirect led; how many were new."""
         ...
 
+    def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself: whether it was."""
+        ...
+
     def claim(self, limit: int = 1) -> list[Claimed]:
         """Take the next URLs of hosts that are due, one of each host in turn; fewer than `limit` if no more are.
 
@@ -203,11 +219,19 @@ class Frontier(Protocol):
         """
         ...
 
-    def done(self, claimed: Claimed, *, after: float | None = None, notes: Mapping[str, Any] | None = None) -> bool:
+    def done(
+        self,
+        claimed: Claimed,
+        *,
+        after: float | None = None,
+        notes: Mapping[str, Any] | None = None,
+        is_page: bool = False,
+    ) -> bool:
         """End a claim for good. False if it was no longer valid, and then the URL is not touched.
 
         `after` are seconds until the host is due again; None leaves that as it is. `notes` are kept in the same piece
-        as the end of the claim, whether it was valid or not: where the outputs end, for example.
+        as the end of the claim, whether it was valid or not: where the outputs end, for example. With `is_page`, a page
+        came of it, which counts as one of its host's.
         """
         ...
 

@@ -6,17 +6,27 @@ outputs are cut back to where they were, and all of it is written again when tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found
 from curtsy.crawling.notes import TOTALS, pages_in, totals_of
-from curtsy.crawling.outputs import Output
+from curtsy.crawling.outputs import Archive, Output
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.progress import Totals
+
+T = TypeVar("T")
+
+MOST_LINKS = 1000
+"""Links that are added in one piece. Of a page with more of them, they are added before it is written, some at a time,
+so that others have their turn in between; killed meanwhile, it is fetched again, and they are known."""
+
+LARGE = 1_000_000
+"""Bytes of a body above which it is written in a thread, so that nothing else waits for that."""
 
 
 class Finished(msgspec.Struct):
@@ -34,11 +44,23 @@ class Finished(msgspec.Struct):
 
     notes: Mapping[str, Any] = {}
     is_redirect: bool = False
+    """Whether nothing but another URL came of it."""
+
+    redirect: CrawledPage | None = None
+    """The answer that led elsewhere, or tried to: archives keep it, though it is no page."""
+
     bytes: int = 0
     """Of bodies, over the network: also of those that are not kept."""
 
     heard_at: float | None = None
     """When admission said, in `end`, after how many seconds its host is due; None if that counts from the writing."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes long to write."""
+        page = self.page
+        size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
+        return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
 
     def ending(self, now: float) -> Ending:
         """The same for the frontier, with seconds that count from `now`."""
@@ -52,7 +74,7 @@ class Finished(msgspec.Struct):
                     end = Failed(reason, max(0.0, after - age))
                 case Deferred(seconds, last) if seconds:
                     end = Deferred(max(0.0, seconds - age), last)
-        return Ending(self.claimed, end, self.found)
+        return Ending(self.claimed, end, self.found, self.page is not None)
 
 
 def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals:
@@ -88,7 +110,7 @@ class Harvest:
         """Where each output ends, as far as the frontier knows."""
         self._is_torn = False
         """Whether the outputs may hold more than the frontier knows of."""
-        self.totals = self._before = Totals()
+        self.totals = self.before = Totals()
         """What the job has done, over all its runs; and had before this one."""
         self.left: dict[str, str] = {}
         """Seeds that the settings forbid in this run, each with why: they are not in the frontier."""
@@ -103,12 +125,12 @@ class Harvest:
     @property
     def bytes_now(self) -> int:
         """Bytes of this run."""
-        return self.totals.bytes - self._before.bytes
+        return self.totals.bytes - self.before.bytes
 
     async def open(self) -> dict[str, Any]:
         """Have all outputs go on where the frontier says; answers its notes. Raises StoreError if they are damaged."""
         notes = await self._frontier.notes()
-        self.totals = self._before = totals_of(notes, self._totals_name)
+        self.totals = self.before = totals_of(notes, self._totals_name)
         self._others = pages_in(notes, but=self._totals_name)
         for output in self._outputs:
             key = self._key(output)
@@ -130,25 +152,32 @@ class Harvest:
         skipped = dict(self.totals.skipped)
         for reason in self.left.values():
             skipped[reason] = skipped.get(reason, 0) + 1
-        return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self._before.seconds + elapsed)
+        return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self.before.seconds + elapsed)
 
     async def look_at_others(self) -> None:
         """See how many pages the other workers have by now."""
         self._others = pages_in(await self._frontier.notes(), but=self._totals_name)
+
+    async def is_ready(self, finished: Finished) -> bool:
+        """Whether a claim may be written; if too many links were found on its page, some of them are added instead."""
+        for place, found in enumerate(finished.found):
+            if len(found.urls) > MOST_LINKS:
+                await self._frontier.add(msgspec.structs.replace(found, urls=found.urls[:MOST_LINKS]))
+                rest = msgspec.structs.replace(found, urls=found.urls[MOST_LINKS:])
+                finished.found = (*finished.found[:place], rest, *finished.found[place + 1 :])
+                return False
+        return True
 
     async def write(self, batch: Sequence[Finished], now: float, elapsed: float) -> None:
         """Write what is finished by now, `elapsed` seconds into this run, all or nothing."""
         if self._is_torn:
             self._mend()
         self._is_torn = True
-        totals = counted(self.totals, batch, self._before.seconds + elapsed)
-        for finished in batch:
-            for output in self._outputs:
-                if finished.page is not None:
-                    output.page(finished.page)
-                for skipped in finished.skipped:
-                    output.skipped(skipped)
-        states = {self._key(output): output.flush() for output in self._outputs}
+        seconds = self.before.seconds + elapsed
+        if any(finished.is_large for finished in batch):
+            totals, states = await _whole(asyncio.to_thread(self._put, batch, seconds))
+        else:
+            totals, states = self._put(batch, seconds)
         notes: dict[str, Any] = {**states, self._totals_name: msgspec.to_builtins(totals)}
         for finished in batch:
             notes.update(finished.notes)
@@ -157,6 +186,19 @@ class Harvest:
         self._states.update(states)
         self._is_torn = False
         self.totals = totals
+
+    def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[Totals, dict[str, Any]]:
+        """Hand a batch to the outputs; answers what the totals are then, and where each output ends."""
+        totals = counted(self.totals, batch, seconds)
+        for finished in batch:
+            for output in self._outputs:
+                if finished.page is not None:
+                    output.page(finished.page)
+                elif finished.redirect is not None and isinstance(output, Archive):
+                    output.redirect(finished.redirect)
+                for skipped in finished.skipped:
+                    output.skipped(skipped)
+        return totals, {self._key(output): output.flush() for output in self._outputs}
 
     def _mend(self) -> None:
         """Cut the outputs back to what the frontier knows of."""
@@ -176,3 +218,12 @@ class Harvest:
 
     def _key(self, output: Output) -> str:
         return f"output{self._who}:{output.name}"
+
+
+async def _whole(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of work in a thread; whoever is called off meanwhile waits for its end."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        await asyncio.wait([task])

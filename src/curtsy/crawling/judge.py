@@ -14,7 +14,7 @@ from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
-from curtsy.crawling.frontier import Claimed, Deferred, Done, Failed, Found, host_of
+from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.links import KnownHrefs
 from curtsy.crawling.notes import SCOPE
@@ -29,6 +29,7 @@ from curtsy.crawling.reader import (
     SITEMAP_PRIORITY,
     Reader,
     Reading,
+    answer_of,
     is_for_sitemap,
     is_seed,
     moment,
@@ -40,6 +41,12 @@ from curtsy.crawling.traps import Traps
 LARGE = 100_000
 """Bytes of a body from which on it is read in a thread, so that nothing else waits for that."""
 
+RICH = 2000
+"""Equals signs in a smaller body from which on it is too: no link is without, and an odd one takes 20 µs or more."""
+
+TURN = 1000
+"""Links that are judged before others have their turn."""
+
 CHANCES = 3
 """How often a URL is put back because its host failed, before it counts as failed itself."""
 
@@ -50,7 +57,7 @@ LATER = frozenset({Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUI
 """Refusals that pass by themselves: the URL waits."""
 
 MOST_REMEMBERED = 100_000
-"""Pages whose canonical URL is another one, and links that were too deep, that are remembered."""
+"""Links that were too deep that are remembered."""
 
 NO_SITEMAP = "no_sitemap"
 """Why nothing came of the usual place of a sitemap, or of the one that robots.txt names."""
@@ -73,11 +80,14 @@ def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
 
 
 class Judge:
-    """Says what becomes of a URL when its answer has come. Writes nothing."""
+    """Says what becomes of a URL when its answer has come. Writes nothing, but which pages were left out for others."""
 
-    def __init__(self, seeds: Sequence[str], options: CrawlOptions, client: AsyncClient) -> None:
+    def __init__(
+        self, seeds: Sequence[str], options: CrawlOptions, client: AsyncClient, frontier: AsyncFrontier
+    ) -> None:
         self._options = options
         self._client = client
+        self._frontier = frontier
         self.scope = scope_of(seeds, options)
         self._traps = Traps() if options.avoid_traps else None
         self._origins = Origins(client)
@@ -88,8 +98,6 @@ class Judge:
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
         """The page that had a body first, by the body's digest."""
-        self._not_canonical: set[str] = set()
-        """Pages that named another as the canonical one."""
         self._too_deep: set[str] = set()
         """Links of which it was told that they are too deep."""
         self._chances: Counter[str] = Counter()
@@ -119,11 +127,13 @@ class Judge:
     async def _read(self, claimed: Claimed, result: FetchResult) -> Finished:
         self._chances.pop(claimed.url, None)
         epoch = self._client.epoch()
-        if len(result.body) > LARGE or result.body.startswith(GZIP) or self._options.text != "none":
+        body = result.body
+        is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
+        if is_heavy or body.startswith(GZIP) or self._options.text != "none":
             reading = await asyncio.to_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
             reading = self._reader.read(claimed, result, self._sent, epoch)
-        found, left_out, learned = self._sifted(claimed, reading)
+        found, left_out, learned = await self._sifted(claimed, reading)
         end = Done(result.next_in)
         page = reading.page
         if page is None:
@@ -131,7 +141,7 @@ class Judge:
         if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
             return self.skipped(claimed, outside, "a sitemap redirects here, and it is none", after=result.next_in)
         why = NOINDEX if reading.is_noindex else None
-        canonical = self._canonical(claimed, page)
+        canonical = await self._canonical(claimed, page)
         if canonical is not None:
             found.append(Found((canonical,), claimed.depth, claimed.priority, page.url))
             why = NOT_CANONICAL
@@ -143,20 +153,17 @@ class Judge:
             return Finished(claimed, end, found, None, (*left_out, skipped), learned)
         return Finished(claimed, end, found, page, left_out, learned)
 
-    def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
+    async def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
         """The URL that is to be fetched in a page's stead; None if the page itself is as good as any."""
         url = page.canonical
         if not self._options.obey_canonical or url is None or url == page.url:
             return None
-        # Of pages that name one another in a circle, the one that comes last is kept.
-        if url in self._not_canonical or self._outside(url, claimed.depth) is not None:
+        if self._outside(url, claimed.depth) is not None:
             return None
-        if len(self._not_canonical) >= MOST_REMEMBERED:
-            self._not_canonical.clear()
-        self._not_canonical.add(page.url)
-        return url
+        # Of pages that name one another in a circle, the one that comes last is kept.
+        return None if await self._frontier.pass_over(page.url, url) else url
 
-    def _sifted(
+    async def _sifted(
         self, claimed: Claimed, reading: Reading
     ) -> tuple[list[Found], list[Skipped], tuple[str, Mapping[str, str]]]:
         """What is to be added of the links, what is left out and why, and what need not be looked at again."""
@@ -172,7 +179,10 @@ class Judge:
         else:
             depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
         inside, left_out, deep = [], [], set()
-        for link in links:
+        at = ""
+        for place, link in enumerate(links, 1):
+            if not place % TURN:
+                await asyncio.sleep(0)
             wanted = link if self._traps is None else self._traps.stripped(link)
             reason = self._outside(wanted, depth)
             if reason is None:
@@ -181,8 +191,8 @@ class Judge:
             if reason is OutOfScope.TOO_DEEP:  # it need not be from another page: that is not to be known for good
                 deep.add(link)
             if wanted != url and not self._is_told(reason, wanted):
-                why = self.scope.explain(reason, wanted)
-                left_out.append(Skipped(wanted, reason, why, None, depth, url, at=moment(self._client.epoch())))
+                why, at = self.scope.explain(reason, wanted), at or moment(self._client.epoch())
+                left_out.append(Skipped(wanted, reason, why, None, depth, url, at=at))
         if inside:
             found.append(Found(inside, depth, 0, url))
         fresh = reading.fresh
@@ -218,6 +228,11 @@ class Judge:
         return [Found(urls, 0, SITEMAP_PRIORITY, f"{origin}/robots.txt")] if urls else []
 
     def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
+        finished = self._led_on(claimed, result)
+        finished.redirect = answer_of(claimed, result, self._sent, self._client.epoch())
+        return finished
+
+    def _led_on(self, claimed: Claimed, result: FetchResult) -> Finished:
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 
 from curtsy.core.message import Url, parse_url
 
@@ -99,14 +100,17 @@ class KnownHrefs:
         return self._sites.get(origin, _NONE)
 
     def learn(self, origin: str, hrefs: Mapping[str, str]) -> None:
-        """Remember hrefs: to be called when what they lead to is safe in the frontier, and not before."""
+        """Remember hrefs: to be called when what they lead to is safe in the frontier, and not before.
+
+        Of more than a site may have, the first ones.
+        """
         if not hrefs:
             return
         known = self._sites.pop(origin, {})
         self._count -= len(known)
         if len(known) + len(hrefs) > self._most_hrefs:
             known = {}
-        for href, link in hrefs.items():
+        for href, link in islice(hrefs.items(), self._most_hrefs):
             if len(href) + len(link) < _LONG:
                 known[href if href.startswith(_LASTING) else link] = link
         self._sites[origin] = known  # last in order, so that the one unused for longest goes first

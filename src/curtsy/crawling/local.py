@@ -25,7 +25,7 @@ from curtsy.crawling.frontier import (
     HostQueue,
     host_of,
 )
-from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, hops_of, priority_of, rank_of
+from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, hops_of, left_out, priority_of, rank_of
 
 CHUNK = 5000
 """URLs that go to the disk in one piece, when more are added at once."""
@@ -120,6 +120,14 @@ class LocalFrontier:
                 new += sum(self._shelf.mark(self._shelf.number(name), group) for name, group in hosts.items())
         return new
 
+    def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself."""
+        host = self._shelf.find(host_of(other))
+        if host is not None and self._shelf.has_seen(host, left_out(other)):
+            return True
+        self.mark_seen([left_out(url)])
+        return False
+
     def claim(self, limit: int = 1) -> list[Claimed]:
         """Take the next URLs of hosts that are due, one of each host in turn."""
         agenda, now = self._present()
@@ -147,6 +155,7 @@ class LocalFrontier:
             tries=loan.tries,
             ticket=next(_tickets),
             leased_until=until / SECOND,
+            host_pages=loan.host_pages,
         )
         lease = _Lease(claimed, loan, host, until)
         self._leases[claimed.ticket] = lease
@@ -160,18 +169,25 @@ class LocalFrontier:
             self._shelf.take_back(lease.loan, heard=False)
             self._end(agenda, lease, now, is_waiting=True)
 
-    def done(self, claimed: Claimed, *, after: float | None = None, notes: Mapping[str, Any] | None = None) -> bool:
+    def done(
+        self,
+        claimed: Claimed,
+        *,
+        after: float | None = None,
+        notes: Mapping[str, Any] | None = None,
+        is_page: bool = False,
+    ) -> bool:
         """End a claim for good."""
-        return self._finish(claimed, None, after, notes)
+        return self._finish(claimed, None, after, notes, is_page)
 
     def fail(
         self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
         """End a claim for good, and keep the reason."""
-        return self._finish(claimed, reason, after, notes)
+        return self._finish(claimed, reason, after, notes, False)
 
     def _finish(
-        self, claimed: Claimed, reason: str | None, after: float | None, notes: Mapping[str, Any] | None
+        self, claimed: Claimed, reason: str | None, after: float | None, notes: Mapping[str, Any] | None, is_page: bool
     ) -> bool:
         with self.together():
             if notes:
@@ -180,7 +196,7 @@ class LocalFrontier:
             if lease is None:
                 return False
             if reason is None:
-                self._shelf.finish(lease.loan)
+                self._shelf.finish(lease.loan, is_page=is_page)
             else:
                 self._shelf.fail(lease.loan, reason)
             self._conclude(lease, after, is_waiting=False)

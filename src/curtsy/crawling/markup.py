@@ -51,6 +51,7 @@ _TOKEN = re.compile(
       | /?[A-Za-z][^/> \t\n\f\r]*+{_ATTRIBUTES}
       | !--(?:-?>|.*?(?:--!?>|\Z))
       | [!?/][^>]*+
+      | (?:[^<]*+<(?![A-Za-z!?/])){{0,999}}+  # lone ones are tokens too: between two, other threads have their turn
     )""",
     re.DOTALL | re.VERBOSE,
 )

@@ -19,11 +19,11 @@ SEEDS = "seeds"
 SCOPE = "scope"
 """Which URLs belong to it."""
 
+ENDED = "ended"
+"""Why its last run was over, as its summary says; empty if it runs, or was killed."""
+
 TOTALS = "totals"
 """What it has done; in a shared job, each worker has its own under a name that begins so."""
-
-PAGES = "pages:"
-"""Followed by a host: how many pages came from it, in a job that counts them."""
 
 
 def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> Totals:

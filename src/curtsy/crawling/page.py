@@ -69,7 +69,7 @@ class CrawledPage(msgspec.Struct, frozen=True):
     """The fetch itself: attempts, waits, bytes."""
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class Skipped(msgspec.Struct, frozen=True, gc=False):
     """A URL from which no page came, for now or for good."""
 
     url: str

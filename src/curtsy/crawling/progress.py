@@ -92,7 +92,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     """What the whole crawl waits for, in words."""
 
     hosts: tuple[HostProgress, ...] = ()
-    """The hosts on which something happened last or is still to happen, the busiest first."""
+    """The hosts on which something happened last or is still to happen, the busiest first, with what this run did."""
+
+    before: Totals | None = None
+    """What earlier runs had done, which is part of `totals`; None for nothing."""
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -25,9 +25,6 @@ SHARE = 50
 _UNDER_WAY = {"running": "running", "waiting": "waiting", "stopping": "running"}
 """The states of a snapshot before its end, each with the word that a record has for it."""
 
-_UNFINISHED = ("stopped", "later")
-"""Ends after which something is left to go on with."""
-
 
 class Bulletin:
     """The record of one crawl, kept current. It decides nothing, and what goes wrong with it is nobody's business."""
@@ -38,6 +35,7 @@ class Bulletin:
         """`who` tells this worker from others that are at the same job; `look` says how far the crawl has come."""
         self._store = client.store
         self._is_idle = client.gate.is_immediate  # nobody else can read what is in memory
+        self._is_job = bool(job)
         self._job = job or f"crawl-{os.getpid()}"
         self._key = crawl_key(self._job + who)
         self._seeds = tuple(mask_url(seed) for seed in seeds[:MOST_SEEDS])
@@ -69,9 +67,13 @@ class Bulletin:
         if self._started_at is None:
             self._started_at = at - snapshot.elapsed
         totals = snapshot.totals
-        state = _UNDER_WAY.get(snapshot.state, "stopped" if snapshot.state in _UNFINISHED else "finished")
-        if is_over and snapshot.state in _UNDER_WAY:
+        ended = "" if snapshot.state in _UNDER_WAY else snapshot.state
+        if is_over and not ended:
             state = "stopped"  # by an error
+        elif ended:
+            state = "stopped" if snapshot.queued or ended == "stopped" else "finished"
+        else:
+            state = _UNDER_WAY[snapshot.state]
         hosts = [
             CrawledHost(each.host, each.state, each.pages, each.queued or 0, each.next_in, each.errors)
             for each in snapshot.hosts[:MOST_HOSTS]
@@ -94,4 +96,6 @@ class Bulletin:
             seconds_left=snapshot.time_left,
             waiting_for=snapshot.waiting_for,
             hosts=tuple(hosts),
+            ended=ended,
+            is_job=self._is_job,
         )

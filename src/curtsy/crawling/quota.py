@@ -1,12 +1,12 @@
-"""Quota: how many pages a host may have in a crawl."""
+"""Quota: how many pages a host may have in a crawl.
+
+The frontier counts them for all who work on it, and says with every URL how many its host has had. It hands out the
+URLs of a host to one worker at a time, so what comes besides is under way here, and nowhere else.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
-
-from curtsy.crawling.notes import PAGES
 
 
 class Quota:
@@ -16,11 +16,13 @@ class Quota:
         self.most = most
         """None for any number."""
         self._pages: Counter[str] = Counter()
+        """With those that are not written yet."""
         self._out: Counter[str] = Counter()
 
-    def resume(self, notes: Mapping[str, Any]) -> None:
-        """Go on from what earlier runs have noted."""
-        self._pages.update({name[len(PAGES) :]: n for name, n in notes.items() if name.startswith(PAGES)})
+    def learn(self, host: str, pages: int) -> None:
+        """A host has had so many pages already, here or elsewhere."""
+        if self.most is not None and pages > self._pages[host]:
+            self._pages[host] = pages
 
     def is_used_up(self, host: str) -> bool:
         """Whether a host has had its pages."""
@@ -35,14 +37,11 @@ class Quota:
         if self.most is not None:
             self._out[host] += 1
 
-    def end(self, host: str, *, is_page: bool) -> dict[str, int]:
-        """Count what came of it; answers the note to be kept with that."""
+    def end(self, host: str, *, is_page: bool) -> None:
+        """Count what came of it."""
         if self.most is None:
-            return {}
+            return
         self._out[host] -= 1
         if not self._out[host]:
             del self._out[host]
-        if not is_page:
-            return {}
-        self._pages[host] += 1
-        return {PAGES + host: self._pages[host]}
+        self._pages[host] += is_page

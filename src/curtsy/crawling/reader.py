@@ -77,27 +77,15 @@ class Reader:
         asked = headers.all("x-robots-tag") if "x-robots-tag" in headers else ()
         found = extract(body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known)
         text = "" if options.text == "none" else main_text(body, result.content_type, reader=options.text)
-        page = CrawledPage(
-            url=result.url,
-            final_url=result.final_url,
-            status=result.status or 0,
+        page = msgspec.structs.replace(
+            answer_of(claimed, result, sent, epoch),
             title=found.title,
             text=text,
             links=found.links,
-            fetched_at=moment(epoch),
-            content_type=result.content_type,
             encoding=found.encoding,
-            body=body,
-            headers=headers,
-            request_headers=sent,
-            depth=claimed.depth,
-            parent=claimed.parent,
-            redirected=claimed.hops > 0,
-            cache=result.record.cache,
             canonical=found.canonical,
             directives=tuple(sorted(found.directives)),
             signals=self._signals(url.origin) + _header_signals(headers) + found.signals,
-            record=result.record,
         )
         is_noindex = options.obey_noindex and found.noindex
         return Reading(page, self._followed(found), found.base.origin, is_noindex=is_noindex)
@@ -124,6 +112,29 @@ def is_for_sitemap(claimed: Claimed) -> bool:
 
 def _is_sitemap(body: bytes) -> bool:
     return is_sitemap(body) if body.startswith(GZIP) else _SITEMAP.match(body, 0, 4096) is not None
+
+
+def answer_of(claimed: Claimed, result: FetchResult, sent: Headers, epoch: float) -> CrawledPage:
+    """An answer as it came: nothing was looked for in it."""
+    return CrawledPage(
+        url=result.url,
+        final_url=result.final_url,
+        status=result.status or 0,
+        title=None,
+        text="",
+        links=(),
+        fetched_at=moment(epoch),
+        content_type=result.content_type,
+        encoding=None,
+        body=result.body,
+        headers=result.headers,
+        request_headers=sent,
+        depth=claimed.depth,
+        parent=claimed.parent,
+        redirected=claimed.hops > 0,
+        cache=result.record.cache,
+        record=result.record,
+    )
 
 
 def _is_listed(claimed: Claimed) -> bool:

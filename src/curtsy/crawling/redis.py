@@ -23,12 +23,12 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
 from curtsy.crawling import wire
 from curtsy.crawling.call import Call, Script
-from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue
+from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue, host_of
 from curtsy.crawling.local import microseconds
 from curtsy.crawling.partition import NEVER, Partitions
 from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
-from curtsy.crawling.scripts import ADD, BEAT, CLAIM, END, NOTE, RENEW
-from curtsy.crawling.shelf import fingerprint
+from curtsy.crawling.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
+from curtsy.crawling.shelf import fingerprint, left_out
 
 LEASE = 120.0
 """Seconds for which a URL is handed out: what a dead worker had waits so long. Who needs longer renews it."""
@@ -205,6 +205,24 @@ class RedisFrontier:
         for ending in endings:
             self._out.pop(ending.claimed.ticket, None)
         return ended
+
+    async def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself."""
+        job = await self._opened()
+        here, there = self._partitions.of(host_of(url)), self._partitions.of(host_of(other))
+        mark, others = fingerprint(left_out(url)), fingerprint(left_out(other))
+        if here == there:
+            return await self._pass_over(job, here, mark, others)
+        # After the mark another look: of two who do so at once, at least one sees what the other has marked.
+        return (
+            await self._pass_over(job, there, "", others)
+            or await self._pass_over(job, here, mark, "")
+            or await self._pass_over(job, there, "", others)
+        )
+
+    async def _pass_over(self, job: SharedJob, partition: int, mark: int | str, other: int | str) -> bool:
+        [reply] = await self._registry.demand([self._call(job, PASS_OVER, partition, mark, other)])
+        return bool(wire.read_number(self._hear(partition, reply).answer))
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
         """Have the lease begin anew."""

@@ -37,8 +37,8 @@ PRESENCE = 6.0
 TIMEOUT = 5.0
 """Seconds that the server may keep us waiting."""
 
-FORMAT = 1
-"""How partitions are laid out. A later one is refused."""
+FORMAT = 2
+"""How partitions are laid out. Another one is refused."""
 
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
@@ -126,8 +126,9 @@ class Registry:
                 f"the job {name!r} on {shown} cannot be begun anew, for {others} others are at work on it, or were "
                 f"{PRESENCE:g} s ago. Stop them first, or join them without a fresh start."
             )
-        if format > FORMAT:
-            raise PolicyError(f"the job {name!r} on {shown} was begun by a later curtsy. Upgrade this one.")
+        if format != FORMAT:
+            which, remedy = ("a later", "Upgrade this one") if format > FORMAT else ("an earlier", "Begin it anew")
+            raise PolicyError(f"the job {name!r} on {shown} was begun by {which} curtsy. {remedy}.")
         job = SharedJob(name, born, count)
         # Scripts refuse a partition that has no ticket: what was forgotten must not come back by somebody's late call.
         first = [Call(("HSETNX", f"{job.base(number)}:state", "ticket", born)) for number in range(count)]

@@ -3,7 +3,7 @@
 A partition's keys all begin with the base that a script gets as KEYS[1]:
 
     :state      hash    counters, the time line, and how far the set of seen URLs has grown
-    :hosts      hash    of each host ever seen: when it is due, how many are out, how many may be, who has them
+    :hosts      hash    of each host ever seen: when it is due, how many are out, how many may be, its pages, who has it
     :due        zset    hosts that have something waiting and nothing out, by the moment from which they may be served
     :mine:<w>   zset    hosts of which the worker w has some out and may have more
     :urls       zset    what waits, all of score 0: `host 0 rank(8) seq(6) [parent, tries, target, target …]`
@@ -61,14 +61,15 @@ state.last = now
 local function get_host(name)
   local packed = redis.call('HGET', HOSTS, name)
   if not packed then
-    return {name = name, due = 0, out = 0, limit = 1, owner = ''}, true
+    return {name = name, due = 0, out = 0, limit = 1, pages = 0, owner = ''}, true
   end
-  local due, out, limit, owner = struct.unpack('>dIIs', packed)
-  return {name = name, due = due, out = out, limit = limit, owner = owner}
+  local due, out, limit, pages, owner = struct.unpack('>dIIIs', packed)
+  return {name = name, due = due, out = out, limit = limit, pages = pages, owner = owner}
 end
 
 local function set_host(host)
-  redis.call('HSET', HOSTS, host.name, struct.pack('>dIIs', host.due, host.out, host.limit, host.owner))
+  local packed = struct.pack('>dIIIs', host.due, host.out, host.limit, host.pages, host.owner)
+  redis.call('HSET', HOSTS, host.name, packed)
 end
 
 local function first(host)
@@ -133,22 +134,26 @@ local function report(worker, grace, answer)
 end
 """
 
-# ARGV: now, worker, grace; then groups of: host, limit, rank, parent, count; and as often: fingerprint, target.
-ADD = _script(
-    _PRELUDE,
-    r"""
-local BUNDLE, SETS, FULL = 32, 8, 384
+_SEEN = r"""
+local SETS, FULL = 8, 384
+
+local function is_seen(mark, levels)
+  local spread = tonumber(string.sub(mark, -9))
+  for level = 0, levels do
+    if redis.call('SISMEMBER', base .. ':seen:' .. level .. ':' .. spread % (SETS * 2 ^ level), mark) == 1 then
+      return true
+    end
+  end
+  return false
+end
 
 -- A generation that is full is looked at, and no longer added to; the next one has twice as many sets. No set is ever
 -- taken apart, and none grows beyond the 512 integers up to which Redis keeps eight bytes for each.
 local function is_new(mark)
-  local spread = tonumber(string.sub(mark, -9))
-  for level = 0, state.level - 1 do
-    if redis.call('SISMEMBER', base .. ':seen:' .. level .. ':' .. spread % (SETS * 2 ^ level), mark) == 1 then
-      return false
-    end
+  if is_seen(mark, state.level - 1) then
+    return false
   end
-  local sets = SETS * 2 ^ state.level
+  local spread, sets = tonumber(string.sub(mark, -9)), SETS * 2 ^ state.level
   if redis.call('SADD', base .. ':seen:' .. state.level .. ':' .. spread % sets, mark) == 0 then
     return false
   end
@@ -156,9 +161,17 @@ local function is_new(mark)
   if state.filled >= sets * FULL then
     state.level, state.filled = state.level + 1, 0
   end
+  is_changed = true
   return true
 end
+"""
 
+# ARGV: now, worker, grace; then groups of: host, limit, rank, parent, count; and as often: fingerprint, target.
+ADD = _script(
+    _PRELUDE,
+    _SEEN,
+    r"""
+local BUNDLE = 32
 local added, at = 0, 4
 while at < #ARGV do
   local name, limit, rank, parent, count = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
@@ -187,7 +200,6 @@ while at < #ARGV do
     set_host(host)
   end
   if new > 0 then
-    is_changed = true
     place(host)
   end
   added = added + new
@@ -240,7 +252,7 @@ local function serve(host, member)
   redis.call('HSET', CLAIMS, ticket, cmsgpack.pack({host.name, rank, seq, tries, parent, target}))
   redis.call('ZADD', LEASES, now + lease, ticket)
   host.out, host.owner = host.out + 1, worker
-  claimed[#claimed + 1] = {state.ticket, host.name, target, (struct.unpack('>I8', rank)), parent, tries}
+  claimed[#claimed + 1] = {state.ticket, host.name, target, (struct.unpack('>I8', rank)), parent, tries, host.pages}
 end
 
 if wanted > 0 then
@@ -279,8 +291,8 @@ return report(worker, grace, claimed)
 """,
 )
 
-# ARGV: now, worker, grace; then for each claim: ticket, how it ends (done, failed or back), microseconds until the host
-# is due (or nothing), the reason of a failure, or the rank with which it goes back.
+# ARGV: now, worker, grace; then for each claim: ticket, how it ends (done, failed, back, or page: done, and counted),
+# microseconds until the host is due (or nothing), the reason of a failure, or the rank with which it goes back.
 END = _script(
     _PRELUDE,
     r"""
@@ -290,6 +302,9 @@ for at = 4, #ARGV, 4 do
   local claim, host = end_claim(ARGV[at])
   ended[#ended + 1] = claim and 1 or 0
   if claim then
+    if how == 'page' then
+      how, host.pages = 'done', host.pages + 1
+    end
     if how == 'back' then
       wait_again(claim, host, word, claim.tries)
     else
@@ -306,6 +321,21 @@ for at = 4, #ARGV, 4 do
   end
 end
 return report(ARGV[2], tonumber(ARGV[3]), ended)
+""",
+)
+
+# ARGV: now, worker, grace, the fingerprint of what is left out, and of what it is left out for; one may be empty, if it
+# lies elsewhere. Says whether the latter was left out itself: then the former is not.
+PASS_OVER = _script(
+    _PRELUDE,
+    _SEEN,
+    r"""
+local url, other = ARGV[4], ARGV[5]
+local was_left_out = other ~= '' and is_seen(other, state.level)
+if url ~= '' and not was_left_out then
+  is_new(url)
+end
+return report(ARGV[2], tonumber(ARGV[3]), was_left_out and 1 or 0)
 """,
 )
 

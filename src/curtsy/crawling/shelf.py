@@ -33,6 +33,9 @@ class Loan(msgspec.Struct, frozen=True, gc=False):
     tries: int
     """How often it was lent before and nothing was heard of it again."""
 
+    host_pages: int
+    """Pages that had come from its host."""
+
 
 class Totals(msgspec.Struct, gc=False, array_like=True):
     """What was ever done, in numbers."""
@@ -83,6 +86,10 @@ class Shelf(Protocol):
         """Count URLs of one host as seen; how many were new."""
         ...
 
+    def has_seen(self, host: int, url: str) -> bool:
+        """Whether a URL of a host was ever put or marked."""
+        ...
+
     def lend(self, host: int, out: Container[int], count: int) -> Loan:
         """The first URL of a host that is not `out`, of which that host has `count`. There must be one."""
         ...
@@ -94,8 +101,8 @@ class Shelf(Protocol):
         """
         ...
 
-    def finish(self, loan: Loan) -> None:
-        """A loan is done: it will not be lent again."""
+    def finish(self, loan: Loan, *, is_page: bool) -> None:
+        """A loan is done: it will not be lent again. A page counts as one of its host's."""
         ...
 
     def fail(self, loan: Loan, reason: str) -> None:
@@ -156,6 +163,11 @@ def fingerprint(url: str) -> int:
     return int.from_bytes(_blake2b(url.encode(), digest_size=8).digest(), "little", signed=True)
 
 
+def left_out(url: str) -> str:
+    """What stands among the URLs ever seen for a page that was left out: no URL, for canonical ones have no `#`."""
+    return url + "#"
+
+
 class MemoryShelf:
     """A shelf that is gone with its process."""
 
@@ -164,6 +176,8 @@ class MemoryShelf:
         self._numbers: dict[str, int] = {}
         self._names: list[str] = [""]
         self._queues: list[list[tuple[int, int, str, str | None]]] = [[]]
+        self._pages = [0]
+        """How many came from each host."""
         self._seen: set[int] = set()
         self._tries: dict[int, int] = {}
         self._failures: list[tuple[str, str]] = []
@@ -187,6 +201,7 @@ class MemoryShelf:
             number = self._numbers[host] = len(self._names)
             self._names.append(host)
             self._queues.append([])
+            self._pages.append(0)
         return number
 
     def find(self, host: str) -> int | None:
@@ -215,6 +230,10 @@ class MemoryShelf:
         """Count URLs of one host as seen; how many were new."""
         return len(self._unseen(urls))
 
+    def has_seen(self, host: int, url: str) -> bool:
+        """Whether a URL of a host was ever put or marked."""
+        return fingerprint(url) in self._seen
+
     def _unseen(self, urls: Sequence[str]) -> list[str]:
         seen = self._seen
         new = []
@@ -230,7 +249,7 @@ class MemoryShelf:
         rank, number, url, parent = heappop(self._queues[host])
         tries = self._tries.get(number, 0)
         self._tries[number] = tries + 1
-        return Loan(number, url, self._names[host], rank, parent, tries)
+        return Loan(number, url, self._names[host], rank, parent, tries, self._pages[host])
 
     def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
         """A loan waits again, at its old place or, as `last`, with a lower priority."""
@@ -241,9 +260,10 @@ class MemoryShelf:
             if not loan.tries:
                 del self._tries[loan.id]
 
-    def finish(self, loan: Loan) -> None:
-        """A loan is done: it will not be lent again."""
+    def finish(self, loan: Loan, *, is_page: bool) -> None:
+        """A loan is done: it will not be lent again. A page counts as one of its host's."""
         self.totals.done += 1
+        self._pages[self._numbers[loan.host]] += is_page
         del self._tries[loan.id]
 
     def fail(self, loan: Loan, reason: str) -> None:

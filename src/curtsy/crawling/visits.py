@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from curtsy.client import AsyncClient
 from curtsy.core.effects import Ask
-from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier import Claimed, Deferred
 from curtsy.crawling.harvest import Finished
@@ -33,13 +33,15 @@ is given up: a page on which the reader crashes would else end every run."""
 class Visit:
     """One URL that was claimed, while it is being fetched."""
 
-    __slots__ = ("claimed", "is_answered", "is_called_off", "is_on_wire", "is_starting", "left_wire_at")
+    __slots__ = ("claimed", "is_answered", "is_asked", "is_called_off", "is_on_wire", "is_starting", "left_wire_at")
 
     def __init__(self, claimed: Claimed) -> None:
         self.claimed = claimed
         self.is_starting = True
         """Whether it is not on the wire yet, and may still come there."""
         self.is_on_wire = self.is_answered = self.is_called_off = False
+        self.is_asked = False
+        """Whether a reply came to more than robots.txt: if it is to be asked for again, it waits for its own host."""
         self.left_wire_at: float | None = None
         """When a reply came last, be it that of robots.txt."""
 
@@ -90,8 +92,9 @@ class Visits:
         return list(self._visits.values())
 
     def in_line(self) -> int:
-        """How many wait for their turn with nothing on the wire."""
-        return len(self._visits) - self.starting - self.on_wire
+        """How many know their rules, and wait for their turn with nothing on the wire."""
+        visits = self._visits.values()
+        return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits)
 
     def start(self, claimed: Claimed) -> None:
         """Begin to fetch a URL, unless there is a reason not to."""
@@ -109,6 +112,7 @@ class Visits:
 
     def _refused(self, claimed: Claimed) -> Finished | None:
         """What is not fetched though it was queued."""
+        self._quota.learn(claimed.host, claimed.host_pages)
         if self._quota.is_used_up(claimed.host):
             why = f"its host has had its {self._quota.most} pages in this crawl"
             return self._judge.skipped(claimed, "host_limit", why)
@@ -130,6 +134,8 @@ class Visits:
             finished = await self._judge.judge(claimed, result)
         except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
             self.broken = error
+        except StoreError as error:  # nor is this: it waits at its place for our memory to come back
+            _log.warning(f"{error} A page is put back.", url=claimed.url)
         except Exception as error:  # one that fails does not stop the others (N10)
             _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
             finished = self._judge.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
@@ -142,7 +148,7 @@ class Visits:
         wait = end.seconds if isinstance(end, Deferred) else end.after
         self.hosts.ended(host, result, wait, now, is_page=is_page)
         finished.heard_at = heard_at
-        finished.notes = {**finished.notes, **self._quota.end(host, is_page=is_page)}
+        self._quota.end(host, is_page=is_page)
         if result is not None:
             finished.bytes = result.record.bytes
             is_paused = result.reason is Reason.PAUSED and result.retry_after is None
@@ -162,6 +168,8 @@ class Visits:
         self._started(visit)
         if not is_on_wire:
             visit.left_wire_at = self._alarm.now()
+            url = visit.claimed.url
+            visit.is_asked = self._client.known_rules(url[: url.index("/", 8)]) is not None  # else these were the rules
             self._ring()
 
     def _started(self, visit: Visit) -> None:

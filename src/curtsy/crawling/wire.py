@@ -51,6 +51,7 @@ class Handed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rank: int
     parent: str
     tries: int
+    host_pages: int
 
 
 read_report = msgspec.msgpack.Decoder(Report).decode
@@ -76,7 +77,8 @@ def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
     """What the script is told of an ending."""
     match ending.end:
         case Done(after):
-            return number_of(ending.claimed, partitions), "done", _after(after), ""
+            how = "page" if ending.is_page else "done"
+            return number_of(ending.claimed, partitions), how, _after(after), ""
         case Failed(reason, after):
             return number_of(ending.claimed, partitions), "failed", _after(after), reason
         case Deferred(seconds, last):
@@ -111,6 +113,7 @@ def claimed_of(handed: Handed, until: float, partition: int, partitions: int) ->
         tries=handed.tries,
         ticket=handed.ticket * partitions + partition,
         leased_until=until,
+        host_pages=handed.host_pages,
     )
 
 

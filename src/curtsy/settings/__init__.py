@@ -61,6 +61,7 @@ class Settings:
     """How kept pages are used; `off` for not at all."""
 
     log_level: str
+    log_format: str
     stats_every: float | None
     """Seconds between two lines of statistics; None for never."""
 
@@ -174,8 +175,10 @@ def load(
     complaints.raise_errors()
     general = {
         name: reading.fallback(name)
-        for name in ("preset", "store", "outage_share", "cache_size", "cache_mode", "log_level", "stats_every")
-    }
+        for name in (
+            "preset", "store", "outage_share", "cache_size", "cache_mode", "log_level", "log_format", "stats_every",
+        )
+    }  # fmt: skip
     cache_dir = reading.fallback("cache_dir")
     return Settings(
         policies=policies,

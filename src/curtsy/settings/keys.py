@@ -121,6 +121,9 @@ class General(TypedDict, total=False):
     log_level: Annotated[Literal["debug", "info", "warn", "error"], BeforeValidator(_level)]
     """The least level that is shown."""
 
+    log_format: Literal["auto", "text", "json"]
+    """How the command line shows log lines: `json`, `text` for people, or `auto`: text on a terminal, else JSON."""
+
     stats_every: SomeSeconds | None
     """How often a line of statistics is logged; `none` for never."""
 
@@ -252,6 +255,7 @@ BUILT_IN: dict[str, Any] = {
     "outage_share": 1.0,
     "cache_mode": "normal",
     "log_level": "info",
+    "log_format": "auto",
     "stats_every": 60.0,
 }
 """The defaults of the general keys; those of a policy are `Policy`'s own."""

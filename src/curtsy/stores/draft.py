@@ -20,10 +20,10 @@ SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
 """A row, as `decoded` takes it."""
 
 _INSERT = (
-    "INSERT INTO records (key, data, sum, expires_epoch) VALUES (?1, ?2, ?3, ?4)"
-    " ON CONFLICT (key) DO UPDATE SET data = ?2, sum = ?3, expires_epoch = ?4"
+    "INSERT INTO records (key, data, sum, expires_epoch) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET data = excluded.data, sum = excluded.sum, expires_epoch = excluded.expires_epoch"
 )
-_UPDATE = "UPDATE records SET data = ?2, sum = ?3 WHERE key = ?1"
+_UPDATE = "UPDATE records SET data = ?, sum = ? WHERE key = ?"
 _DELETE = "DELETE FROM records WHERE key = ?"
 _SWEEP = "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE expires_epoch <= ? LIMIT ?)"
 
@@ -75,7 +75,7 @@ class Draft:
         expires = _expiry(record, now)
         # Most writes leave the day of expiry alone, and then the index too.
         if expires == self._expiries[key]:
-            return _UPDATE, (name, data, _sum(name, data))
+            return _UPDATE, (data, _sum(name, data), name)
         return _INSERT, (name, data, _sum(name, data), expires)
 
     def write(self) -> None:

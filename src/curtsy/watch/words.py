@@ -1,4 +1,4 @@
-"""Words for what a request waits for, shared by `get -v` and `why`."""
+"""Words for what a request waits for, shared by `get -v` and `why`, and what a crawl ended at, by `top` and `jobs`."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ def because(name: str, policy: Policy, host: Host | None = None) -> str:
             return "the one request that tries whether it is well again"
         case _:
             return name
+
+
+LIMITS = {"max_pages": "--limit", "max_time": "--max-time", "max_bytes": "--max-bytes", "later": "--patience"}
+"""The option that a crawl ended at, by `Summary.ended`; there is none for one that is done, was stopped or killed."""
 
 
 def pace(policy: Policy) -> str:

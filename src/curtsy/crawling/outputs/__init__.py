@@ -2,7 +2,7 @@
 
     JsonLines    one JSON object a page
     Folder       one file a body, and one beside it for what is known of it
-    Warc         WARC 1.1: request, response and revisit records
+    Warc         WARC 1.1: request, response and revisit records, those of redirects included
     SkippedCsv   what was not fetched, and why
 
 A crawl writes to its outputs just before it notes that pages are done, and the frontier keeps in the same piece where
@@ -13,7 +13,7 @@ torn line or record, and no page twice.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.page import CrawledPage, Skipped
@@ -62,6 +62,15 @@ class Output(Protocol):
 
     def close(self) -> None:
         """End it. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Archive(Output, Protocol):
+    """An output that keeps what was said on the way, too: no link could be followed in it otherwise."""
+
+    def redirect(self, page: CrawledPage) -> None:
+        """Write an answer that led elsewhere."""
         ...
 
 

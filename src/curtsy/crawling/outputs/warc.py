@@ -1,6 +1,7 @@
 """Warc: a crawl as an archive that the tools of web archives read and replay.
 
     crawl-00001.warc.gz       records: first of all a warcinfo, then a response or a revisit and a request for each page
+                              and each redirect
     crawl-00002.warc.gz …     the next file, begun when one has reached `max_size`
     crawl.payloads.txt        which payload is where, so that a resumed crawl, or a later one (`since`), knows them
 
@@ -185,6 +186,10 @@ class Warc:
         except BaseException as error:
             self._take_back(error)
             raise
+
+    def redirect(self, page: CrawledPage) -> None:
+        """Write the records of an answer that led elsewhere, so that who replays the archive is led there."""
+        self.page(page)
 
     def _made(self, pieces: list[bytes]) -> list[bytes]:
         return records.pressed(pieces, self._level) if self.gzip else pieces

@@ -1,0 +1,98 @@
+"""The library's log on the command line: JSON lines, or on a terminal lines that people can read (N1)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from curtsy.cli import screen
+from curtsy.log import JsonHandler, install
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LEVELS = {"warn": "warning"}
+"""The word for a level, where it is not its name."""
+
+NOT_FIELDS = ("ts", "level", "component", "msg")
+
+MOST_FIELDS = 6
+"""Fields that a readable line has: the first that say something. JSON lines have all of them."""
+
+LONGEST = 120
+"""Letters of a value that are shown."""
+
+
+class TextHandler(JsonHandler):
+    """Writes `curtsy: warning: sentence  key=value …` instead of JSON, for a terminal."""
+
+    def shown(self, line: str) -> str:
+        """The line for people: the level, the sentence, and the fields that say more than it does."""
+        entry: dict[str, Any] = msgspec.json.decode(line)
+        level, sentence = entry["level"], entry["msg"]
+        words = f"curtsy: {LEVELS.get(level, level)}: {sentence}  {' '.join(_fields(entry))}"
+        return "\n".join(screen.wrapped(screen.plain(words).rstrip()))
+
+
+def _fields(entry: dict[str, Any]) -> list[str]:
+    """Those with something in them that neither the sentence nor another one says."""
+    found = {name: value for name, value in entry.items() if name not in NOT_FIELDS and not isinstance(value, dict)}
+    if "traceback" in found:  # of which the last line says what it was
+        found["error"] = str(found.pop("traceback")).strip().rpartition("\n")[2]
+    told: list[str] = []
+    for name, value in found.items():
+        values = value if isinstance(value, list) else [value]
+        said = [entry["msg"], *told]
+        is_said = all(isinstance(each, str) and any(each in text for text in said) for each in values)
+        if value and not is_said:
+            told.append(f"{name}={_quoted(','.join(map(_word, values)))}")
+    return told[:MOST_FIELDS]
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _quoted(text: str) -> str:
+    """A value that is one word to the eye."""
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}…"
+    return f'"{text}"' if " " in text else text
+
+
+def listen(level: str, form: str) -> None:
+    """Show what the library tells from `level` on: as `json`, `text`, or `auto`: text if somebody is at a terminal."""
+    is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    install(TextHandler() if is_text else JsonHandler(), level)
+
+
+class _Above:
+    """Lines above whatever is drawn live on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> None:
+        """Write a line."""
+        self._console.print(text.rstrip("\n"), soft_wrap=True)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+
+@contextmanager
+def logging_above(console: Console) -> Iterator[None]:
+    """Have the log written above what is drawn live on a console, where it does not tear it."""
+    handlers = [each for each in logging.getLogger("curtsy").handlers if isinstance(each, JsonHandler)]
+    for each in handlers:
+        each.stream = _Above(console)
+    try:
+        yield
+    finally:
+        for each in handlers:
+            each.stream = None

@@ -1,0 +1,120 @@
+"""The library's log on the command line: JSON lines, and readable ones on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+
+import pytest
+
+from curtsy.cli.logs import MOST_FIELDS, TextHandler
+from tests.cli.crawling import linked
+from tests.cli.shell import Shell
+from tests.cli.terminal import shown
+from tests.support.site import Reply, Site
+
+NAMELESS = ("--user-agent", "bot/1.0")
+"""No contact: the one warning that every command has."""
+
+SENTENCE = "The user agent names no contact; add a page or an address where a site's owner can reach you"
+
+
+def told(msg: str, raised: Exception | None = None, /, **fields: object) -> str:
+    """What a terminal is told of a warning."""
+    stream = io.StringIO()
+    record = logging.LogRecord("curtsy.test", logging.WARNING, "", 0, msg, None, None)
+    record.fields = fields
+    if raised is not None:
+        record.exc_info = (type(raised), raised, None)
+    TextHandler(stream=stream).emit(record)
+    return stream.getvalue()
+
+
+def test_a_warning_is_a_sentence_on_a_terminal_and_a_json_line_elsewhere(shell: Shell, site: Site) -> None:
+    """N1"""
+    terminal = shell.on_terminal("get", site.url("/"), *NAMELESS, columns=200)
+    pipe = shell("get", site.url("/"), *NAMELESS)
+
+    assert f"curtsy: warning: {SENTENCE}  user_agent=bot/1.0\n" in shown(terminal.out, 200)
+    assert '"level"' not in terminal.out
+    entry = json.loads(pipe.err)
+    assert (entry["level"], entry["msg"], entry["user_agent"]) == ("warn", SENTENCE, "bot/1.0")
+
+
+def test_whoever_asks_for_a_format_has_it(shell: Shell, site: Site) -> None:
+    """N1: a container with a terminal, say, or a pipe that somebody reads"""
+    terminal = shell.on_terminal("get", site.url("/"), *NAMELESS, columns=300, CURTSY_LOG_FORMAT="json")
+    pipe = shell("get", site.url("/"), *NAMELESS, CURTSY_LOG_FORMAT="text")
+    neither = shell("get", site.url("/"), CURTSY_LOG_FORMAT="xml")
+
+    [line] = [line for line in shown(terminal.out, 300).splitlines() if line.startswith("{")]
+    assert json.loads(line)["msg"] == SENTENCE
+    assert pipe.err == f"curtsy: warning: {SENTENCE}  user_agent=bot/1.0\n"
+    assert neither.code == 78
+    assert "log_format = 'xml' must be 'auto', 'text' or 'json'" in neither.err
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_warning_in_the_middle_of_a_crawl_stands_whole_above_the_view(shell: Shell, site: Site, columns: int) -> None:
+    """N1, Q10: an alert that comes while the view is drawn again and again; nothing of the view stays"""
+    linked(site, 8)
+    other = site.url("/", host="127.0.0.2")
+    site.reply("/", Reply(403), host="127.0.0.2")
+
+    done = shell.on_terminal(
+        "crawl", other, site.url("/"), "--patience", "10s", columns=columns,
+        CURTSY_PAUSE_MIN="0.1", CURTSY_PAUSE_MAX="0.1", CURTSY_STATS_EVERY="0.2",
+    )  # fmt: skip
+
+    screen = shown(done.out, columns)
+    assert "queued" in done.out  # there was a view
+    assert "queued" not in screen
+    assert max(map(len, screen.splitlines())) <= columns
+    words = re.sub(r"\s+", " ", screen)
+    assert (
+        f"curtsy: warning: Alert: The circuit breaker is open for 127.0.0.2:{site.port}. alert=breaker_open " in words
+    )
+
+
+def test_a_warning_while_a_fetch_waits_has_a_line_of_its_own(shell: Shell, site: Site) -> None:
+    """N1, Q10: what is waited for is shown meanwhile, and drawn again and again"""
+    site.reply("/", Reply(403), host="127.0.0.2")
+    urls = [site.url("/", host="127.0.0.2"), site.url("/"), site.url("/missing")]
+
+    done = shell.on_terminal(
+        "get", *urls, "-o", "/dev/null", columns=120,
+        CURTSY_PAUSE_MIN="0.7", CURTSY_PAUSE_MAX="0.7", CURTSY_STATS_EVERY="0.3",
+    )  # fmt: skip
+
+    screen = shown(done.out, 120)
+    assert f"127.0.0.1:{site.port}: waiting for the random pause" in done.out
+    assert "waiting" not in screen
+    alert = f"curtsy: warning: Alert: The circuit breaker is open for 127.0.0.2:{site.port}.  alert=breaker_open"
+    assert alert in screen.splitlines()
+
+
+def test_a_line_has_the_fields_that_say_more_than_the_sentence() -> None:
+    """N1"""
+    url = "https://example.org/a"
+
+    line = told(
+        "It fails: a b", url=url, domain="example.org", why="a b", error="too long", tries=0, status=None, n=1.5
+    )
+
+    assert line == f'curtsy: warning: It fails: a b  url={url} error="too long" n=1.5\n'
+    assert told("x", **{f"f{n}": n for n in range(1, 20)}).count("=") == MOST_FIELDS
+    assert told("x", hosts=["a", "b"], counts={"a": 1}, ok=True) == "curtsy: warning: x  hosts=a,b ok=true\n"
+
+
+def test_a_line_is_one_line_without_secrets_and_steers_no_terminal() -> None:
+    """F62: whatever a site sends"""
+    line = told("Broken\x1b[2J\n", url="https://u:pw@example.org/?token=s3cret", title="a\x9b\u202eb\n")
+    failed = told("Failed", ValueError("no number"))
+
+    assert line.count("\n") == failed.count("\n") == 1
+    assert not re.search(r"[\x1b\x9b\u202e]", line)
+    assert "s3cret" not in line
+    assert "pw" not in line
+    assert failed == 'curtsy: warning: Failed  error="ValueError: no number"\n'

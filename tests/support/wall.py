@@ -1,0 +1,21 @@
+"""A wall: a site that shows nothing before its cookie has come back."""
+
+from __future__ import annotations
+
+from tests.support.site import Reply, Site, Visit
+
+
+def wall(site: Site, body: str, *, last: bool = True) -> None:
+    """Have each page set a cookie and redirect to itself until it is sent; without `last`, even then."""
+    count = 0
+
+    def answer(visit: Visit) -> Reply:
+        nonlocal count
+        count += 1
+        if last and visit.header("Cookie") == "seen=yes":
+            return Reply(body=body, headers={"Content-Type": "text/html"})
+        cookie = f"seen={'yes' if last else count}; Path=/"
+        return Reply(302, headers=[("Location", visit.path), ("Set-Cookie", cookie)])
+
+    site.on("/*", answer)
+    site.robots("")
