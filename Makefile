@@ -21,8 +21,9 @@ demo: $(VENV)/.installed-redis   ## Show curtsy at work, live, against a small s
 test: $(VENV)/.installed-test   ## Set everything up and run all tests
 	@sh tools/need redis-server redis-server
 	@sh tools/need chromium chromium
-	@$(BIN)/python -m pytest -n 2 -m "not soak and not alone"
-	@$(BIN)/python -m pytest -m "alone and not soak"
+	@# Three at once, even on two processors: half of a test's time is waiting.
+	@$(BIN)/python -m pytest -n 3 -m "not soak and not alone"
+	@$(BIN)/python -m pytest -m "alone and not soak" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 check: $(VENV)/.installed-check   ## Format, lint, types, tests
 	@$(BIN)/ruff format --check .

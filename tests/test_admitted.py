@@ -32,7 +32,7 @@ from tests.support.redis_server import RedisServer, redis_available
 
 ROOT = Path(__file__).parents[1]
 PROCESSES = 8
-KILLS = 7
+KILLS = 5
 SECONDS = 6.0
 """Longer than the lease of a killed holder, so that places of the dead are taken again."""
 

@@ -151,7 +151,7 @@ async def test_cancelling_closes_the_connection_and_frees_the_slot(
     site.reply("/body", cut_short(b"x" * 1000, 10, end="hang"))
     site.reply("/drip", dripping(b"x" * 1000, 0.01))
     task = asyncio.create_task(sender.send(request(site.url("/" + where)), OPEN))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not site.journal or (where != "head" and not site.journal[0].taken):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

@@ -13,6 +13,7 @@ import pytest
 from curtsy.core.errors import Reason
 from curtsy.core.message import Response
 from curtsy.http import AiohttpSender
+from tests.support.becoming import becomes
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Reply, Site, hang
 
@@ -84,15 +85,15 @@ async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent(site
     """B5"""
     site.reply("/hang", hang())
     sender = AiohttpSender(connections=1)
-    first = asyncio.create_task(fail(sender, site.url("/hang"), replace(OPEN, timeout=0.5)))
-    await asyncio.sleep(0)
+    first = asyncio.create_task(fail(sender, site.url("/hang")))
+    await becomes(lambda: bool(site.journal))
 
     failure = await fail(sender, site.url("/"), replace(OPEN, timeout=0.1))
 
     assert (failure.reason, failure.sent_ago) == (Reason.TIMEOUT, None)
     assert "all 1 connections" in failure.detail
-    assert (await first).sent_ago is not None
     await sender.close()
+    assert (await first).sent_ago is not None
     assert site.paths() == ["/hang"]
 
 
@@ -129,9 +130,7 @@ async def test_closing_ends_what_is_in_flight(site: Site) -> None:
     site.reply("/hang", hang())
     sender = AiohttpSender()
     under_way = asyncio.create_task(fail(sender, site.url("/hang")))
-    async with asyncio.timeout(5):
-        while not site.journal:  # noqa: ASYNC110 -- the site is in another thread
-            await asyncio.sleep(0.005)
+    await becomes(lambda: bool(site.journal))
 
     await sender.close()
 

@@ -92,9 +92,9 @@ async def test_a_body_that_the_sink_does_not_want_is_the_replys(site: Site, send
 
 async def test_a_stream_has_a_least_speed_instead_of_a_deadline(site: Site, sender: AiohttpSender) -> None:
     """U15"""
-    site.reply("/steady", dripping(b"x" * 20_000, 0.05, size=2000))
+    site.reply("/steady", dripping(b"x" * 60_000, 0.05, size=2000))
     site.reply("/slow", dripping(b"x" * 20_000, 0.05, size=2))
-    limits = replace(OPEN, timeout=0.3, min_speed=1000, speed_window=0.2)
+    limits = replace(OPEN, timeout=1.0, min_speed=1000, speed_window=1.0)
 
     steady = await sender.stream(request(site.url("/steady")), limits, Kept())
     slow = await sender.stream(request(site.url("/slow")), limits, Kept())
@@ -106,13 +106,13 @@ async def test_a_stream_has_a_least_speed_instead_of_a_deadline(site: Site, send
 
 async def test_a_slow_sink_is_not_taken_for_a_slow_site(site: Site, sender: AiohttpSender) -> None:
     """U15"""
-    site.reply("/", Reply(body=b"x" * 600_000))
-    sink = Kept(pause=0.15)
+    site.reply("/", Reply(body=b"x" * 200_000))
+    sink = Kept(pause=0.6)
 
-    reply = await sender.stream(request(site.url("/")), replace(OPEN, min_speed=100_000, speed_window=0.1), sink)
+    reply = await sender.stream(request(site.url("/")), replace(OPEN, min_speed=200_000, speed_window=0.5), sink)
 
     assert isinstance(reply, Response)
-    assert sum(map(len, sink.pieces)) == 600_000
+    assert sum(map(len, sink.pieces)) == 200_000
 
 
 async def test_a_stream_ends_at_its_size_limit(site: Site, sender: AiohttpSender) -> None:

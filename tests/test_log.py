@@ -414,12 +414,12 @@ def test_the_headers_of_a_message_are_masked() -> None:
 def test_no_text_is_slow_to_mask() -> None:
     """F62, F32: URLs come from pages, and pages may be hostile"""
     texts = ["://a:" * 20_000 + "@", "?a" * 50_000, "?token=" * 20_000, "%3F" * 50_000 + "=", "cookie: '" * 20_000]
-    began = time.perf_counter()
+    began = time.process_time()
 
     for text in texts:
         logged(text)
 
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 # --- The library's own

@@ -13,7 +13,7 @@ from tests.support.site import Reply, Site, closed_port, deaf_port, hang, has_ip
 
 def ask(site: Site, head: str) -> bytes:
     """Send a request by hand and read all that comes."""
-    with socket.create_connection(("127.0.0.1", site.port), timeout=5) as raw:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=20) as raw:
         raw.sendall(head.encode() + b"\r\n\r\n")
         received = b""
         while data := raw.recv(65_536):
@@ -23,7 +23,7 @@ def ask(site: Site, head: str) -> bytes:
 
 def status(url: str, **headers: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:

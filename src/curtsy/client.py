@@ -327,6 +327,11 @@ class AsyncClient:
         """The URL that its store was opened by; None if it was given a store."""
         return self._settings.current.store if self._owns_store else None
 
+    @property
+    def keeps_cookies(self) -> bool:
+        """Whether it sends back what cookies it was given."""
+        return self._around.keeps_cookies
+
     def epoch(self) -> float:
         """The calendar's second."""
         return self._around.epoch()

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from curtsy.cli.logs import MOST_FIELDS, TextHandler
+from curtsy.log import create_logger
 from tests.cli.crawling import linked
 from tests.cli.shell import Shell
 from tests.cli.terminal import shown
@@ -118,3 +119,17 @@ def test_a_line_is_one_line_without_secrets_and_steers_no_terminal() -> None:
     assert "s3cret" not in line
     assert "pw" not in line
     assert failed == 'curtsy: warning: Failed  error="ValueError: no number"\n'
+
+
+def test_a_json_line_is_one_line_and_steers_no_terminal_either() -> None:
+    """N1: U+009B is the beginning of an escape in one character, and JSON may hold it as it is"""
+    said = "\x1b[2J\x9b2J\x85\u2028\u202eö …"
+    stream = io.StringIO()
+
+    create_logger("test", stream=stream).warn(said, title=said)
+
+    line = stream.getvalue()
+    assert len(line.splitlines()) == 1
+    assert set(line) - set("ö…\n") <= set(map(chr, range(32, 127)))
+    entry = json.loads(line)
+    assert (entry["msg"], entry["title"]) == (said, said)

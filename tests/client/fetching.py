@@ -47,7 +47,7 @@ async def host_of(client: AsyncClient, url: str) -> Host:
     return found
 
 
-async def until(condition: Callable[[], object], within: float = 10.0) -> None:
+async def until(condition: Callable[[], object], within: float = 30.0) -> None:
     """Wait for something that another thread brings about, and that cannot be waited for otherwise."""
     async with asyncio.timeout(within):
         while not condition():  # noqa: ASYNC110

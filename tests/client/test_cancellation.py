@@ -15,8 +15,9 @@ from curtsy.stores import open_async_store
 from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of, until
 from tests.support.site import Reply, Site, hang
 
-IN_MEMORY = range(60)
-"""After how many turns of the event loop a fetch is cancelled: at each await of it."""
+TO_THE_END = 1_000_000_000
+IN_MEMORY = [*range(60), TO_THE_END]
+"""After how many turns of the event loop a fetch is cancelled: at each await of it, and once when it is over."""
 
 IN_A_FILE = [*range(0, 30, 3), *range(30, 1500, 40)]
 """The same where another thread has to answer, which takes a thousand turns or so."""
@@ -25,7 +26,8 @@ IN_A_FILE = [*range(0, 30, 3), *range(30, 1500, 40)]
 async def cancelled_after(turns: int, web: AsyncClient, url: str) -> bool:
     """Begin a fetch and cancel it after so many turns of the loop; whether it was still under way."""
     task = asyncio.ensure_future(web.fetch(url))
-    for _ in range(turns):
+    while turns and not (turns > 60 and task.done()):
+        turns -= 1
         await asyncio.sleep(0)
     is_early = task.cancel()
     await asyncio.wait([task])

@@ -276,3 +276,24 @@ async def test_a_cookie_on_the_way_is_not_blamed_for_what_it_has_not_done(site: 
 
     assert result.reason is Reason.TOO_MANY_REDIRECTS
     assert "redirected more than 5 times. Raise max_redirects" in result.message
+
+
+async def test_a_redirect_to_itself_that_sets_a_cookie_is_not_kept_for_the_cookie_is_not_either(
+    site: Site, tmp_path: Path
+) -> None:
+    """U3, F17: whoever does as he was told, and keeps cookies from then on, is not sent in a circle by the cache"""
+    headers = [
+        ("Location", "/a"),
+        ("Set-Cookie", "seen=yes"),
+        ("Cache-Control", "max-age=600"),
+        ("Date", formatdate(DAWN, usegmt=True)),
+    ]
+    site.on("/a", lambda visit: Reply(body="behind") if visit.header("Cookie") else Reply(302, headers=headers))
+
+    results = []
+    for cookies in (False, False, True):
+        async with client(cookies=cookies, cache=tmp_path) as web:
+            results.append(await web.fetch(site.url("/a")))
+
+    assert [result.ok for result in results] == [False, False, True]
+    assert all("--cookies" in result.message for result in results[:2])

@@ -109,12 +109,12 @@ async def test_a_client_may_have_a_deadline_for_all_of_its_fetches(site: Site) -
 
 async def test_an_answer_that_does_not_come_by_the_deadline_is_a_timeout_and_no_fault_of_the_site(site: Site) -> None:
     """U5, U6: three hasty callers do not close a site for everybody"""
-    site.reply("/slow", hang())
+    site.reply("/slow/*", hang())
     site.page("/quick", "x")
 
-    async with client(clock=None, **UNPACED, respect_robots=False) as web:
+    async with client(clock=None, **UNPACED, respect_robots=False, concurrency=3) as web:
         with ends_within(10):
-            hasty = [await web.fetch(site.url("/slow"), deadline=0.7) for _ in range(3)]
+            hasty = await asyncio.gather(*(web.fetch(site.url(f"/slow/{number}"), deadline=1.5) for number in range(3)))
         host = await host_of(web, site.url("/"))
         quick = await web.fetch(site.url("/quick"))
 
@@ -128,7 +128,7 @@ async def test_the_sites_own_silence_is_still_its_fault(site: Site) -> None:
     """U6"""
     site.reply("/slow", hang())
 
-    async with client(clock=None, **UNPACED, respect_robots=False, timeout=0.1, max_retries=0) as web:
+    async with client(clock=None, **UNPACED, respect_robots=False, timeout=0.5, max_retries=0) as web:
         await web.fetch(site.url("/slow"), deadline=30)
         host = await host_of(web, site.url("/"))
 

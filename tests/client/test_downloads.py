@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.guards import PDFDownloader
 from tests.client.fetching import AGENT, UNPACED, client, host_of, until
 from tests.client.filing import CONTENT, SHA256, cut, files, served
-from tests.support.bounds import MIB, bounded_memory
+from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.site import Reply, Site, dripping, endless, hang, later, redirect
 
 
@@ -282,12 +281,12 @@ async def test_a_long_download_keeps_its_place(site: Site, path: Path) -> None:
 
 async def test_a_download_that_is_slow_but_comes_has_no_deadline(site: Site, path: Path) -> None:
     """Design, section 5"""
-    site.reply("/slow", dripping(b"x" * 50, 0.02))
+    site.reply("/slow", dripping(b"x" * 100, 0.02))
 
-    async with client(timeout=0.7) as web:
+    async with client(timeout=1.5) as web:
         result = await web.download(site.url("/slow"), path)
 
-    assert (result.ok, result.size) == (True, 50)
+    assert (result.ok, result.size) == (True, 100)
 
 
 # The document's own
@@ -314,11 +313,9 @@ async def test_the_downloader_without_a_rate_limit_has_no_pace_but_obeys_robots_
     settings: dict[str, Any] = {"allow_private": True, "user_agent": AGENT, "store": "memory:"}
 
     async with PDFDownloader(enable_rate_limit=False, **settings) as downloader:
-        began = time.monotonic()
-        worked = [await downloader.download(site.url(f"/{number}"), tmp_path / f"{number}") for number in range(5)]
-        took = time.monotonic() - began
+        with ends_within(1.4):
+            worked = [await downloader.download(site.url(f"/{number}"), tmp_path / f"{number}") for number in range(5)]
         forbidden = await downloader.download(site.url("/private"), tmp_path / "private")
 
     assert worked == [True] * 5
-    assert took < 1.4
     assert not forbidden

@@ -137,7 +137,7 @@ def questions(draw: st.DrawFn, *, odd: bool) -> Question:
 
 
 @given(questions(odd=False))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_on_plain_files_protego_says_the_same_or_a_paragraph_explains_it(question: Question) -> None:
     """R2, R3"""
     ours, theirs = answers(question)
@@ -146,7 +146,7 @@ def test_on_plain_files_protego_says_the_same_or_a_paragraph_explains_it(questio
 
 
 @given(questions(odd=True))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_on_odd_files_protego_says_the_same_or_a_paragraph_explains_it(question: Question) -> None:
     """R2, R3, R4, U11"""
     ours, theirs = answers(question)

@@ -205,7 +205,7 @@ def test_a_large_hostile_body_is_decoded_in_bounded_time(body: bytes) -> None:
 
     decode(body, "text/html; charset=" + " " * 60_000)
 
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 5
 
 
 @given(st.binary(max_size=3000), st.none() | st.text(max_size=80) | st.just("text/html"))

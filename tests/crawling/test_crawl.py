@@ -138,6 +138,29 @@ async def test_a_host_has_no_more_pages_than_it_may(site: Site) -> None:
 # What pages ask for.
 
 
+@pytest.mark.parametrize(
+    ("links", "found", "requests"),
+    [
+        (["/a/"], ["/", "/a"], ["/", "/a/", "/a", "/a", "/a/"]),  # left out for one that leads back to it
+        (["/a"], ["/", "/a/"], ["/", "/a", "/a/"]),
+        (["/a", "/a/"], ["/", "/a/"], ["/", "/a", "/a/"]),
+        (["/a/", "/a"], ["/", "/a"], ["/", "/a/", "/a", "/a", "/a/"]),
+    ],
+)
+async def test_a_page_whose_canonical_url_redirects_to_it_is_not_lost(
+    site: Site, links: list[str], found: list[str], requests: list[str]
+) -> None:
+    """Issue 5: no URL is lost, though a site contradicts itself"""
+    site.page("/", html(*links))
+    site.page("/a/", html(head='<link rel="canonical" href="/a">'))
+    site.reply("/a", Reply(301, headers=(("Location", "/a/"),)))
+
+    paths, _ = await crawled(site)
+
+    assert paths == found
+    assert asked(site) == requests
+
+
 async def test_nofollow_noindex_and_canonical_are_obeyed(site: Site) -> None:
     """Issue 5"""
     site.page("/", html("/hidden", "/last", "/copy") + '<a rel="nofollow" href="/ad">ad</a>')

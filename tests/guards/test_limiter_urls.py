@@ -383,7 +383,7 @@ async def test_waiting_costs_next_to_nothing() -> None:
 
     await asyncio.sleep(0.5)
 
-    assert time.thread_time() - began < 0.01
+    assert time.thread_time() - began < 0.05
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -31,6 +31,7 @@ from curtsy.stores.swap import expiry
 from tests.stores.places import OnServer
 from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
 from tests.stores.worker import Worker, run
+from tests.support.bounds import ends_within
 from tests.support.redis_server import RedisServer, redis_available
 
 ROOT = Path(__file__).parents[2]
@@ -389,34 +390,31 @@ def _server_time(server: RedisServer) -> int:
 
 def test_a_server_that_hangs_is_an_error_within_the_timeout(server: RedisServer) -> None:
     """F55"""
-    store = RedisStore(server.url, timeout=0.5)
+    store = RedisStore(server.url, timeout=1.5)
     store.update("host:a", count)
     server.pause()
 
-    start = time.monotonic()
-    with pytest.raises(StoreError, match=r"does not answer within 0\.5 s"):
+    with ends_within(2.9), pytest.raises(StoreError, match=r"does not answer within 1\.5 s"):
         store.update("host:a", count)
 
-    assert time.monotonic() - start < 1.5
     server.resume()
     store.close()
 
 
 async def test_a_server_that_hangs_is_an_error_for_all_tasks_within_the_timeout(server: RedisServer) -> None:
     """F55: also for those who wait for an update of the same key."""
-    store = AsyncRedisStore(server.url, timeout=0.5)
+    store = AsyncRedisStore(server.url, timeout=1.5)
     await store.update("host:a", count)
     server.pause()
 
-    start = time.monotonic()
-    asked = [asyncio.ensure_future(store.update(key, count)) for key in ("host:a", "host:b")]
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    asked += [asyncio.ensure_future(store.update("host:a", count)) for _ in range(5)]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    with ends_within(2.9):
+        asked = [asyncio.ensure_future(store.update(key, count)) for key in ("host:a", "host:b")]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asked += [asyncio.ensure_future(store.update("host:a", count)) for _ in range(5)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
 
     assert all(isinstance(answer, StoreError) for answer in answers)
-    assert time.monotonic() - start < 1.5
     server.resume()
     assert await store.update("host:b", count) == 1
     await store.close()
@@ -424,7 +422,7 @@ async def test_a_server_that_hangs_is_an_error_for_all_tasks_within_the_timeout(
 
 def test_a_write_that_was_given_up_is_not_made_later(server: RedisServer) -> None:
     """F55: the server finds it among its input when it wakes up, and refuses it for its age."""
-    store = RedisStore(server.url, timeout=0.5)
+    store = RedisStore(server.url, timeout=1.5)
     store.update("host:a", count)
     server.command("CONFIG RESETSTAT")
     server.pause()
@@ -442,7 +440,7 @@ def test_a_write_that_was_given_up_is_not_made_later(server: RedisServer) -> Non
 
 def test_a_server_that_is_gone_is_an_error_and_the_next_call_finds_it_again(server: RedisServer) -> None:
     """B8"""
-    store = RedisStore(server.url, timeout=1)
+    store = RedisStore(server.url, timeout=5)
     store.update("host:a", count)
 
     server.stop()

@@ -582,7 +582,7 @@ def count_for_days(record: Host | None, now: Now) -> tuple[Host, int]:
 
 def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) -> None:
     """B4, F55"""
-    shelter = Shelter(RedisStore(server.url, timeout=0.4))
+    shelter = Shelter(RedisStore(server.url, timeout=1.5))
     totals = [0] * 4
     end = threading.Event()
 

@@ -19,7 +19,7 @@ def test_processes_killed_at_any_moment_lose_nothing_that_was_acknowledged(tmp_p
     place = InFile(str(tmp_path / "state.sqlite"))
     workers = [Worker("many", 1_000_000, place) for _ in range(4)]
     said: list[str] = []
-    for round_ in range(10):
+    for round_ in range(7):
         victim = workers[round_ % len(workers)]
         victim.wait_until_ready()
         victim.go()

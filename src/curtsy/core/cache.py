@@ -20,7 +20,7 @@ import msgspec
 
 from curtsy.core.cachecontrol import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
-from curtsy.core.message import Failure, Headers, Reply, Request, Response
+from curtsy.core.message import Failure, Headers, Reply, Request, Response, parse_url
 
 Mode = Literal["normal", "refresh", "revalidate", "offline"]
 """`normal`: by RFC 9111. `refresh`: always ask, as if nothing were kept. `revalidate`: always ask, with validators, as
@@ -291,8 +291,13 @@ def entry_of(request: Request, reply: Response, now: float, encoding: str | None
     """The entry of a page that came at `now`, or None if it may not be kept."""
     body = reply.body
     headers = _kept(reply.headers)
-    if 300 < reply.status < 400 and "location" not in headers:
-        return None
+    if 300 < reply.status < 400:
+        places = headers.all("location")
+        if not places:
+            return None
+        # One that sets a cookie and wants it back: the cookie is not kept, and without it the copy leads nowhere.
+        if "set-cookie" in reply.headers and parse_url(places[0], request.url) == request.url:
+            return None
     body_sha256 = hashlib.sha256(body).hexdigest()
     entry = _entry(request, reply.status, headers, reply, now, body_sha256, len(body), encoding)
     if entry is not None and reply.status in KEPT_IF_SAID and not entry.lifetime:

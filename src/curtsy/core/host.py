@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Self, TypedDict
+from typing import ClassVar, Self, TypedDict
 
 import msgspec
 
@@ -33,6 +33,9 @@ class Host(Record, frozen=True, tag="host"):
 
     An instant of 0 means never.
     """
+
+    format: int = 2
+    current: ClassVar[int] = 2
 
     boot: int = 0
     """The run of the clock that the instants below belong to."""

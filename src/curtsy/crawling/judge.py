@@ -98,6 +98,8 @@ class Judge:
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
         """The page that had a body first, by the body's digest."""
+        self.led_back: set[str] = set()
+        """URLs whose redirects are followed at once, for they lead to pages that had their turn before."""
         self._too_deep: set[str] = set()
         """Links of which it was told that they are too deep."""
         self._chances: Counter[str] = Counter()
@@ -106,10 +108,11 @@ class Judge:
     async def judge(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Say what an answer means for its URL and its links."""
         reason = result.reason
+        if reason is Reason.REDIRECTED:
+            return await self._redirected(claimed, result)
+        self.led_back.discard(claimed.url)
         if reason is None:
             return await self._read(claimed, result)
-        if reason is Reason.REDIRECTED:
-            return self._redirected(claimed, result)
         if reason in LATER:
             return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
@@ -227,12 +230,12 @@ class Judge:
         urls = self._origins.sitemaps(origin) if self._options.sitemaps else []
         return [Found(urls, 0, SITEMAP_PRIORITY, f"{origin}/robots.txt")] if urls else []
 
-    def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
-        finished = self._led_on(claimed, result)
+    async def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
+        finished = await self._led_on(claimed, result)
         finished.redirect = answer_of(claimed, result, self._sent, self._client.epoch())
         return finished
 
-    def _led_on(self, claimed: Claimed, result: FetchResult) -> Finished:
+    async def _led_on(self, claimed: Claimed, result: FetchResult) -> Finished:
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))
@@ -241,7 +244,10 @@ class Judge:
             why = "it redirects to where nobody can follow" + (f": {target.why}" if target else "")
             return self.skipped(claimed, str(Reason.BAD_REDIRECT), why, after=after, failed=True, status=status)
         most = min(self._client.policies.of(claimed.host).max_redirects, FARTHEST)
-        is_circle = target.text == claimed.url or (claimed.hops > 0 and target.text == claimed.parent)
+        is_back = claimed.hops > 0 and target.text == claimed.parent
+        is_circle = is_back or target.text == claimed.url
+        if is_back and self._client.keeps_cookies and "set-cookie" in result.headers:
+            return self._followed_at_once(claimed, result)  # with the cookie, it may lead elsewhere
         if claimed.hops >= most or is_circle:
             why = "it redirects in a circle" if is_circle else f"it was redirected more than {most} times"
             return self.skipped(claimed, str(Reason.TOO_MANY_REDIRECTS), why, after=after, failed=True, status=status)
@@ -256,8 +262,15 @@ class Judge:
         if reason is not None:
             words = f"it redirects to {target.text}, out of the crawl's scope"
             return self.skipped(claimed, reason, words, after=after, status=status)
+        if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
+            return self._followed_at_once(claimed, result)  # it was left out, in favour of this one perhaps
         found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
         return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
+
+    def _followed_at_once(self, claimed: Claimed, result: FetchResult) -> Finished:
+        """Have a URL asked for again that leads to one which is not fetched any more: it is followed there."""
+        self.led_back.add(claimed.url)
+        return Finished(claimed, Deferred(result.next_in or 0.0))
 
     def skipped(
         self,

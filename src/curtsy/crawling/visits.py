@@ -160,7 +160,7 @@ class Visits:
         deadline = max(0.001, claimed.leased_until - self._alarm.now()) if self._is_shared else None
         qps = self._client.policies.global_qps
         linger = LINGER if qps is None else longest_line(qps) / qps
-        return Ask(claimed.url, linger=linger, follow=False, deadline=deadline)
+        return Ask(claimed.url, linger=linger, follow=claimed.url in self._judge.led_back, deadline=deadline)
 
     def _wired(self, visit: Visit, is_on_wire: bool) -> None:
         visit.is_on_wire = is_on_wire

@@ -113,7 +113,11 @@ def _tag(kind: type[Record]) -> str:
 KINDS: tuple[type[Record], ...] = (Host, Rules, CrawlRecord, ProcessStatistics)
 """Every kind of record that stores keep."""
 
-MIGRATIONS: dict[tuple[str, int], Migration] = {}
+MIGRATIONS: dict[tuple[str, int], Migration] = {
+    ("host", 1): lambda fields: (
+        fields
+    ),  # all its days are `earlier` ones, and the latest goes to `day` when it is charged
+}
 """By tag and format: how to get from that format to the next."""
 
 DEFAULT = Codec(KINDS, MIGRATIONS)

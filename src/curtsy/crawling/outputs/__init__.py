@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """The contract. One thread at a time makes the calls, in this order: open, any number of the next three, close."""
+    """The contract. The calls come in this order: open, any number of the next three, close; from one thread at a time,
+    but not always the same one: what is large is written beside the event loop.
+    """
 
     @property
     def name(self) -> str:
