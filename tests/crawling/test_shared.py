@@ -21,8 +21,8 @@ from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.redis import RedisFrontier
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import html
-from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.bounds import Lateness
+from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit
 
 HOSTS = [f"127.0.0.{number}" for number in range(1, 7)]
