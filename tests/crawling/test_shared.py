@@ -187,11 +187,13 @@ def test_a_worker_that_is_cut_off_stops_and_the_others_take_over(site: Site, tmp
     lease = 3.0
     with RedisServer() as server:
         cable = Cable(server.port)
-        options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": lease}
+        options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": lease, "is_held": True}
         away = f"redis://127.0.0.1:{cable.port}/0"
         lonely = CrawlProcess(**options, store=away, job=str(tmp_path / "a" / "shared"), user_agent="Lonely/1")
         steady = CrawlProcess(**options, store=server.url, job=str(tmp_path / "b" / "shared"), user_agent="Steady/1")
-        until(lambda: len(_asked_by(site, "Lonely/1")) > 5 and len(_asked_by(site, "Steady/1")) > 5)
+        lonely.begin()
+        steady.begin()
+        until(lambda: all(len(_pages_asked_by(site, name)) > 3 for name in ("Lonely/1", "Steady/1")))
         cable.cut()
         cut_at = time.monotonic()
         summary = steady.summary()
@@ -260,7 +262,7 @@ def _pages_asked_by(site: Site, *agents: str) -> list[Visit]:
     return [visit for visit in _asked_by(site, *agents) if visit.path != "/robots.txt"]
 
 
-def until(condition: Callable[[], object], within: float = 30.0) -> None:
+def until(condition: Callable[[], object], within: float = 60.0) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + within
     while not condition():
