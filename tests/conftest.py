@@ -1,13 +1,36 @@
-"""For all tests: how long an example of Hypothesis takes says nothing on a machine that does other things too.
+"""What all tests share.
 
-The examples are the same in every run, so that none fails by chance; with $CURTSY_EXAMPLES there are new ones.
+How long an example of Hypothesis takes says nothing on a machine that does other things too. The examples are the same
+in every run, so that none fails by chance; with $CURTSY_EXAMPLES there are new ones.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
+
+from tests.support.site import Site
 
 settings.register_profile("curtsy", deadline=None, derandomize="CURTSY_EXAMPLES" not in os.environ)
 settings.load_profile("curtsy")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A site whose robots.txt allows everything, as it has none."""
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings, store, cache or proxy of whoever runs the tests."""
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)

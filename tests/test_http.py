@@ -1,7 +1,7 @@
 """The built-in sender where all goes well: what goes on the wire, and what comes back."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,12 +11,6 @@ from curtsy.http import AiohttpSender, Limits
 from tests.support.bounds import Lateness
 from tests.support.sending import OPEN, get, request
 from tests.support.site import Reply, Site, encoded, has_ipv6, redirect
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import gzip
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
 import pytest
@@ -25,12 +25,6 @@ from tests.support.site import (
 
 QUICK = replace(OPEN, timeout=1.0, connect_timeout=0.8)
 SMALL = replace(OPEN, max_body=MIB)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The built-in sender before there is an answer: connecting, the address guard, and cancellation."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -23,12 +23,6 @@ from tests.support.site import (
 
 QUICK = replace(OPEN, timeout=1.0, connect_timeout=0.8)
 GUARDED = Limits(timeout=2, connect_timeout=1)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

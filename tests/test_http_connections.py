@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -16,12 +16,6 @@ from curtsy.http import AiohttpSender
 from tests.support.becoming import becomes
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Reply, Site, hang
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What the built-in sender refuses to write: nothing that a caller gives can break the head of a request."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from msgspec import structs
@@ -11,12 +11,6 @@ from curtsy.fields import head_of
 from curtsy.http import AiohttpSender
 from tests.support.sending import OPEN, fail, request
 from tests.support.site import Site
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -20,12 +20,6 @@ from tests.support.site import (
 )
 
 QUICK = replace(OPEN, timeout=1.0, connect_timeout=0.8)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

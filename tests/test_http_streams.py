@@ -1,7 +1,7 @@
 """The built-in sender as a stream: what downloads are built on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -20,12 +20,6 @@ from tests.support.site import (
 )
 
 SMALL = replace(OPEN, max_body=MIB)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 @pytest.fixture

@@ -1,32 +1,18 @@
-"""What the tests of the client share: a site, and an environment that says nothing."""
+"""What the tests of the client share: an environment that says nothing."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from curtsy.clock import FakeClock
-from tests.support.site import Site
 
 
 @pytest.fixture(autouse=True)
-def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings, store, cache or proxy of whoever runs the tests."""
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    """A site whose robots.txt allows everything, as it has none."""
-    with Site() as site:
-        yield site
+def _nothing_from_outside(nothing_from_outside: None) -> None:
+    """All of these tests want it."""
 
 
 @pytest.fixture

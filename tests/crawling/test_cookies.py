@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from curtsy.core.message import SECOND
@@ -13,12 +11,6 @@ from tests.client.fetching import TICK
 from tests.crawling.web import crawled, html, polite
 from tests.support.site import Reply, Site, Visit, redirect
 from tests.support.wall import wall
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 async def test_it_is_crawled_if_cookies_are_kept(site: Site) -> None:

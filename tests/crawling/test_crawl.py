@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,12 +15,6 @@ from curtsy.crawling.start import acrawl, crawl
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.site import Answer, Reply, Site, Visit, hang, later, redirect, reset
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 def asked(site: Site) -> list[str]:

@@ -7,7 +7,7 @@ import gzip
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,6 @@ from tests.client.fetching import until
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, Visit, hang, later, redirect
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 def fan(site: Site, pages: int = 20) -> None:

@@ -8,24 +8,14 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-
-import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import ROOT
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.site import Reply, Site, Visit, reset
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
-
 
 # What pages do.
 

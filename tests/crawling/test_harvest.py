@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,12 +45,6 @@ def test_what_was_called_off_waits_from_when_it_is_written() -> None:
 
 
 # Pages with very many links.
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 async def test_links_of_a_page_with_very_many_are_added_some_at_a_time_and_in_order() -> None:

@@ -6,7 +6,6 @@ import json
 import logging
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ from tests.crawling.web import QUICK, crawled, graph, html
 from tests.support.site import Reply, Site, Visit
 
 IN_FLIGHT = 8
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 def fan(number: int, pages: int) -> list[int]:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,6 @@ MANNERS: dict[str, Any] = {
     "cache": False, "allow_private": True, "global_qps": None, "qps": None, "pause_min": GAP, "pause_max": GAP,
     "scope": "host", "max_requests_per_day": 0, "max_pages_per_day": 0, "timeout": 2.0, "robots_timeout": 2.0,
 }  # fmt: skip
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 def build(site: Site, pages: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -15,12 +14,6 @@ from curtsy.crawling.webcrawler import WebCrawler
 from curtsy.guards import RobotsTxtChecker
 from tests.crawling.web import graph, html
 from tests.support.site import Answer, Reply, Site, Visit, redirect
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with Site() as site:
-        yield site
 
 
 def crawler(clock: FakeClock | None = None, **given: Any) -> WebCrawler:
