@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.stores.packed import PackedCache
 from curtsy.stores.pages import Checked
-from curtsy.stores.rows import BATCH
+from curtsy.stores.rows import BATCH, number_of
 from tests.support.pages import body_of, fill, page, url_of, writer
 
 URL = "https://example.org/a"
@@ -126,14 +127,14 @@ def test_the_database_of_another_program_is_left_alone(path: Path, caplog: pytes
     assert "another program" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["qages", "bod\udce9es"])
+@pytest.mark.parametrize("name", ["qages", "cont\udce9nts"])
 def test_a_table_whose_name_is_damaged_is_damage(
     cache: PackedCache, path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U16"""
     cache.put(*page(URL))
     cache.close()
-    old = b"pages" if name == "qages" else b"bodies"
+    old = b"pages" if name == "qages" else b"contents"
     path.write_bytes(
         path.read_bytes().replace(b"table" + old + old, b"table" + name.encode("utf-8", "surrogateescape") + old)
     )
@@ -194,7 +195,7 @@ def test_a_file_whose_tree_is_out_of_order_is_found_by_verify(cache: PackedCache
     fill(cache, range(20))
     cache.close()
     data = bytearray(path.read_bytes())
-    rest, last = divmod(int(page(url_of(1))[0].url_sha256[:16], 16), 256)
+    rest, last = divmod(number_of(page(url_of(1))[0].url_sha256) % 2**64, 256)
     written = bytes(rest >> 7 * place & 0x7F | 0x80 for place in range(7, -1, -1)) + bytes([last])  # SQLite's varint
     data[data.index(written)] ^= 0x40
     path.write_bytes(data)
@@ -209,10 +210,9 @@ def test_a_file_whose_tree_is_out_of_order_is_found_by_verify(cache: PackedCache
 def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: PackedCache, path: Path) -> None:
     """F63: as if the two hashes began alike"""
     cache.put(*page("https://example.org/b", b"of b"))
-    number = int.from_bytes(bytes.fromhex(page(URL)[0].url_sha256[:16]), "big", signed=True)
+    number = number_of(page(URL)[0].url_sha256)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE pages SET id = ?", (number,))
-        db.execute("UPDATE bodies SET id = ?", (number,))
 
     assert cache.get(URL) is None
     assert cache.get_meta(URL) is None
@@ -223,13 +223,17 @@ def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: Pac
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE bodies SET body = zeroblob(100)",
-        "UPDATE bodies SET body = 'text'",
-        "UPDATE bodies SET body = x'28b52ffda0ffffff7f010000'",  # a frame that says it holds 2 GiB
-        "DELETE FROM bodies",
-        "UPDATE pages SET meta = zeroblob(20)",
-        "UPDATE pages SET meta = 5",
-        "UPDATE pages SET meta = 'text'",
+        "UPDATE contents SET body = zeroblob(100)",
+        "UPDATE contents SET body = 'text'",
+        "UPDATE contents SET body = x'28b52ffda0ffffff7f010000'",  # a frame that says it holds 2 GiB
+        "DELETE FROM contents",
+        "UPDATE contents SET meta = zeroblob(20)",
+        "UPDATE contents SET meta = 5",
+        "UPDATE contents SET meta = 'text'",
+        "UPDATE contents SET place = place + 1",
+        "UPDATE pages SET renewed = zeroblob(20)",
+        "UPDATE pages SET place = place + 1",
+        "UPDATE pages SET place = 'text'",
         "UPDATE pages SET used = 'text'",
     ],
 )
@@ -254,12 +258,63 @@ def test_bodies_are_compressed_unless_that_is_no_gain(cache: PackedCache, path: 
     cache.put(*page(url_of(2), b""))
 
     with closing(sqlite3.connect(path)) as db:
-        sizes = sorted(size for (size,) in db.execute("SELECT length(body) FROM bodies"))
+        sizes = sorted(size for (size,) in db.execute("SELECT length(body) FROM contents"))
 
     assert sizes[0] == 0
     assert sizes[1] < 200
     assert sizes[2] == 5000
     assert [cache.get_content(url_of(number)) for number in range(3)] == [b"the same again, and " * 5000, noise, b""]
+
+
+def test_a_304_does_not_rewrite_the_body_and_a_new_page_ends_it(cache: PackedCache, path: Path) -> None:
+    """N6"""
+
+    def there() -> tuple[bytes, bytes, bytes | None]:
+        with closing(sqlite3.connect(path)) as db:
+            ((meta, body, renewed),) = db.execute("SELECT meta, body, renewed FROM pages JOIN contents USING (place)")
+        return meta, body, renewed
+
+    cache.put(*page(URL, body_of(1)))
+    before = there()
+    kept = cache.get_meta(URL)
+    assert kept is not None
+
+    assert cache.refresh(msgspec.structs.replace(kept, lifetime=999.0))
+    renewed = there()
+    assert (before[2], renewed[:2], renewed[2] is None) == (None, before[:2], False)
+    again = PackedCache(path).get(URL)
+    assert again is not None
+    assert (again.entry.lifetime, again.body) == (999.0, body_of(1))
+    assert cache.verify() == Checked(1, 0)
+
+    cache.put(*page(URL, body_of(2)))
+    assert there()[2] is None
+    assert cache.get_content(URL) == body_of(2)
+
+
+def test_what_is_replaced_or_dropped_leaves_nothing_behind(cache: PackedCache, path: Path) -> None:
+    """N6"""
+    for version in range(3):
+        fill(cache, range(10), version)
+    cache.drop(url_of(3))
+
+    with closing(sqlite3.connect(path)) as db:
+        places = [db.execute(f"SELECT place FROM {table} ORDER BY place").fetchall() for table in ("pages", "contents")]
+
+    assert len(places[0]) == 9
+    assert places[0] == places[1]
+
+
+def test_places_that_were_never_given_out_are_damage(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE contents SET place = 9223372036854775807")
+
+    cache.put(*page(url_of(1)))
+    assert cache.put(*page(url_of(1)))
+    assert cache.get_content(url_of(1)) == page(url_of(1))[1]
+    assert len(asides(path)) == 1
 
 
 def test_the_last_use_is_written_in_batches_and_in_the_end(path: Path) -> None:

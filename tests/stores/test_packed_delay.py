@@ -206,16 +206,6 @@ def test_a_304_for_a_page_that_was_replaced_or_is_gone_changes_nothing(opened: O
     assert ours.get_content(URL) == b"newest"
 
 
-def test_a_body_that_is_not_the_one_of_its_entry_is_not_given_out_while_it_waits_either(opened: Open) -> None:
-    """N7"""
-    ours = opened(LONG)
-    ours.put(page(URL, b"right")[0], b"wrong")
-
-    assert ours.get(URL) is None
-    ours.flush()
-    assert ours.get(URL) is None
-
-
 def test_what_cannot_be_written_is_forgotten_and_told_once(
     opened: Open, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from curtsy.clock import Clock
 from curtsy.core.cache import Absent, Entry, Store, absorb
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
@@ -40,12 +42,17 @@ def page(
     asked: Iterable[tuple[str, str]] = (),
     now: float = NOW,
 ) -> tuple[Entry, bytes]:
-    """A page as `absorb()` would have it kept."""
+    """A page as `absorb()` would have it kept, and with the hash that it has when it is kept as it is."""
     parsed = parse_url(url)
     assert isinstance(parsed, Url)
     outcome = absorb(Absent(), Request(parsed, headers=Headers(asked)), Response(status, Headers(headers), body), now)
     assert isinstance(outcome, Store), outcome
-    return outcome.entry, outcome.body
+    return msgspec.structs.replace(outcome.entry, body_sha256=hashlib.sha256(body).hexdigest()), outcome.body
+
+
+def unhashed(entry: Entry) -> Entry:
+    """An entry without the hash of its body, which depends on how that is kept."""
+    return msgspec.structs.replace(entry, body_sha256="")
 
 
 def url_of(number: int) -> str:

@@ -57,7 +57,7 @@ _PAGE = {
     "lifetime": "the age up to which it is used without asking",
     "etag": "its validator, or null",
     "last_modified": "its other validator, or null",
-    "body_sha256": "of its body",
+    "body_sha256": "of its body as it is kept, which in a packed cache is mostly compressed",
 }
 
 _SUMMARY = {

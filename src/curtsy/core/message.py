@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import field
 from functools import lru_cache
 from typing import NewType
@@ -298,8 +298,9 @@ class Headers:
         self._known: dict[str, str] | None = None
 
     @property
-    def _index(self) -> dict[str, str]:
-        """Values by lower-case name, made when the first is asked for: of a kept page often none is."""
+    def by_name(self) -> Mapping[str, str]:
+        """Values by lower-case name, for those who ask for many. As of `get()`, repetitions are joined by commas."""
+        # Made when the first is asked for: of a kept page often none is.
         index = self._known
         if index is None:
             index = {}
@@ -312,7 +313,7 @@ class Headers:
 
     def get(self, name: str) -> str | None:
         """The value of a field, its repetitions joined by commas; None if it is absent."""
-        return (self._known or self._index).get(name.lower())
+        return (self._known or self.by_name).get(name.lower())
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, one each."""
@@ -321,22 +322,21 @@ class Headers:
 
     def without(self, names: Set[str]) -> Headers:
         """All but the fields of these names, which are in lower case."""
-        index = self._index
-        if names.isdisjoint(index):
+        if names.isdisjoint(self.by_name):
             return self
         return Headers(each for each in self.fields if each[0].lower() not in names)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._index
+        return isinstance(name, str) and name.lower() in self.by_name
 
     def __getitem__(self, name: str) -> str:
-        return self._index[name.lower()]
+        return self.by_name[name.lower()]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._index)
+        return iter(self.by_name)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.by_name)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Headers) and self.fields == other.fields

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,7 @@ from curtsy.clock import Clock, SystemClock
 from curtsy.core.cache import Entry
 from curtsy.core.message import SECOND, Url
 from curtsy.log import library_logger
-from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Outage, Page, Recent, identify, without_secrets
+from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Outage, Page, Recent, identify, sha256_of, without_secrets
 
 _log = library_logger("cache")
 _numbers = itertools.count()
@@ -105,16 +105,19 @@ class DiskCache:
         if place is None:
             return None
         text, key, stem = place
+        known = self._recent.find(key)
         try:
-            stat = os.stat(stem + META)
-            # Each write makes a new file, so another process's shows in these.
-            stamp = stat.st_mtime_ns, stat.st_ino, stat.st_size
-            page = self._recent.get(key, stamp)
-            if page is None:
-                page = self._read(text, key, stem)
-                if page is None:
+            if known is not None and known[0] == _stamp_of(stat := os.stat(stem + META)):
+                page = known[1]
+            else:
+                meta, stat = _open_meta(stem + META)
+                if not meta:
+                    return None  # somebody is about to write it
+                found = self._checked(_page_at(stem, meta), text, key, stem)
+                if found is None:
                     return None
-                self._recent.keep(key, stamp, page)
+                page = found
+                self._recent.keep(key, _stamp_of(stat), page)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -129,15 +132,14 @@ class DiskCache:
                 pass
         return page
 
-    def _read(self, text: str, key: str, stem: str) -> Page | None:
-        page = _page_at(stem)
+    def _checked(self, page: Page | None, text: str, key: str, stem: str) -> Page | None:
         if page is None:
             _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text, path=stem + BODY)
             _remove(stem + META, stem + BODY)
             return None
         if page.entry.url_sha256 != key:
             return None  # another URL with the same 16 digits
-        return Page(msgspec.structs.replace(page.entry, url=text), page.body)
+        return page.under(text)
 
     def get_meta(self, url: Url | str) -> Entry | None:
         """All but the body of the page kept for a URL; whether the body is good is not looked at."""
@@ -146,7 +148,7 @@ class DiskCache:
             return None
         text, key, stem = place
         try:
-            entry = _decode(_bytes_of(stem + META))
+            entry = _decode(_open_meta(stem + META)[0])
         except OSError:
             return None
         return None if entry is None or entry.url_sha256 != key else msgspec.structs.replace(entry, url=text)
@@ -162,7 +164,12 @@ class DiskCache:
         if place is None or place[1] != entry.url_sha256:
             return False
         written = without_secrets(entry)
-        if written is None or len(body) > self.max_size // 2 or not self._write(place[2], body, _encode(written)):
+        if written is not None and len(body) <= self.max_size // 2:
+            written = msgspec.structs.replace(written, body_sha256=sha256_of(body))
+            is_kept = self._write(place[2], body, _encode(written))
+        else:
+            is_kept = False
+        if not is_kept:
             self.drop(entry.url)
             return False
         if self._until_scan < 0:
@@ -211,7 +218,7 @@ class DiskCache:
                 continue
             stem = kept.paths[0].removesuffix(META)
             try:
-                page = _page_at(stem)
+                page = _page_at(stem, _open_meta(kept.paths[0])[0])
             except OSError:  # gone meanwhile
                 continue
             if page is not None and stem.endswith(page.entry.url_sha256[:16]):
@@ -289,13 +296,28 @@ class DiskCache:
 _CHECK = b',\n  "check": "'
 
 
+def _meta_type() -> type[msgspec.Struct]:
+    """What stands in the file: an entry's fields, but a header is a line, and the time is in ISO 8601."""
+    types = {"headers": list[str], "fetched_at": str}
+    fields = [
+        (each.name, types.get(each.name, each.type), *([] if each.required else [each.default]))
+        for each in msgspec.structs.fields(Entry)
+    ]
+    return msgspec.defstruct("_Meta", fields, rename="camel", gc=False)
+
+
+_Meta = _meta_type()
+_metas = msgspec.json.Decoder(_Meta)
+_HEADERS, _TIME = (Entry.__struct_fields__.index(name) for name in ("headers", "fetched_at"))
+
+
 def _encode(entry: Entry) -> bytes:
-    """The entry as JSON to be read by people: a header a line, the time as ISO 8601; at the end a checksum."""
-    fields = msgspec.to_builtins(entry)
-    fields["headers"] = [f"{name}: {value}" for name, value in entry.headers]
+    """The entry as JSON to be read by people, at the end with a checksum."""
+    values: list[Any] = list(msgspec.structs.astuple(entry))
+    values[_HEADERS] = [f"{name}: {value}" for name, value in entry.headers]
     moment = datetime.fromtimestamp(entry.fetched_at, UTC)
-    fields["fetchedAt"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    text = msgspec.json.format(msgspec.json.encode(fields), indent=2).removesuffix(b"\n}")
+    values[_TIME] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    text = msgspec.json.format(msgspec.json.encode(_Meta(*values)), indent=2).removesuffix(b"\n}")
     return b'%b%b%08x"\n}\n' % (text, _CHECK, zlib.crc32(text))
 
 
@@ -305,17 +327,17 @@ def _decode(raw: bytes) -> Entry | None:
     if check != b'%08x"\n}\n' % zlib.crc32(text):
         return None
     try:
-        fields = msgspec.json.decode(text + b"\n}")
-        fields["headers"] = [line.partition(": ")[::2] for line in fields["headers"]]
-        fields["fetchedAt"] = datetime.fromisoformat(fields["fetchedAt"]).timestamp()
-        return msgspec.convert(fields, Entry)
-    except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError):  # of another version of curtsy
+        values: list[Any] = list(msgspec.structs.astuple(_metas.decode(raw)))
+        values[_HEADERS] = tuple([line.partition(": ")[::2] for line in values[_HEADERS]])
+        values[_TIME] = datetime.fromisoformat(values[_TIME]).timestamp()
+    except (msgspec.MsgspecError, ValueError):  # of another version of curtsy
         return None
+    return Entry(*values)
 
 
 def _entry_at(path: str) -> Entry | None:
     try:
-        return _decode(_bytes_of(path))
+        return _decode(_open_meta(path)[0])
     except OSError:
         return None
 
@@ -326,54 +348,81 @@ def _entry_at(path: str) -> Entry | None:
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def _bytes_of(path: str, most: int = MIB) -> bytes:
-    """What a file has; nothing of one that is larger than it can be. By hand, for `open()` takes twice as long."""
+def _open_meta(path: str) -> tuple[bytes, os.stat_result]:
+    """What a meta file has, and how it looks; nothing of one that is larger than it can be."""
     number = os.open(path, _READ)
     try:
-        size = os.fstat(number).st_size
-        data = os.read(number, size) if size <= most else b""
-        while 0 < len(data) < size and (more := os.read(number, size - len(data))):
-            data += more
-        return data
+        stat = os.fstat(number)
+        return (_read(number, stat.st_size) if stat.st_size <= MIB else b"?"), stat
     finally:
         os.close(number)
 
 
-def _page_at(stem: str) -> Page | None:
+def _bytes_of(path: str, size: int) -> bytes:
+    """What a file has, if that is so many bytes; else fewer, or one more."""
+    number = os.open(path, _READ)  # by hand, for `open()` takes twice as long
+    try:
+        return _read(number, size + 1)
+    finally:
+        os.close(number)
+
+
+def _read(number: int, size: int) -> bytes:
+    data = os.read(number, size)
+    while 0 < len(data) < size and (more := os.read(number, size - len(data))):
+        data += more
+    return data
+
+
+def _stamp_of(stat: os.stat_result) -> tuple[int, int, int]:
+    """What shows that a page is another one: each write makes a new file, be it by another process."""
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def _page_at(stem: str, meta: bytes) -> Page | None:
     """The page that the two files make, checked; None if they make none. Raises OSError if one is missing."""
-    raw = _bytes_of(stem + META)
     for _ in range(3):
-        entry = _decode(raw)
+        entry = _decode(meta)
         if entry is not None:
             body = _bytes_of(stem + BODY, entry.body_size)
-            if hashlib.sha256(body).hexdigest() == entry.body_sha256:
+            if sha256_of(body) == entry.body_sha256:
                 return Page(entry, body)
-        before, raw = raw, _bytes_of(stem + META)
-        if raw == before:
+        before, meta = meta, _open_meta(stem + META)[0]
+        if meta == before:
             break
         # Somebody has replaced the page between our two reads: look again.
     return None
 
 
 def _write(stem: str, body: bytes | None, meta: bytes) -> None:
-    """Write the two files (or, without a body, the one) aside, then put them in place: what vouches comes last.
+    """Write the two files (or, without a body, the one), each aside and then put in place; what vouches comes last.
+
+    Of a new page that one is written in its place at once, which saves a third of the time: until it is there, and
+    as long as it is empty, it is a miss.
 
     The old ones are removed first. To rename over them would do as well, were it not for ext4, which then writes the
     new file to the disk at once and takes four times as long. In between, and after a crash there, it is a miss.
     """
     aside = f"{stem}.{os.getpid()}-{_TOKEN}-{next(_numbers)}"
-    endings = (META,) if body is None else (META, BODY)
-    parts = [aside + ending + PART for ending in endings]
+    ending, data = (META, meta) if body is None else (BODY, body)
+    part = aside + ending + PART
     try:
-        _create(parts[0], meta)
-        if body is not None:
-            _create(parts[1], body)
-        _remove(*(stem + ending for ending in endings))
-        for ending, part in zip(reversed(endings), reversed(parts), strict=True):
-            os.replace(part, stem + ending)
+        _create(part, data)
+        if os.access(stem + META, os.F_OK):
+            _remove(stem + META, *(() if body is None else (stem + BODY,)))
+        os.replace(part, stem + ending)
     except BaseException:
-        _remove(*parts)
+        _remove(part)
         raise
+    if body is not None:
+        try:
+            _create(stem + META, meta)
+        except FileExistsError:  # another process writes the same page: the body is ours now
+            _remove(stem + META)
+            _create(stem + META, meta)
+        except BaseException:
+            _remove(stem + META)
+            raise
 
 
 def _create(path: str, data: bytes) -> None:

@@ -17,7 +17,7 @@ from curtsy.log import library_logger
 from curtsy.stores import rows
 from curtsy.stores.backlog import Backlog, Waiting
 from curtsy.stores.packfile import PackFile
-from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Page, Recent, identify, without_secrets
+from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Page, Recent, identify, sha256_of, without_secrets
 
 _log = library_logger("cache")
 
@@ -87,12 +87,12 @@ class PackedCache:
         text, key = found[0].text, found[1]
         if self._backlog is not None and (waiting := self._backlog.get(key)) is not None:
             page = rows.checked_page(waiting.entry, waiting.body, waiting.is_packed)
-            return None if page is None else Page(msgspec.structs.replace(page.entry, url=text), page.body)
+            return None if page is None else page.under(text)
         known = self._recent.find(key)
         journal = None if known is None else _look_of(self._journal)
         if known is not None and journal is not None and known[0].journal == journal and known[0].hour == self._hour():
             return known[1]
-        return self._file.do(None, self._get, text, key, known, journal)
+        return self._file.glance(None, self._get, text, key, known, journal)
 
     def get_meta(self, url: Url | str) -> Entry | None:
         """All but the body of the page kept for a URL; whether the body is good is not looked at."""
@@ -116,6 +116,7 @@ class PackedCache:
             return False
         # Compressed here and not when it is written: it is smaller while it waits, and nobody waits for many.
         is_packed, packed = rows.pack(body)
+        written = msgspec.structs.replace(written, body_sha256=sha256_of(packed))
         page = Waiting(written, packed, is_packed, is_renewal=False)
         if self._backlog is not None and len(body) <= LARGE and not self._file.is_closed:
             self._backlog.add(entry.url_sha256, page, self.flush)
@@ -230,7 +231,7 @@ class PackedCache:
         number = rows.number_of(key)
         page = None
         if known is not None:
-            row = db.execute("SELECT used, meta FROM pages WHERE id = ?", (number,)).fetchone()
+            row = db.execute(rows.META, (number,)).fetchone()
             if row is None:
                 return None
             used, meta = row
@@ -247,7 +248,7 @@ class PackedCache:
                 return None
             if page.entry.url_sha256 != key:
                 return None  # another URL with the same 64 bits
-            page = Page(msgspec.structs.replace(page.entry, url=text), page.body)
+            page = page.under(text)
         hour = self._hour()
         if journal is not None and time.time_ns() - journal[0] < SETTLED:
             journal = None
@@ -270,26 +271,37 @@ class PackedCache:
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
         """Write pages in one transaction. False if one was to be renewed, and its body is not kept (any more)."""
         hour, size, are_kept = self._hour(), 0, True
-        metas: list[tuple[int, int, bytes]] = []
-        bodies: list[tuple[int, bytes]] = []
+        former: list[tuple[int]] = []
+        contents: list[tuple[int, bytes, bytes]] = []
+        places: list[tuple[int, int, int]] = []
+        renewed: list[tuple[int, bytes, int]] = []
+        numbers = [rows.number_of(page.entry.url_sha256) for page in pages]
         db.execute("BEGIN IMMEDIATE")
-        for entry, body, is_packed, is_renewal in pages:
-            number = rows.number_of(entry.url_sha256)
+        known = rows.places(db, numbers)
+        place = rows.last_place(db)
+        for number, (entry, body, is_packed, is_renewal) in zip(numbers, pages, strict=True):
             if is_renewal:
-                row = db.execute("SELECT meta FROM pages WHERE id = ?", (number,)).fetchone()
-                kept = None if row is None else rows.decode(row[0])
+                row = db.execute(rows.META, (number,)).fetchone()
+                kept = None if row is None else rows.decode(row[1])
                 if kept is None or (kept[1].url_sha256, kept[1].body_sha256) != (entry.url_sha256, entry.body_sha256):
                     are_kept = False
                     continue
-                is_packed = kept[0]
+                meta = rows.encode(entry, kept[0])
+                renewed.append((hour, meta, number))
             else:
-                bodies.append((number, body))
+                if number in known:
+                    former.append((known[number],))
+                place += 1
+                meta = rows.encode(entry, is_packed)
+                contents.append((place, meta, body))
+                places.append((number, hour, place))
                 size += len(body)
-            metas.append((number, hour, rows.encode(entry, is_packed)))
-            size += len(metas[-1][2])
+            size += len(meta)
+        db.executemany("DELETE FROM contents WHERE place = ?", former)
+        db.executemany("INSERT INTO contents VALUES (?, ?, ?)", contents)
         # In the order of the tree, so that neighbours go together.
-        db.executemany("REPLACE INTO bodies VALUES (?, ?)", sorted(bodies))
-        db.executemany("REPLACE INTO pages VALUES (?, ?, ?)", sorted(metas))
+        db.executemany("REPLACE INTO pages VALUES (?, ?, ?, NULL)", sorted(places))
+        db.executemany("UPDATE pages SET used = ?, renewed = ? WHERE id = ?", renewed)
         db.execute("COMMIT")
         self._file.outage.end()
         self._until_check -= size

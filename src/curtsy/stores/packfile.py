@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple, Unpack
 from urllib.parse import quote
@@ -25,6 +27,9 @@ OURS = 0x63757274
 
 PATIENCE = 2.0
 """Seconds to wait while another process writes; what would have to wait longer is not written."""
+
+GLANCE = 0.02
+"""Seconds for which a file that is only read is taken to be the one that it was."""
 
 ROOM = 16 * MIB
 """A disk with so much room is not full."""
@@ -69,12 +74,22 @@ class PackFile:
         self._opened: tuple[int, int] | None = None
         """Which file it was that was opened under the path."""
 
+        self._seen_at = -math.inf
+        """When it was last seen to be that file still."""
+
         self.is_closed = False
 
     def do(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
     ) -> _Answer:
         """Do some work with the file, alone among the threads; answer `otherwise` if it cannot be done."""
+        self._seen_at = -math.inf
+        return self.glance(otherwise, work, *given)
+
+    def glance(
+        self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
+    ) -> _Answer:
+        """Do some work that only reads. Whether another file lies under the path by now is looked at now and then."""
         with _lock:
             if self.is_closed or (self._connection is None and self.outage.is_on):
                 return otherwise
@@ -100,7 +115,11 @@ class PackFile:
             self._connection = None
             self._process = os.getpid()
         if self._connection is not None:
+            now = time.monotonic()
+            if now < self._seen_at + GLANCE:
+                return self._connection
             if self._opened == _file_at(self.path):
+                self._seen_at = now
                 return self._connection
             self._disconnect()  # somebody has put it aside or removed it
         if not os.path.exists(self.path):

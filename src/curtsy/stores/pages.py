@@ -6,6 +6,7 @@ kept; neither raises. No body is ever given out whose SHA-256 is not the one it 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -31,11 +32,19 @@ HOUR = 3600
 """Seconds: how exactly the last use of a page is remembered, and how long what looks unfinished is left alone."""
 
 
+OVERHEAD = 2000
+"""Bytes of memory that a page takes besides its body."""
+
+
 class Page(NamedTuple):
     """A page as it was kept."""
 
     entry: Entry
     body: bytes
+
+    def under(self, url: str) -> Page:
+        """The page with its URL as it was asked for: where it is kept, secrets are masked."""
+        return self if self.entry.url == url else Page(msgspec.structs.replace(self.entry, url=url), self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,10 @@ class PageCache(Protocol):
         ...
 
     def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
+        """Keep a page in place of the one kept for its URL, with a hash of its body.
+
+        False if it could not be; then that one is dropped, too.
+        """
         ...
 
     def refresh(self, entry: Entry) -> bool:
@@ -109,10 +121,15 @@ def identify(url: Url | str) -> tuple[Url, str] | None:
     return url, url_sha256(url.text)
 
 
+def sha256_of(body: bytes) -> str:
+    """What vouches for a body."""
+    return hashlib.sha256(body).hexdigest()
+
+
 def without_secrets(entry: Entry) -> Entry | None:
     """The entry as it may stand on a disk (F62); None if it would not be the same page any more."""
     headers, url = entry.headers, mask_url(entry.url)
-    if any(_masked(value) != value for _, value in headers):
+    if [value for _, value in headers if _masked(value) != value]:
         if any(name.lower() == "location" and _masked(value) != value for name, value in headers):
             return None  # a redirect that cannot say where
         headers = tuple((name, _masked(value)) for name, value in headers)
@@ -160,14 +177,15 @@ class Recent(Generic[Stamp]):
 
     def keep(self, key: str, stamp: Stamp, page: Page) -> None:
         """Remember a page that was read and checked; the least recently used ones make room for it."""
-        if len(page.body) > self._max_bytes // 8:
+        weight = len(page.body) + OVERHEAD
+        if weight > self._max_bytes // 8:
             return
         with _lock:
             self._forget(key)
             self._pages[key] = stamp, page
-            self._bytes += _weight(page)
+            self._bytes += weight
             while self._bytes > self._max_bytes:
-                self._bytes -= _weight(self._pages.popitem(last=False)[1][1])
+                self._bytes -= len(self._pages.popitem(last=False)[1][1].body) + OVERHEAD
 
     def forget(self, key: str) -> None:
         """Forget one page."""
@@ -176,11 +194,7 @@ class Recent(Generic[Stamp]):
 
     def _forget(self, key: str) -> None:
         if (found := self._pages.pop(key, None)) is not None:
-            self._bytes -= _weight(found[1])
-
-
-def _weight(page: Page) -> int:
-    return len(page.body) + 2000  # what an entry with its headers takes
+            self._bytes -= len(found[1].body) + OVERHEAD
 
 
 class Outage:
