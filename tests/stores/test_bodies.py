@@ -407,6 +407,7 @@ def test_damage_is_a_miss_and_heals(
             if number in hit:
                 damage(data, dice)
             target.write_bytes(data)
+            os.utime(target, (1, 1))  # nobody is writing it just now
 
         clock = FakeClock()
         cache = opened(place=place, clock=clock)
@@ -426,6 +427,7 @@ def test_a_damaged_page_is_told_of_and_dropped(opened: Open, tmp_path: Path, cap
         data = path.read_bytes()
         if body[50:90] in data:
             path.write_bytes(data.replace(body[50:90], body[50:89] + b"\xff"))
+        os.utime(path, (1, 1))
 
     again = opened()
 
@@ -498,6 +500,45 @@ def test_threads_share_a_cache(opened: Open) -> None:
         thread.join()
 
     assert errors == []
+
+
+def test_those_who_share_pages_are_not_told_of_damage_or_of_a_disk_that_cannot_be_written(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N7, F42, U16: each with a cache of its own, as so many processes would"""
+    errors: list[BaseException] = []
+
+    def work(seed: int, cache: PageCache) -> None:
+        dice = random.Random(seed)
+        try:
+            for _ in range(250):
+                number, version = dice.randrange(3), dice.randrange(5)
+                match dice.randrange(10):
+                    case 0 | 1 | 2 | 3:
+                        tag = [("ETag", f'"{version}"')]
+                        assert cache.put(*page(url_of(number), body_of(number, version), headers=tag))
+                    case 4:
+                        cache.drop(url_of(number))
+                    case 5:
+                        cache.gc(0)
+                    case 6:
+                        assert cache.verify().damaged == 0
+                    case _:
+                        kept = cache.get(url_of(number))
+                        if kept is not None and kept.entry.etag is not None:
+                            assert kept.body == body_of(number, int(kept.entry.etag.strip('"')))
+                            cache.refresh(msgspec.structs.replace(kept.entry, lifetime=dice.random()))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed, opened())) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert warnings(caplog) == []
 
 
 FORKING = """
@@ -582,6 +623,21 @@ def test_a_full_disk_stops_the_writing_for_a_while_and_nothing_else(
     assert cache.put(*page(url_of(50), noise))
     assert cache.get_content(url_of(50)) == noise
     assert cache.verify().damaged == 0
+
+
+def test_a_304_that_a_full_disk_has_no_room_for_leaves_the_page_as_it_was(opened: Open, small_disk: Path) -> None:
+    """F40"""
+    cache = opened(place=small_disk / "cache")
+    cache.put(*page())
+    kept = cache.get(URL)
+    assert kept is not None
+    with pytest.raises(OSError, match="No space"):
+        grow(small_disk / "ballast")
+
+    many = tuple((f"X-{number}", "value") for number in range(2000))
+    assert not cache.refresh(msgspec.structs.replace(kept.entry, headers=many))
+
+    assert cache.get(URL) == kept
 
 
 def test_a_read_only_disk_can_be_read(opened: Open, small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:

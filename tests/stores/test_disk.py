@@ -9,12 +9,13 @@ import os
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
 from curtsy.stores.disk import DiskCache, folder_name
-from curtsy.stores.pages import Checked
+from curtsy.stores.pages import MIB, Checked
 from tests.support.pages import fill, page, url_of
 
 URL = "https://example.org/a"
@@ -121,6 +122,7 @@ def test_an_old_meta_file_beside_a_new_body_is_damage(tmp_path: Path, caplog: py
     cache = DiskCache(tmp_path)
     cache.put(*page(URL))
     (tmp_path / "example.org" / f"{HASH[:16]}.html").write_bytes(b"something else")
+    os.utime(tmp_path / "example.org" / f"{HASH[:16]}.meta.json", (1, 1))
 
     assert cache.get(URL) is None
     assert names(tmp_path) == []
@@ -136,6 +138,92 @@ def test_a_page_in_memory_is_read_anew_when_its_meta_file_changes(tmp_path: Path
     meta.write_bytes(meta.read_bytes().replace(b'"status": 200', b'"status": 404'))
 
     assert cache.get(URL) is None
+
+
+def test_a_page_whose_meta_file_is_new_is_not_remembered(tmp_path: Path) -> None:
+    """N6: another of the same size, written in the same tick of a coarse clock, may get the number of the old file"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    meta, body = (tmp_path / "example.org" / (HASH[:16] + ending) for ending in (".meta.json", ".html"))
+
+    for age, content in ((-3600, None), (3600, b"hello")):
+        cache.put(*page(URL))
+        os.utime(meta, (time.time() - age, time.time() - age))
+        assert cache.get_content(URL) == b"hello"
+        body.write_bytes(b"other")
+        assert cache.get_content(URL) == content
+
+
+def test_a_page_that_another_replaced_while_a_use_was_noted_is_read_anew(tmp_path: Path) -> None:
+    """N6: then the new file may have the number, the size and the time of the old one"""
+    cache = DiskCache(tmp_path)
+    meta, body = (tmp_path / "example.org" / (HASH[:16] + ending) for ending in (".meta.json", ".html"))
+    cache.put(*page(URL, b"other"))
+    written = meta.read_bytes()
+    cache.put(*page(URL))
+    os.utime(meta, (1, 1))
+    assert cache.get_content(URL) == b"hello"
+    os.utime(meta, (time.time(), 1))
+    assert cache.get_content(URL) == b"hello"
+    before = meta.stat()
+
+    meta.write_bytes(written)
+    body.write_bytes(b"other")
+    while meta.stat().st_ctime_ns == before.st_ctime_ns:  # at the next tick
+        os.utime(meta, (time.time(), 1))
+    os.utime(meta, (time.time(), 1))
+
+    assert (meta.stat().st_mtime_ns, meta.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert cache.get_content(URL) == b"other"
+
+
+def test_a_meta_file_that_is_about_to_be_written_is_a_miss_and_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N7"""
+    clock = FakeClock(epoch=time.time())
+    cache = DiskCache(tmp_path, clock=clock)
+    cache.put(*page(URL))
+    (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").write_bytes(b"")
+
+    assert cache.get(URL) is None
+    assert cache.get_meta(URL) is None
+    assert list(cache.entries()) == []
+    assert cache.verify() == Checked(0, 0)
+    assert not cache.refresh(page(URL)[0])
+    assert caplog.text == ""
+
+    clock.advance(4000)
+    cache.gc()  # its writer was killed
+    cache.gc()
+    assert names(tmp_path) == []
+
+
+def test_a_meta_file_may_say_of_its_body_what_it_likes(tmp_path: Path) -> None:
+    """N7: so much memory is not asked for"""
+    cache = DiskCache(tmp_path)
+    entry, body = page(URL)
+
+    for size in (10**18, 10**30):
+        cache.put(msgspec.structs.replace(entry, body_size=size), body)
+        assert cache.get_content(URL) in (None, body)
+
+
+def test_a_page_with_more_headers_than_a_meta_file_may_have_is_not_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N6"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    kept = cache.get(URL)
+    assert kept is not None
+    large = [("X-Large", "x" * MIB)]
+
+    assert not cache.refresh(msgspec.structs.replace(kept.entry, headers=tuple(large)))
+    assert cache.get(URL) == kept
+    assert not cache.put(*page(URL, headers=large))
+    assert cache.get(URL) is None
+    assert caplog.text == ""
 
 
 def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.stores.packed import PackedCache
+from curtsy.stores.packfile import OURS
 from curtsy.stores.pages import Checked
 from curtsy.stores.rows import BATCH, number_of
 from tests.support.pages import body_of, fill, page, url_of, writer
@@ -230,8 +232,18 @@ def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: Pac
         "UPDATE contents SET meta = zeroblob(20)",
         "UPDATE contents SET meta = 5",
         "UPDATE contents SET meta = 'text'",
+        "UPDATE contents SET meta = x''",
+        "UPDATE contents SET body = x''",
+        "UPDATE contents SET place = -place",
         "UPDATE contents SET place = place + 1",
         "UPDATE pages SET renewed = zeroblob(20)",
+        "UPDATE pages SET renewed = x''",
+        "UPDATE pages SET renewed = 9223372036854775807",
+        "UPDATE pages SET renewed = 'text'",
+        "UPDATE pages SET place = 9223372036854775807",
+        "UPDATE pages SET place = 1e300",
+        "UPDATE pages SET used = -9223372036854775808",
+        "UPDATE pages SET used = 1e300",
         "UPDATE pages SET place = place + 1",
         "UPDATE pages SET place = 'text'",
         "UPDATE pages SET used = 'text'",
@@ -248,6 +260,74 @@ def test_a_damaged_row_is_a_miss_and_nothing_worse(cache: PackedCache, path: Pat
     assert cache.get_content(URL) == body_of(1)
     assert cache.verify() == Checked(1, 0)
     assert asides(path) == []
+
+
+def test_two_pages_at_one_place_are_never_mistaken_and_verify_keeps_the_one_that_is_good(
+    cache: PackedCache, path: Path
+) -> None:
+    """N7, U16"""
+    fill(cache, range(10))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE pages SET place = 1")
+
+    assert cache.verify() == Checked(1, 9)
+    assert [cache.get_content(url_of(number)) for number in range(10)] == [body_of(0)] + [None] * 9
+    fill(cache, range(10))
+    assert cache.verify() == Checked(10, 0)
+    assert asides(path) == []
+
+
+@pytest.mark.parametrize("clean", [PackedCache.verify, lambda cache: cache.gc(0)])
+def test_what_no_page_points_at_any_more_is_removed(
+    cache: PackedCache, path: Path, clean: Callable[[PackedCache], object]
+) -> None:
+    """U16: it would take room for ever"""
+    fill(cache, range(10))
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("DELETE FROM pages")
+
+    clean(cache)
+
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM contents").fetchone() == (0,)
+
+
+def test_a_file_of_an_earlier_version_is_put_aside_as_such(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """U16"""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(
+            f"PRAGMA application_id = {OURS}; CREATE TABLE pages (id INTEGER PRIMARY KEY, used INTEGER, meta BLOB);"
+            "CREATE TABLE bodies (id INTEGER PRIMARY KEY, body BLOB);"
+        )
+    cache = PackedCache(path, clock=FakeClock(epoch=1_800_000_000))
+
+    assert cache.get(URL) is None
+    assert cache.put(*page(URL))
+    assert cache.get_content(URL) == b"hello"
+    cache.close()
+
+    assert sorted(each.name for each in path.parent.iterdir()) == ["pages.db", "pages.db.former-1800000000"]
+    (record,) = caplog.records
+    assert "is of an earlier version of curtsy. It was put aside as" in record.getMessage()
+    assert "damaged" not in record.getMessage()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_file_in_a_folder_that_cannot_be_written_can_be_read(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    cache.close()
+    path.parent.chmod(0o500)
+    try:
+        again = PackedCache(path)
+
+        assert again.get_content(URL) == b"hello"
+        assert not again.put(*page(URL, b"new"))
+        assert again.get_content(URL) == b"hello"
+        again.close()
+    finally:
+        path.parent.chmod(0o700)
 
 
 def test_bodies_are_compressed_unless_that_is_no_gain(cache: PackedCache, path: Path) -> None:

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from curtsy.clock import FakeClock
-from curtsy.stores.backlog import MOST, MOST_BYTES
-from curtsy.stores.packed import LARGE, SETTLED, PackedCache
-from curtsy.stores.pages import MIB, Checked
+from curtsy.stores.backlog import MOST, MOST_BYTES, Backlog, Waiting
+from curtsy.stores.packed import LARGE, PackedCache
+from curtsy.stores.pages import MIB, SETTLED, Checked
 from tests.support.pages import ROOT, body_of, fill, is_body_of, page, url_of
 
 URL = "https://example.org/a"
@@ -170,21 +170,43 @@ def test_a_page_that_is_dropped_while_it_waits_is_gone(opened: Open) -> None:
     assert opened().get(URL) is None
 
 
+@pytest.mark.parametrize("body", [b"hello", body_of(1)], ids=["as it is", "compressed"])
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_304_renews_a_page_that_waits_and_one_that_was_read(opened: Open, is_written: bool) -> None:
+def test_a_304_renews_a_page_that_waits_and_one_that_was_read(opened: Open, is_written: bool, body: bytes) -> None:
     """N6"""
     ours = opened(LONG)
-    entry, body = page(URL)
-    ours.put(entry, body)
+    ours.put(*page(URL, body))
     if is_written:
         ours.flush()
-        ours.get(URL)
-    renewed = msgspec.structs.replace(entry, lifetime=999.0)
+    kept = ours.get(URL)
+    assert kept is not None
 
-    assert ours.refresh(renewed)
-    assert ours.get(URL) == (renewed, body)
+    for lifetime in (999.0, 9999.0):
+        renewed = msgspec.structs.replace(kept.entry, lifetime=lifetime)
+        assert ours.refresh(renewed)
+        assert ours.get(URL) == (renewed, body)
     ours.close()
     assert opened().get(URL) == (renewed, body)
+
+
+def test_a_304_does_not_replace_what_came_to_wait_meanwhile() -> None:
+    """N6: another thread may put or drop the page while it is being renewed"""
+    backlog = Backlog(LONG)
+    old, new, renewed = (Waiting(*page(URL, body), False, False) for body in (b"old", b"new", b"old"))
+    backlog.add("key", old, lambda: None)
+
+    backlog.add("key", new, lambda: None)
+    assert not backlog.replace("key", old, renewed, lambda: None)
+    assert backlog.get("key") is new
+
+    backlog.forget("key")
+    assert not backlog.replace("key", new, renewed, lambda: None)
+    assert backlog.get("key") is None
+
+    assert backlog.replace("key", None, renewed, lambda: None)
+    assert backlog.get("key") is renewed
+    backlog.forget("key")
+    backlog.leave()
 
 
 def test_a_304_for_a_page_that_was_replaced_or_is_gone_changes_nothing(opened: Open) -> None:

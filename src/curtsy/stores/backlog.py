@@ -66,22 +66,38 @@ class Backlog:
     def add(self, key: str, page: Waiting, write: Callable[[], None]) -> None:
         """Have a page wait, in place of any that does under `key`."""
         with self._lock:
-            self._write = write
-            self._remove(key)
-            if not self._pages:
-                self._since = time.monotonic()
-            self._pages[key] = page
-            self._bytes += len(page.body)
-            is_full = len(self._pages) >= MOST or self._bytes >= MOST_BYTES
-            if self._thread is None and not is_full:
-                thread = threading.Thread(target=self._wait, name="curtsy-cache", daemon=True)
-                try:
-                    thread.start()
-                    self._thread = thread
-                except RuntimeError:  # the program ends, or has too many
-                    is_full = True
+            is_full = self._add(key, page, write)
         if is_full:
             self.flush()
+
+    def replace(self, key: str, before: Waiting | None, page: Waiting, write: Callable[[], None]) -> bool:
+        """Have a page wait in place of `before`; False if something else waits under `key` by now."""
+        with self._lock:
+            if self._pages.get(key) is not before:
+                return False
+            is_full = self._add(key, page, write)
+        if is_full:
+            self.flush()
+        return True
+
+    def _add(self, key: str, page: Waiting, write: Callable[[], None]) -> bool:
+        """Answers whether all is to be written now."""
+        self._write = write
+        self._remove(key)
+        if not self._pages:
+            self._since = time.monotonic()
+        self._pages[key] = page
+        self._bytes += len(page.body)
+        if len(self._pages) >= MOST or self._bytes >= MOST_BYTES:
+            return True
+        if self._thread is None:
+            thread = threading.Thread(target=self._wait, name="curtsy-cache", daemon=True)
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError:  # the program ends, or has too many
+                return True
+        return False
 
     def forget(self, key: str) -> None:
         """Do not write what waits under `key`."""

@@ -11,17 +11,19 @@ together is a miss. Nothing is synced to the disk: a write torn by a power cut i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
 import random
 import re
 import secrets
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVarTuple, Unpack
 
 import msgspec
 
@@ -29,13 +31,39 @@ from curtsy.clock import Clock, SystemClock
 from curtsy.core.cache import Entry
 from curtsy.core.message import SECOND, Url
 from curtsy.log import library_logger
-from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Outage, Page, Recent, identify, sha256_of, without_secrets
+from curtsy.stores.pages import (
+    GIB,
+    HOUR,
+    MIB,
+    SETTLED,
+    Checked,
+    Outage,
+    Page,
+    Recent,
+    identify,
+    sha256_of,
+    without_secrets,
+)
+
+_Given = TypeVarTuple("_Given")
 
 _log = library_logger("cache")
 _numbers = itertools.count()
 _TOKEN = secrets.token_hex(4)  # with the process's number, which two containers may share, no two writers' files clash
 
 BODY, META, PART = ".html", ".meta.json", ".part"
+
+TRIES = 5
+"""How often something is tried that other processes may be changing just now."""
+
+NEW = 1.0
+"""Seconds for which files that do not fit together may be in the making by two processes at once."""
+
+MOST_META = MIB
+"""Bytes of a meta file; a page whose headers take more is not kept."""
+
+STEP = 64 * MIB
+"""Bytes that are read at a time."""
 
 _OURS = re.compile(r"[0-9a-f]{16}(?:\.html|\.meta\.json|\..*\.part)")
 
@@ -84,7 +112,7 @@ class DiskCache:
         names = [folder_name(name) for name in (collection, document) if name is not None]
         self._named = os.path.join(self.root, *names) if names else None
         self._clock = clock or SystemClock()
-        self._recent: Recent[tuple[int, int, int]] = Recent(memory)
+        self._recent: Recent[tuple[int, ...]] = Recent(memory)
         self._outage = Outage(self._clock, _log, self.root)
         # Bytes to be written before the next scan. A program may end before it has written so many: drawn by lot, the
         # first scan comes after as many bytes as ever, over all of them.
@@ -111,13 +139,12 @@ class DiskCache:
                 page = known[1]
             else:
                 meta, stat = _open_meta(stem + META)
-                if not meta:
-                    return None  # somebody is about to write it
                 found = self._checked(_page_at(stem, meta), text, key, stem)
                 if found is None:
                     return None
                 page = found
-                self._recent.keep(key, _stamp_of(stat), page)
+                if time.time_ns() - stat.st_mtime_ns >= SETTLED:  # the next write will show in the stamp
+                    self._recent.keep(key, _stamp_of(stat), page)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -165,8 +192,8 @@ class DiskCache:
             return False
         written = without_secrets(entry)
         if written is not None and len(body) <= self.max_size // 2:
-            written = msgspec.structs.replace(written, body_sha256=sha256_of(body))
-            is_kept = self._write(place[2], body, _encode(written))
+            meta = _encode(msgspec.structs.replace(written, body_sha256=sha256_of(body)))
+            is_kept = len(meta) <= MOST_META and self._write(len(meta) + len(body), _put, place[2], body, meta)
         else:
             is_kept = False
         if not is_kept:
@@ -179,23 +206,30 @@ class DiskCache:
     def refresh(self, entry: Entry) -> bool:
         """Renew all but the body after a 304. False if that body is not kept (any more)."""
         place = self._find(entry.url)
-        kept = self.get_meta(entry.url)
         written = without_secrets(entry)
-        if place is None or kept is None or written is None or kept.body_sha256 != entry.body_sha256:
+        if place is None or written is None:
             return False
-        return self._write(place[2], None, _encode(written))
+        try:
+            before = _open_meta(place[2] + META)[0]
+        except OSError:
+            return False
+        kept = _decode(before)
+        if kept is None or (kept.url_sha256, kept.body_sha256) != (place[1], entry.body_sha256):
+            return False
+        meta = _encode(written)
+        return len(meta) <= MOST_META and self._write(len(meta), _renew, place[2], before, meta)
 
-    def _write(self, stem: str, body: bytes | None, meta: bytes) -> bool:
+    def _write(self, size: int, work: Callable[[Unpack[_Given]], bool], *given: *_Given) -> bool:
         if self._outage.is_on:
             return False
         try:
-            _write(stem, body, meta)
+            is_done = work(*given)
         except OSError as error:
             self._outage.begin(error)
             return False
         self._outage.end()
-        self._until_scan -= len(meta) + len(body or b"")
-        return True
+        self._until_scan -= size
+        return is_done
 
     def drop(self, url: Url | str) -> None:
         """Forget the page kept for a URL, if there is one."""
@@ -275,7 +309,10 @@ class DiskCache:
                     if name.endswith(META) and name.removesuffix(META) + BODY in ours:
                         body = path.removesuffix(META) + BODY
                         stat = os.stat(path)
-                        yield _Kept(stat.st_atime, stat.st_size + os.stat(body).st_size, (path, body))
+                        if stat.st_size > 0:
+                            yield _Kept(stat.st_atime, stat.st_size + os.stat(body).st_size, (path, body))
+                        else:  # somebody is about to write it, or was
+                            yield _Kept(stat.st_mtime, 0, (path,))
                     elif not name.endswith(BODY) or name.removesuffix(BODY) + META not in ours:
                         stat = os.stat(path)
                         yield _Kept(stat.st_mtime, stat.st_size, (path,))
@@ -349,11 +386,16 @@ _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def _open_meta(path: str) -> tuple[bytes, os.stat_result]:
-    """What a meta file has, and how it looks; nothing of one that is larger than it can be."""
+    """What a meta file has, and how it looks; nothing of use if it is larger than it can be.
+
+    Raises FileNotFoundError for an empty one, too: somebody is about to write it.
+    """
     number = os.open(path, _READ)
     try:
         stat = os.fstat(number)
-        return (_read(number, stat.st_size) if stat.st_size <= MIB else b"?"), stat
+        if stat.st_size == 0:
+            raise FileNotFoundError(path)
+        return (_read(number, stat.st_size) if stat.st_size <= MOST_META else b"?"), stat
     finally:
         os.close(number)
 
@@ -368,77 +410,142 @@ def _bytes_of(path: str, size: int) -> bytes:
 
 
 def _read(number: int, size: int) -> bytes:
-    data = os.read(number, size)
-    while 0 < len(data) < size and (more := os.read(number, size - len(data))):
+    # In steps, for a meta file may say of its body what it likes, and so much memory would be asked for.
+    data = os.read(number, min(size, STEP))
+    while 0 < len(data) < size and (more := os.read(number, min(size - len(data), STEP))):
         data += more
     return data
 
 
-def _stamp_of(stat: os.stat_result) -> tuple[int, int, int]:
-    """What shows that a page is another one: each write makes a new file, be it by another process."""
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+def _stamp_of(stat: os.stat_result) -> tuple[int, ...]:
+    """What shows that a page is another one: each write makes a new file, be it by another process.
+
+    Both times, for the first can be set: who notes a use sets it, and may hit a new file that has the old one's number.
+    """
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
 
 
 def _page_at(stem: str, meta: bytes) -> Page | None:
-    """The page that the two files make, checked; None if they make none. Raises OSError if one is missing."""
-    for _ in range(3):
+    """The page that the two files make, checked; None if they make none.
+
+    Raises OSError if one is missing, or if they are so new that somebody may still be writing them.
+    """
+    for _ in range(TRIES):
         entry = _decode(meta)
         if entry is not None:
             body = _bytes_of(stem + BODY, entry.body_size)
             if sha256_of(body) == entry.body_sha256:
                 return Page(entry, body)
-        before, meta = meta, _open_meta(stem + META)[0]
+        before = meta
+        meta, stat = _open_meta(stem + META)
         if meta == before:
+            if 0 <= time.time() - stat.st_mtime < NEW:
+                raise FileNotFoundError(stem + META)
             break
         # Somebody has replaced the page between our two reads: look again.
     return None
 
 
-def _write(stem: str, body: bytes | None, meta: bytes) -> None:
-    """Write the two files (or, without a body, the one), each aside and then put in place; what vouches comes last.
+def _aside(stem: str, ending: str) -> str:
+    """The name of a file that is not in its place yet, or not any more."""
+    return f"{stem}.{os.getpid()}-{_TOKEN}-{next(_numbers)}{ending}{PART}"
 
-    Of a new page that one is written in its place at once, which saves a third of the time: until it is there, and
-    as long as it is empty, it is a miss.
+
+def _put(stem: str, body: bytes, meta: bytes) -> bool:
+    """Write the two files: the body aside and then put in place, and then what vouches for it.
+
+    That one is written in its place at once, which saves a third of the time: until it is there, and as long as it is
+    empty, it is a miss.
 
     The old ones are removed first. To rename over them would do as well, were it not for ext4, which then writes the
     new file to the disk at once and takes four times as long. In between, and after a crash there, it is a miss.
     """
-    aside = f"{stem}.{os.getpid()}-{_TOKEN}-{next(_numbers)}"
-    ending, data = (META, meta) if body is None else (BODY, body)
-    part = aside + ending + PART
+    part = _aside(stem, BODY)
     try:
-        _create(part, data)
+        _create(part, body)
         if os.access(stem + META, os.F_OK):
-            _remove(stem + META, *(() if body is None else (stem + BODY,)))
-        os.replace(part, stem + ending)
+            _remove(stem + META, stem + BODY)
+        os.replace(part, stem + BODY)
     except BaseException:
         _remove(part)
         raise
-    if body is not None:
-        try:
-            _create(stem + META, meta)
-        except FileExistsError:  # another process writes the same page: the body is ours now
-            _remove(stem + META)
-            _create(stem + META, meta)
-        except BaseException:
-            _remove(stem + META)
-            raise
+    try:
+        _create(stem + META, meta)
+    except FileExistsError:
+        _settle(stem, body, meta)
+    except BaseException:
+        _remove(stem + META)
+        raise
+    return True
+
+
+def _settle(stem: str, body: bytes, meta: bytes) -> None:
+    """End the writing of a page that another process writes at the same time: whose body came last says what it is."""
+    part = _aside(stem, META)
+    try:
+        if _is_there(stem, body):
+            _create(part, meta)
+            os.replace(part, stem + META)
+            if not _is_there(stem, body):  # any more: there is a third one
+                _remove(stem + META)
+    except BaseException:
+        _remove(part, stem + META)
+        raise
+
+
+def _is_there(stem: str, body: bytes) -> bool:
+    try:
+        return _bytes_of(stem + BODY, len(body)) == body
+    except FileNotFoundError:
+        return False
+
+
+def _renew(stem: str, before: bytes, meta: bytes) -> bool:
+    """Write the meta file anew, if it is the one from `before`.
+
+    That one is taken away first: then nobody can replace the page between the look at it and the writing.
+    """
+    taken = _aside(stem, META)
+    try:
+        os.rename(stem + META, taken)
+    except FileNotFoundError:
+        return False
+    try:
+        if _bytes_of(taken, len(before)) != before:
+            with contextlib.suppress(OSError):
+                os.link(taken, stem + META)
+            return False
+        _create(stem + META, meta)
+    except (FileExistsError, FileNotFoundError):  # somebody has written another page, or removed this one
+        return False
+    except BaseException:
+        os.replace(taken, stem + META)
+        raise
+    finally:
+        _remove(taken)
+    return True
 
 
 def _create(path: str, data: bytes) -> None:
     """Write a new file that only its owner may read: a page may have been behind a login."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    try:
-        number = os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        number = os.open(path, flags, 0o600)
+    number = _open_new(path)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(number, view) :]
     finally:
         os.close(number)
+
+
+def _open_new(path: str) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    for _ in range(TRIES):
+        try:
+            return os.open(path, flags, 0o600)
+        except FileNotFoundError:  # its folder: another process may remove that again while it is empty
+            with contextlib.suppress(FileExistsError):
+                os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    return os.open(path, flags, 0o600)
 
 
 def _remove(*paths: str) -> None:

@@ -17,7 +17,7 @@ from curtsy.log import library_logger
 from curtsy.stores import rows
 from curtsy.stores.backlog import Backlog, Waiting
 from curtsy.stores.packfile import PackFile
-from curtsy.stores.pages import GIB, HOUR, MIB, Checked, Page, Recent, identify, sha256_of, without_secrets
+from curtsy.stores.pages import GIB, HOUR, MIB, SETTLED, Checked, Page, Recent, identify, sha256_of, without_secrets
 
 _log = library_logger("cache")
 
@@ -26,9 +26,6 @@ DELAY = 0.05
 
 LARGE = 256 * 1024
 """Bytes of body that do not wait for others: it is not their number that takes the time."""
-
-SETTLED = 20_000_000
-"""Nanoseconds after which a write gives a file another time than the one before: file systems' clocks are coarse."""
 
 
 class _Seen(NamedTuple):
@@ -68,7 +65,7 @@ class PackedCache:
         self.max_size = max_size
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
-        self._file = PackFile(self.path, rows.SCHEMA, rows.TABLES, self._clock)
+        self._file = PackFile(self.path, rows.SCHEMA, rows.TABLES, rows.FORMER_TABLES, self._clock)
         self._backlog = Backlog.at(self.path, delay) if delay > 0 else None
         self._journal = self.path + "-wal"
         self._uses: dict[int, int] = {}
@@ -86,6 +83,8 @@ class PackedCache:
             return None
         text, key = found[0].text, found[1]
         if self._backlog is not None and (waiting := self._backlog.get(key)) is not None:
+            if waiting.is_renewal:  # its body was read, and checked
+                return Page(waiting.entry, waiting.body).under(text)
             page = rows.checked_page(waiting.entry, waiting.body, waiting.is_packed)
             return None if page is None else page.under(text)
         known = self._recent.find(key)
@@ -134,12 +133,13 @@ class PackedCache:
         if written is None or self._file.outage.is_on:
             return False
         if self._backlog is not None and not self._file.is_closed:
-            waiting = self._backlog.get(entry.url_sha256)
+            before = waiting = self._backlog.get(entry.url_sha256)
             if waiting is None and (known := self._recent.find(entry.url_sha256)) is not None:
                 waiting = Waiting(known[1].entry, known[1].body, is_packed=False, is_renewal=True)
             if waiting is not None and waiting.entry.body_sha256 == entry.body_sha256:
-                self._backlog.add(entry.url_sha256, waiting._replace(entry=written), self.flush)
-                return True
+                renewed = waiting._replace(entry=written)
+                if self._backlog.replace(entry.url_sha256, before, renewed, self.flush):
+                    return True
             self.flush()
         return self._file.do(False, self._write, [Waiting(written, b"", is_packed=False, is_renewal=True)])
 
@@ -173,7 +173,8 @@ class PackedCache:
             damaged += len(bad)
             if bad:
                 _log.warning("Kept pages are damaged and were dropped; they will be fetched anew.", pages=len(bad))
-                self._file.do(None, rows.delete, bad)
+                self._file.do(None, rows.disown, bad)
+        self._file.do(None, rows.sweep)
         return Checked(good, damaged) if asides == self._file.asides else Checked(0, max(1, good + damaged))
 
     def gc(self, max_size: int | None = None) -> int:
@@ -320,6 +321,7 @@ class PackedCache:
                 if surplus <= 0:
                     break
             if not oldest:
+                rows.sweep(db)
                 return
             rows.delete(db, oldest)
 

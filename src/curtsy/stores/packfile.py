@@ -53,17 +53,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
+class _Former(sqlite3.DatabaseError):
+    """The file is of an earlier version."""
+
+
 class PackFile:
     """A SQLite file with a `schema` of some `tables`, for one piece of work at a time, by any thread or process.
 
     It never raises. A damaged file is put aside as `<name>.damaged-<epoch>`, in place of the one put aside before, and
-    a new one begun. One that cannot be written is read as long as it can be, and left alone for a while otherwise.
+    a new one begun; likewise one with the tables of an earlier version, as `<name>.former-<epoch>`. One that cannot be
+    written is read as long as it can be, and left alone for a while otherwise.
     """
 
-    def __init__(self, path: str, schema: str, tables: set[str], clock: Clock) -> None:
+    def __init__(self, path: str, schema: str, tables: set[str], former_tables: set[str], clock: Clock) -> None:
         self.path = path
         self._schema = schema
         self._tables = tables
+        self._former_tables = former_tables
         self._clock = clock
         self.outage = Outage(clock, _log, path)
         self.asides = 0
@@ -130,7 +136,7 @@ class PackFile:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             except FileExistsError:
                 pass
-        is_writable = os.access(self.path, os.W_OK)
+        is_writable = _is_writable(self.path)
         self._opened = _file_at(self.path)
         # Without being told so, SQLite could not read a file in a place where it cannot write a journal.
         address = f"file:{quote(self.path)}" + ("" if is_writable else "?immutable=1")
@@ -144,6 +150,8 @@ class PackFile:
             elif tables != self._tables:
                 if db.execute("PRAGMA application_id").fetchone() != (OURS,):
                     raise OSError("it is the database of another program")
+                if tables == self._former_tables:
+                    raise _Former
                 raise sqlite3.DatabaseError("its tables are not those that were made")
         except BaseException:
             db.close()
@@ -165,7 +173,7 @@ class PackFile:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         # A damaged file can look like a full disk or a read-only one. If it still does after a rest, though there is
         # room and we may write, it is damaged.
-        may_write = os.access(self.path, os.W_OK) and _room_at(self.path) > ROOM
+        may_write = _is_writable(self.path) and _room_at(self.path) > ROOM
         if code in _DAMAGE or (code in _NO_ROOM and self.outage.has_begun and may_write):
             self._put_aside(error)
             return
@@ -183,10 +191,12 @@ class PackFile:
         self.asides += 1
         if self._opened != _file_at(self.path):
             return  # another process was quicker
-        aside = f"{self.path}.damaged-{self._clock.now().epoch // SECOND}"
+        is_former = isinstance(error, _Former)
+        name = f"{self.path}.{'former' if is_former else 'damaged'}-"
+        aside = f"{name}{self._clock.now().epoch // SECOND}"
         try:
-            for former in glob.glob(glob.escape(self.path) + ".damaged-*"):
-                os.unlink(former)
+            for before in glob.glob(glob.escape(name) + "*"):
+                os.unlink(before)
             # The journal goes first: beside a new file it would be taken for that one's.
             for ending in ("-wal", "-shm", ""):
                 if os.path.exists(self.path + ending):
@@ -195,8 +205,9 @@ class PackFile:
             self.outage.begin(problem)
             return
         _log.warning(
-            f"The cache {self.path} is damaged ({error}). It was put aside as {aside}, and a new one is begun; its "
-            "pages will be fetched anew. Remove the old file when nobody wants to look at it."
+            f"The cache {self.path} is {'of an earlier version of curtsy' if is_former else f'damaged ({error})'}. It "
+            f"was put aside as {aside}, and a new one is begun; its pages will be fetched anew. Remove the old file "
+            "when nobody wants to look at it."
         )
 
 
@@ -206,6 +217,11 @@ def _file_at(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_dev, stat.st_ino
+
+
+def _is_writable(path: str) -> bool:
+    """Whether the file can be written, and a journal beside it."""
+    return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
 
 
 def _room_at(path: str) -> int:

@@ -32,6 +32,10 @@ HOUR = 3600
 """Seconds: how exactly the last use of a page is remembered, and how long what looks unfinished is left alone."""
 
 
+SETTLED = 20_000_000
+"""Nanoseconds after which a write gives a file another time than the one before: file systems' clocks are coarse."""
+
+
 OVERHEAD = 2000
 """Bytes of memory that a page takes besides its body."""
 

@@ -32,11 +32,15 @@ BATCH = 64
 """Pages that are dropped, looked at or noted as used in one go, so that nobody waits long for the lock."""
 
 TABLES = {"pages", "contents"}
+FORMER_TABLES = {"pages", "bodies"}
+"""Those of the layout before this one."""
+
+# The place is in the index so that pages that make room lie together, too.
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS pages
     (id INTEGER PRIMARY KEY, used INTEGER NOT NULL, place INTEGER NOT NULL, renewed BLOB);
 CREATE TABLE IF NOT EXISTS contents (place INTEGER PRIMARY KEY, meta BLOB NOT NULL, body BLOB NOT NULL);
-CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used);
+CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used, place);
 """
 
 _FROM = "FROM pages LEFT JOIN contents USING (place)"
@@ -165,6 +169,22 @@ def delete(db: sqlite3.Connection, numbers: list[int]) -> None:
     db.executemany("DELETE FROM contents WHERE place = (SELECT place FROM pages WHERE id = ?)", given)
     db.executemany("DELETE FROM pages WHERE id = ?", given)
     db.execute("COMMIT")
+
+
+def disown(db: sqlite3.Connection, numbers: list[int]) -> None:
+    """Remove pages, but not what stands at their places: in a damaged file that may be another's."""
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany("DELETE FROM pages WHERE id = ?", [(number,) for number in numbers])
+    db.execute("COMMIT")
+
+
+def sweep(db: sqlite3.Connection) -> None:
+    """Remove what stands at places that no page has. Only damage leaves any, and nothing else would ever find it."""
+    lost = db.execute("SELECT place FROM contents WHERE place NOT IN (SELECT place FROM pages)").fetchall()
+    if lost:
+        db.execute("BEGIN IMMEDIATE")
+        db.executemany("DELETE FROM contents WHERE place = ?", lost)
+        db.execute("COMMIT")
 
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:
