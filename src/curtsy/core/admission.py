@@ -135,7 +135,7 @@ def admit(
         return given, No(Reason.CRAWL_DELAY_TOO_LONG, None)
     places = host.places
     if places:
-        places = tuple([place for place in places if place.until > at])
+        places = _still_held(places, at)
     latest = host.day
     day = requests_left = pages_left = None
     wait_until, because = 0, ""
@@ -188,7 +188,7 @@ def admit(
         place = Place(serial, at, at + policy.lease_us)
         places = (*places, place) if places else (place,)
     recent: tuple[int, ...] = ()
-    if policy.strategy == "sliding_window" and policy.interval_ns:
+    if not is_rested and policy.strategy == "sliding_window" and policy.interval_ns:
         recent = (*host.recent, *[at] * count)[-int(policy.burst) :]
     earlier = host.earlier
     if day is not None:
@@ -198,9 +198,9 @@ def admit(
             *others, latest = charged(host.days, day, 1, page)
             earlier = tuple(others)
         if most_requests:
-            requests_left = most_requests - day.requests - 1
+            requests_left = most_requests - latest.requests
         if most_pages:
-            pages_left = most_pages - day.pages - page if day.pages < most_pages else 0
+            pages_left = most_pages - latest.pages if latest.pages < most_pages else 0
     # The offset noted before, while no clock was set: for each of very many hosts a new number costs more than it says.
     offset = now.epoch - at
     left = _replace(
@@ -218,6 +218,11 @@ def admit(
     )
     lease = Lease(serial, at, policy.lease, page and day is not None, day, trial)
     return left, Go(lease, requests_left, pages_left)
+
+
+def _still_held(places: tuple[Place, ...], at: int) -> tuple[Place, ...]:
+    """Those whose holder may still be there."""
+    return tuple([place for place in places if place.until > at])
 
 
 def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
