@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,13 +13,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.start import acrawl
 
 ROOT = Path(__file__).parents[2]
 
 
+class Standstill:
+    """An output that stops its process at a page, when it stands in the outputs before and nobody else knows of it."""
+
+    name = "standstill"
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def open(self, state: Any | None) -> None:
+        """There is nothing to open."""
+
+    def page(self, page: CrawledPage) -> None:
+        """Count it."""
+        self._left -= 1
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Pass it over."""
+
+    def flush(self) -> None:
+        """Stop, once."""
+        if self._left <= 0:
+            self._left = sys.maxsize
+            print("still", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 async def main(options: dict[str, Any], *, is_held: bool) -> int:
     """Crawl to the end, or until SIGTERM, and say how it was."""
+    if (still_after := options.pop("still_after", None)) is not None:
+        options["outputs"].append(Standstill(still_after))
     async with acrawl(options.pop("seeds"), **options) as crawl:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, crawl.stop)
         if is_held:
@@ -33,7 +66,7 @@ class CrawlProcess:
     """Such a process."""
 
     def __init__(self, *, is_held: bool = False, **options: Any) -> None:
-        """`is_held` has it stand ready until `begin`."""
+        """`is_held` has it stand ready until `begin`; with `still_after`, it stops itself after so many pages."""
         command = [sys.executable, "-m", "tests.crawling.crawl_process", json.dumps(options), *(["held"] * is_held)]
         self.said = ""
         """What it had said when it was killed, or ended before."""
@@ -52,6 +85,15 @@ class CrawlProcess:
     def stop(self) -> None:
         """Have it end in good order."""
         self._process.send_signal(signal.SIGTERM)
+
+    def wait_until_still(self) -> None:
+        """Wait until it has stopped itself, as `still_after` says."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "still\n", self._process.communicate()
+
+    def go_on(self) -> None:
+        """Wake it up."""
+        self._process.send_signal(signal.SIGCONT)
 
     def kill_when(self, condition: Callable[[], bool], within: float = 30.0) -> bool:
         """Kill it as soon as something is so; False if it had ended before."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, HostQueue
+from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, HostQueue, Lapsed
 from curtsy.crawling.redis import RedisFrontier
 
 Result = TypeVar("Result")
@@ -42,15 +42,21 @@ class Driven:
         notes: Mapping[str, Any] | None = None,
         is_page: bool = False,
     ) -> bool:
-        return self._run(self.inner.conclude([Ending(claimed, Done(after), is_page=is_page)], notes))[0]
+        return self._end(Ending(claimed, Done(after), is_page=is_page), notes)
 
     def fail(
         self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
-        return self._run(self.inner.conclude([Ending(claimed, Failed(reason, after))], notes))[0]
+        return self._end(Ending(claimed, Failed(reason, after)), notes)
 
     def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
-        return self._run(self.inner.conclude([Ending(claimed, Deferred(seconds, last))]))[0]
+        return self._end(Ending(claimed, Deferred(seconds, last)))
+
+    def _end(self, ending: Ending, notes: Mapping[str, Any] | None = None) -> bool:
+        try:
+            return self._run(self.inner.conclude([ending], notes))[0]
+        except Lapsed:
+            return False
 
     def renew(self, claimed: Claimed) -> Claimed | None:
         return self._run(self.inner.renew(claimed))

@@ -562,5 +562,7 @@ async def test_what_cannot_be_is_refused_before_anything_is_asked(
         acrawl([], **QUICK)
     with pytest.raises(PolicyError, match="ftp"):
         acrawl("ftp://example.org/", **QUICK)
+    with pytest.raises(PolicyError, match="Write http:// before it"):
+        acrawl(site.url("/").removeprefix("http://"), **QUICK)
 
     assert site.count() == 0

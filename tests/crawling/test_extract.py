@@ -15,6 +15,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.extract import Extract, extract, header_directives, is_html, main_text
 from curtsy.crawling.links import KnownHrefs
+from curtsy.crawling.markup import STEP
 from tests.strategies import ANY
 
 HTML = "text/html; charset=utf-8"
@@ -202,6 +203,43 @@ def test_a_page_of_38_hostile_links_loses_none_of_the_good_ones() -> None:
 def test_broken_markup_is_read_as_a_browser_reads_it(markup: str) -> None:
     """U12"""
     assert read(markup).links == ("https://example.org/good",)
+
+
+BAD = "<a href=/bad>"
+
+LONG = {
+    "a script": f"<script>{'<b>' * 2000}</scrip {BAD}</SCRIPT >",
+    "a comment": f"<!--{'- --x' * 2000}{BAD}-->",
+    "a comment that ends with a mark": f"<!--{'--' * 2000}{BAD}--!>",
+    "a tag": f"""<p {"x " * 40_000} y='{BAD}'>""",
+    "a link": f"""<a href=/bad {"x " * 40_000} y='{BAD}'>""",
+    "the tag of a script": f"<script {'x ' * 40_000}>{BAD}</script>",
+    "the end of a script": f"""<script></script {"x " * 40_000} y='{BAD}'>""",
+    "tags that say nothing": "<b></b>" * 2000 + "<p class='x'>" * 2000,
+    "a tag with plain attributes": f"""<p{' x="y"' * 70_000} z='{BAD}'>""",
+    "a link with plain attributes": f"""<a{' x="y"' * 70_000} z='{BAD}'>""",
+}
+
+
+@pytest.mark.parametrize("markup", LONG.values(), ids=LONG)
+def test_what_is_too_long_to_be_read_in_one_go_ends_where_it_ends(markup: str) -> None:
+    """U12"""
+    assert read(f"{markup}<a href=/good>").links == ("https://example.org/good",)
+
+
+@pytest.mark.parametrize("short", range(16))
+def test_the_end_of_a_script_is_found_wherever_a_step_ends(short: int) -> None:
+    """U12"""
+    script = "<" * 1000 + "x" * (2 * STEP - short)
+
+    assert read(f"<script>{script}</script><a href=/good>").links == ("https://example.org/good",)
+
+
+def test_a_title_that_is_too_long_to_be_read_in_one_go_is_whole() -> None:
+    """U12"""
+    inside = "a<b " * 2000
+
+    assert read(f"<title>{inside}</title><a href=/good>").title == inside.strip()
 
 
 def test_in_xhtml_an_empty_script_is_over_at_once() -> None:

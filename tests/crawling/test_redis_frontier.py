@@ -14,7 +14,7 @@ from typing import Any, Self
 import pytest
 
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found
+from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, Lapsed
 from curtsy.crawling.partition import GRACE
 from curtsy.crawling.redis import LEASE, LOOK, MARGIN, RedisFrontier
 from curtsy.crawling.registry import PRESENCE, JobGone, forget, home, jobs
@@ -333,9 +333,47 @@ async def test_what_a_silent_worker_has_goes_to_another_only_after_it_has_stoppe
     assert time.monotonic() >= lost.leased_until
     assert (taken.url, taken.tries) == (lost.url, 1)
     assert await silent.renew(lost) is None
-    assert await silent.conclude([Ending(lost, Failed("timeout"), [Found(urls("b.org", 1))])]) == [False]
+    with pytest.raises(Lapsed, match="1 of 1 claims"):
+        await silent.conclude([Ending(lost, Failed("timeout"), [Found(urls("b.org", 1))])])
     assert await other.counts() == Counts(queued=1, leased=1, done=0, failed=0, hosts=2)
     assert await done(other, taken) == [True]
+
+
+async def test_of_claims_that_ended_too_late_none_is_ended_and_those_that_were_kept_can_be(make: Make) -> None:
+    """F60: so that an output can be cut back, and written without what is another's."""
+    clock = Time()
+    slow, other = make(clock=clock, lease=60.0), make(clock=clock, lease=60.0)
+    await add(slow, *urls("a.org", 1), *urls("b.org", 1))
+    claims = sorted(await slow.claim(2), key=lambda claimed: claimed.host)
+    clock.seconds += 30.0
+    await slow.renew(claims[0])
+    clock.seconds += 31.0
+    await other.claim(0)
+    clock.seconds += 2 * GRACE / 1e6
+    taken = await other.claim(2)
+
+    with pytest.raises(Lapsed, match="1 of 2 claims"):
+        await slow.conclude([Ending(claimed, Done()) for claimed in claims], {"output": 7})
+
+    assert [claimed.url for claimed in taken] == [claims[1].url]
+    assert ((await other.counts()).done, await other.notes()) == (0, {})
+    assert await slow.keep(claims) == [True, False]
+    assert await done(slow, claims[0]) == [True]
+    assert await done(other, *taken) == [True]
+
+
+async def test_while_its_leases_last_a_worker_asks_nobody_whether_its_claims_are_its_own(
+    server: RedisServer, make: Make
+) -> None:
+    """Issue 5: a page costs no further trip to the server."""
+    frontier = make()
+    await add(frontier, *urls("a.org", 1))
+    claims = await frontier.claim()
+    asked = server.calls()["evalsha"]
+
+    assert await frontier.keep(claims) == [True]
+
+    assert server.calls()["evalsha"] == asked
 
 
 async def test_who_closes_gives_back_what_it_has_at_once(make: Make) -> None:
@@ -399,6 +437,28 @@ async def test_a_conclusion_whose_reply_was_lost_can_be_repeated_and_counts_once
         assert await frontier.counts() == Counts(queued=3, leased=0, done=0, failed=1, hosts=2)
         assert await frontier.failures() == [(claimed.url, "timeout")]
         assert await frontier.notes() == {"output": 7}
+        await frontier.close()
+
+
+async def test_a_claim_whose_end_was_told_is_not_taken_for_another_s_though_its_lease_is_over(
+    server: RedisServer, make: Make
+) -> None:
+    """F55: its page would be in no output, for nobody fetches it any more."""
+    clock = Time()
+    async with Cutter(server.port) as cutter:
+        frontier = make(cutter.url, clock=clock, lease=60.0)
+        await add(frontier, *urls("a.org", 1))
+        [claimed] = await frontier.claim()
+        cutter.cuts = 5
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await done(frontier, claimed)
+        cutter.cuts = 0
+        clock.seconds += 61.0
+
+        assert await frontier.keep([claimed]) == [True]
+        await done(frontier, claimed)
+
+        assert await frontier.counts() == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
         await frontier.close()
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
+from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, crawled, graph, html
@@ -168,6 +169,63 @@ async def test_a_changed_scope_is_said(site: Site, tmp_path: Path, caplog: pytes
 
     assert not silent
     assert "another scope" in caplog.text
+
+
+async def test_a_job_is_not_gone_on_with_from_where_it_never_was(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4: nothing is asked for, nothing is written, and the job stays as it was"""
+    graph(site, {"/": ["/a"], "/a": []})
+    job, output = tmp_path / "job", tmp_path / "pages.jsonl"
+    await crawled(site, job=job, outputs=[output])
+    site.clear()
+    there = site.url("/", host="127.0.0.2")
+
+    for work in (AsyncCrawl.plan, AsyncCrawl.run):
+        async with acrawl(there, **QUICK, job=job, outputs=[output, tmp_path / "other.jsonl"]) as crawl:
+            with pytest.raises(PolicyError, match=rf"the job job began at {site.url('/')}, and {there} is no part"):
+                await work(crawl)
+
+    assert site.count() == 0
+    assert not (tmp_path / "other.jsonl").exists()
+    assert jobs.look(job).seeds == (site.url("/"),)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "given"),
+    [
+        (["127.0.0.1/docs/"], {}),
+        (["127.0.0.1/docs/deeper/"], {}),
+        (["127.0.0.1/docs/a.pdf"], {"depth": 0}),
+        (["127.0.0.1/docs/", "127.0.0.2/"], {}),
+        (["127.0.0.2/"], {"fresh": True}),
+    ],
+    ids=["the same", "further down", "no page", "one of two", "anew"],
+)
+async def test_a_job_is_gone_on_with_if_one_of_its_seeds_has_to_do_with_it(
+    site: Site, tmp_path: Path, seeds: list[str], given: dict[str, Any]
+) -> None:
+    """Issue 5, point 4"""
+    site.page("/*", html())
+
+    def url(seed: str) -> str:
+        host, _, path = seed.partition("/")
+        return site.url(f"/{path}", host=host)
+
+    await crawled(site, "/docs/", job=tmp_path / "job", scope="prefix")
+
+    async with acrawl([url(seed) for seed in seeds], **QUICK, **given, job=tmp_path / "job", scope="prefix") as crawl:
+        summary = await crawl.run()
+
+    assert summary.ended == "done"
+
+
+async def test_a_job_remembers_all_where_it_began(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4: a run further down does not keep the next one from going on at the top"""
+    site.page("/*", html())
+    job = tmp_path / "job"
+    for path in ("/docs/", "/docs/deeper/", "/docs/"):
+        await crawled(site, path, job=job, scope="prefix")
+
+    assert jobs.look(job).seeds == (site.url("/docs/"), site.url("/docs/deeper/"))
 
 
 async def test_a_limit_of_pages_holds_over_all_parts_of_a_job(site: Site, tmp_path: Path) -> None:

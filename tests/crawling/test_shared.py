@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -16,11 +17,13 @@ from typing import Any
 import pytest
 
 from curtsy.client import AsyncClient
+from curtsy.core.errors import PolicyError
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.redis import RedisFrontier
+from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
-from tests.crawling.web import html
+from tests.crawling.web import QUICK, html
 from tests.support.bounds import Lateness
 from tests.support.redis_server import RedisCluster, RedisServer
 from tests.support.site import Reply, Site, Visit
@@ -197,6 +200,53 @@ def test_a_worker_that_is_cut_off_stops_and_the_others_take_over(site: Site, tmp
     assert len({(visit.host, visit.path) for visit in site.visits() if visit.path != "/robots.txt"}) == 14 * len(HOSTS)
     assert all(visit.at <= cut_at + lease for visit in _asked_by(site, "Lonely/1"))
     assert all(site.max_concurrency(host) == 1 for host in HOSTS)
+
+
+def test_a_worker_that_stood_still_for_longer_than_its_lease_writes_nothing_that_another_has_written(
+    site: Site, tmp_path: Path
+) -> None:
+    """F60: stopped with pages in its file that nobody knew of, it goes on when others have had them"""
+    seeds = build(site, 5)
+    options: dict[str, Any] = {**MANNERS, "seeds": seeds, "lease": 1.0}
+    files = [tmp_path / "still.jsonl", tmp_path / "steady.jsonl"]
+
+    def worker(file: Path, **given: Any) -> CrawlProcess:
+        return CrawlProcess(**options, **given, job=str(tmp_path / file.stem / "shared"), outputs=[str(file)])
+
+    with RedisServer() as server:
+        options["store"] = server.url
+        still = worker(files[0], still_after=9)
+        still.wait_until_still()
+        had = len(_written(files[0]))
+        steady = worker(files[1])
+        summary = steady.summary()
+        still.go_on()
+        late = still.summary()
+
+    written = Counter(url for file in files for url in _written(file))
+    assert (summary["ended"], late["ended"]) == ("done", "done")
+    assert written == dict.fromkeys(written, 1)
+    assert len(written) == 5 * len(HOSTS)
+    assert late["fetched"] == len(_written(files[0])) < had
+    assert summary["fetched"] == len(_written(files[1]))
+
+
+def _written(file: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in file.read_text().splitlines()]
+
+
+async def test_a_shared_job_is_not_joined_from_where_it_never_was(site: Site, tmp_path: Path) -> None:
+    """Issue 5, point 4"""
+    site.page("/*", html())
+    with RedisServer() as server:
+        given: dict[str, Any] = {**QUICK, "store": server.url}
+        async with acrawl(site.url("/"), **given, job=tmp_path / "a" / "shared") as crawl:
+            await crawl.run()
+        async with acrawl(site.url("/", host="127.0.0.2"), **given, job=tmp_path / "b" / "shared") as crawl:
+            with pytest.raises(PolicyError, match=f"the job shared began at {site.url('/')}"):
+                await crawl.run()
+
+    assert site.count(host="127.0.0.2") == 0
 
 
 def test_while_the_server_does_not_answer_the_crawl_pauses_and_goes_on_by_itself(site: Site, tmp_path: Path) -> None:

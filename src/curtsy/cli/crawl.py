@@ -193,20 +193,13 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
 
 def _seeds(urls: tuple[str, ...], source: str | None) -> list[str]:
     """The URLs to begin with, canonical. A bare host is taken for its front page, over TLS."""
-    from curtsy.core.message import InvalidUrl, parse_url
+    from curtsy.core.errors import PolicyError
+    from curtsy.crawling.crawl import canonical
 
-    found = []
-    for each in named(urls, source):
-        is_bare = "://" not in each
-        url = parse_url(f"https://{each}" if is_bare else each)
-        if isinstance(url, InvalidUrl):
-            raise click.UsageError(f"{each!r} cannot be asked for: {url.why}.")
-        if is_bare and (url.port != 443 or url.host == "localhost"):  # where a guess would often be wrong
-            raise click.UsageError(
-                f"{each!r} cannot be asked for: it has no scheme. Write http:// before it, or https:// if it has TLS."
-            )
-        found.append(url.text)
-    return list(dict.fromkeys(found))
+    try:
+        return list(dict.fromkeys(canonical(each) for each in named(urls, source)))
+    except PolicyError as error:
+        raise click.UsageError(str(error)) from None
 
 
 async def _crawl(given: Given, wish: Wish) -> Exit:
@@ -247,26 +240,32 @@ def outputs_of(wish: Wish) -> list[Output]:
 
 async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
     """Say what it will take, before it starts."""
+    from curtsy.crawling.notes import seeds_of
+
+    plan = await crawl.plan()
     notes = await crawl.frontier.notes()
     counts = await crawl.frontier.counts()
     if counts.done or counts.queued or counts.failed:
         done = f"{screen.counted(counts.done, 'URL')} {'is' if counts.done == 1 else 'are'} done"
-        waiting = counts.queued + counts.leased
-        if waiting:
-            screen.say(f"going on with the job {wish.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}.")
-        else:  # whoever has changed a setting since would wonder why nothing comes of it
+        waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
+        if not waiting and not new:  # whoever has changed a setting since would wonder why nothing comes of it
             screen.say(
                 f"the job {wish.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What it knows "
                 "is not asked for again. To begin anew say --fresh and name other outputs, or take another --job."
             )
+            return
+        more = f", {screen.counted(new, 'URL')} to begin at {'is' if new == 1 else 'are'} new" if new else ""
+        screen.say(
+            f"going on with the job {wish.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}{more}."
+        )
         named = {output.name for output in outputs_of(wish)}
-        for name in notes:
+        for name in () if crawl.is_shared else notes:  # there each worker has its own
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in named:
                 screen.say(
                     f"the job has written to {path} so far, which is not named now: pages will be missing there."
                 )
-    screen.say(f"{(await crawl.plan()).message}.")
+    screen.say(f"{plan.message}.")
     if not wish.files:
         screen.say("no output is named, so the pages go nowhere but the cache: --out DIR, --jsonl FILE or --warc FILE.")
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from curtsy.cli import screen
 from curtsy.cli.reasons import words_for
+from curtsy.core.errors import Reason
 from curtsy.core.explain import span
 from curtsy.core.secrets import mask_url
 
@@ -25,7 +26,9 @@ MOST = 12
 """Reasons that are shown of each kind: those with the most URLs."""
 
 _WHY = re.compile(
-    r"(?:not fetching \S+|\S+ could not be fetched(?: after \d+ tries)?): (.+?)(?:\. [A-Z].*|\.?$)", re.DOTALL
+    r"(?:not (?:fetching|keeping) \S+: |\S+ could not be (?:fetched|read)(?: after \d+ tries)?: |"
+    r"\S+ (?=answered with |is not for us))(.+?)(?:\. [A-Z].*|\.?$)",
+    re.DOTALL,
 )
 
 
@@ -67,7 +70,8 @@ def _show_reason(console: Console, reason: str, count: int, example: Example | N
     more = [words.advice] if words.advice else []
     if example is not None:
         console.print(Text(f"{'':8}{screen.plain(example.url)}"), soft_wrap=True)  # to be copied, so never broken
-        if not is_link and (why := why_of(example.message)):  # of a link the first line says it all
+        is_told = is_link or reason.startswith(Reason.HTTP_STATUS)  # the first line says it all
+        if not is_told and (why := why_of(example.message)):
             more.insert(0, f"{why}.")
     if more:
         console.print(Padding.indent(Text(" ".join(more), style="dim"), 8))

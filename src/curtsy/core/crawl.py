@@ -52,7 +52,7 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     """The first few, secrets masked."""
 
     pages: int = 0
-    """Fetched from sites."""
+    """Fetched from sites; this and the other counts are of all runs of the job."""
 
     cached: int = 0
     """Answered by the cache."""
@@ -74,13 +74,16 @@ class CrawlRecord(Record, frozen=True, tag="crawl"):
     """What the whole crawl waits for, in words; None if for nothing."""
 
     hosts: tuple[CrawledHost, ...] = ()
-    """The busiest, at most `MOST_HOSTS`."""
+    """The busiest, at most `MOST_HOSTS`, with what this run did."""
 
     ended: str = ""
     """Why it is over, as its summary says: `done`, `max_pages`, `later` …; empty while it runs, or after an error."""
 
     is_job: bool = False
     """Whether it has a name, so that what is left is kept and can be gone on with."""
+
+    pages_before: int | None = None
+    """Those among `pages` and `cached` that earlier runs of the job have brought; None in its first run."""
 
     def lasts(self, now: Now) -> int | None:
         """An hour after the last word."""

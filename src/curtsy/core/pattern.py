@@ -47,6 +47,7 @@ _not_canonical = re.compile(rf"[^{_PLAIN}*]").search
 _in_url = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_PLAIN}%]")
 _in_pattern = re.compile(rf"%[0-9A-Fa-f]{{2}}|[^{_PLAIN}%*]")
 _raw_ascii = re.compile(rf"[^{_PLAIN}%*\x80-\xff]")
+_escaped = re.compile("%[0-9A-Fa-f]{2}")
 _query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
 
 _NO_RULE: _Rank = (0, -1)
@@ -295,9 +296,15 @@ def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Call
 
 
 def matches(pattern: str, target: str) -> bool:
-    """Whether a single pattern matches the path and query of a canonical URL (`Url.target`). An empty one does."""
+    """Whether a single pattern matches the path and query of a canonical URL (`Url.target`). An empty one does.
+
+    Here an escaped octet is one character: `/*2` is not about `/a$`, which is spelled `/a%24` to be compared. In a
+    robots.txt it is, for 2.2.2 has such octets escaped first and then compares what is written.
+    """
     head, pieces, tail = _single(pattern)
     path = target if _not_target(target) is None else _in_url.sub(_spell, _as_octets(target))
+    if "%" in path:
+        path = _escaped.sub(_as_one, path)
     if pieces is None:
         return path.startswith(head) if tail is None else path == head
     return path.startswith(head) and _fits(path, len(head), pieces, tail, path.find)
@@ -306,10 +313,15 @@ def matches(pattern: str, target: str) -> bool:
 @lru_cache(maxsize=1024)  # those of a user's settings are few
 def _single(pattern: str) -> tuple[str, list[str] | None, str | None]:
     """What a pattern begins with, the pieces behind its first star (None: it has none), and what it ends with."""
-    head, star, rest = canonical(_as_octets(pattern))[0].partition("*")
+    head, star, rest = _escaped.sub(_as_one, canonical(_as_octets(pattern))[0]).partition("*")
     if star:
         return head, *_cut(rest)
     return (head[:-1], None, "") if head[-1:] == "$" else (head, None, None)
+
+
+def _as_one(escaped: re.Match[str]) -> str:
+    """An escaped octet as one character, which nothing else is."""
+    return chr(0x100 + int(escaped[0][1:], 16))
 
 
 class _Places:

@@ -53,6 +53,10 @@ class Awaited:
         """Have the lease begin anew."""
         return self._frontier.renew(claimed)
 
+    async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
+        """All of them: what this process has is taken back by `claim` alone, and by nobody else."""
+        return [True] * len(claims)
+
     async def due_in(self) -> float | None:
         """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
         return self._frontier.due_in()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, PolicyError
@@ -16,7 +16,7 @@ from curtsy.crawling.frontier import AsyncFrontier, HostQueue, host_of
 from curtsy.crawling.gauge import Gauge, time_left
 from curtsy.crawling.harvest import Harvest
 from curtsy.crawling.identity import Identity
-from curtsy.crawling.notes import pages_in
+from curtsy.crawling.notes import check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
@@ -56,6 +56,7 @@ class AsyncCrawl:
         self.seeds = tuple(canonical(seed) for seed in seeds)
         self.summary: Summary | None = None
         """What came of it; None before its end."""
+        self._job = job
         self._lease = lease
         self._identity = who
         self._owns_client = owns_client
@@ -125,8 +126,12 @@ class AsyncCrawl:
             await asyncio.shield(main)
 
     async def plan(self) -> Plan:
-        """Say what it may take, before it starts. Asks nothing of any site."""
+        """Say what it may take, before it starts. Asks nothing of any site.
+
+        Raises PolicyError if it cannot start, because its job began elsewhere.
+        """
         self._check_open()
+        notes = await self._checked_notes()
         policies = self.client.policies
         allowed: int | None = 0
         gaps = []
@@ -138,7 +143,7 @@ class AsyncCrawl:
             allowed = None if left is None or allowed is None else allowed + left
         pages = self.options.max_pages
         if pages is not None:  # of which a job may have some already
-            pages = max(0, pages - pages_in(await self.frontier.notes()))
+            pages = max(0, pages - pages_in(notes))
         return plan(pages, gaps, policies.overall, allowed)
 
     async def snapshot(self, hosts: int = 50) -> Snapshot:
@@ -177,6 +182,9 @@ class AsyncCrawl:
     def _waiting_for(self) -> str | None:
         if self._crawler.trouble is not None:
             return self._crawler.trouble
+        visits, queued = self._crawler.visits, self._crawler.counts.queued
+        if not queued and not visits.on_wire and (again := visits.to_be_repeated()):
+            return f"{again} {'URL is' if again == 1 else 'URLs are'} to be asked for again when the site allows"
         wait = self._crawler.waits_for() if self._state() == "waiting" else None
         return None if wait is None else f"the next host may be asked in {span(wait)}"
 
@@ -225,6 +233,7 @@ class AsyncCrawl:
             if self._main is None:
                 self._check_open()
                 try:
+                    await self._checked_notes()
                     await self._crawler.open()
                 except BaseException:
                     await self._shut()
@@ -232,6 +241,12 @@ class AsyncCrawl:
                 self._main = asyncio.ensure_future(self._crawl())
                 self._main.add_done_callback(lambda _: self._crawler.tray.news.set())
             return self._main
+
+    async def _checked_notes(self) -> dict[str, Any]:
+        """What the job has noted, which is to be one of these seeds."""
+        notes = await self.frontier.notes()
+        check_seeds(self._job, self.seeds, notes)
+        return notes
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -280,8 +295,13 @@ class AsyncCrawl:
 
 
 def canonical(seed: str) -> str:
-    """A seed as `parse_url` makes it; a bare host is taken for its front page. Raises PolicyError."""
-    url = parse_url(seed if "://" in seed else f"https://{seed}")
+    """A seed as `parse_url` makes it; a bare host is taken for its front page, over TLS. Raises PolicyError."""
+    is_bare = "://" not in seed
+    url = parse_url(f"https://{seed}" if is_bare else seed)
     if isinstance(url, InvalidUrl):
-        raise PolicyError(f"seed {seed!r} is no URL to fetch: {url.why}. Give one such as https://example.org/.")
+        raise PolicyError(f"{seed!r} cannot be asked for: {url.why}. Give a URL such as https://example.org/.")
+    if is_bare and (url.port != 443 or url.host == "localhost"):  # where a guess would often be wrong
+        raise PolicyError(
+            f"{seed!r} cannot be asked for: it has no scheme. Write http:// before it, or https:// if it has TLS."
+        )
     return url.text

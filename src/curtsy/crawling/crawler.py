@@ -26,7 +26,7 @@ from curtsy.crawling.bell import Bell
 from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.harvest import Finished, Harvest
 from curtsy.crawling.judge import Judge
-from curtsy.crawling.notes import ENDED, SCOPE, SEEDS
+from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, seeds_of
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
@@ -122,7 +122,8 @@ class Crawler:
                     f"The crawl goes on with another scope: {change}. What was left out before stays left out."
                 )
             self.judge.scope = self.judge.scope.resumed(old)
-        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: list(self._seeds), ENDED: ""})
+        seeds = list(dict.fromkeys([*seeds_of(notes), *self._seeds]))
+        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: seeds, ENDED: ""})
         await self._frontier.add(Found(self._wanted(), priority=SEED_PRIORITY))
         self.counts = await self._frontier.counts()
         self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
@@ -278,10 +279,11 @@ class Crawler:
         later: list[Finished] = []
         for each in list(self.tray.finished):
             (batch if await self._harvest.is_ready(each) else later).append(each)
+        written: Sequence[Finished] = ()
         if batch or not later:
-            await self._harvest.write(batch, self._alarm.now(), self._elapsed())
+            written = await self._harvest.write(batch, self._alarm.now(), self._elapsed())
         self.tray.finished[: len(batch) + len(later)] = later
-        for finished in batch:
+        for finished in written:
             self.judge.known.learn(*finished.learned)
         if later:
             await asyncio.sleep(0)  # a frontier of this process never waits, and others are to have their turn

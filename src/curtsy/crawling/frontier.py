@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from curtsy.core.errors import StoreError
 from curtsy.core.message import DEFAULT_PORTS
 
 LEASE = 600.0
@@ -125,6 +126,10 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     """Whether it is done and a page came of it, which counts as one of its host's."""
 
 
+class Lapsed(StoreError):
+    """Some of the claims that were to be ended had become another's, so none of them was ended."""
+
+
 class AsyncFrontier(Protocol):
     """What a crawl stands on, over one process or many machines. One task at a time may make calls that change it."""
 
@@ -144,7 +149,8 @@ class AsyncFrontier(Protocol):
 
         On one machine all of it is one piece: after a kill all or none is there. On many, what was found is safe
         before its page is done, and the notes are safe when the claims have ended. What was found on a claim that was
-        no longer valid is added nevertheless.
+        no longer valid is added nevertheless. There it raises Lapsed, and ends none, if it was so long under way that
+        leases ran out, and some of the claims are another's now.
         """
         ...
 
@@ -157,6 +163,13 @@ class AsyncFrontier(Protocol):
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
         """Have the lease begin anew, as for a long download. None if the claim is no longer valid."""
+        ...
+
+    async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
+        """Renew the claims whose leases may have run out, by one's own clock; which of all are still valid.
+
+        Whoever was not stopped for longer than a lease asks nobody by it, so it is to be called before every writing.
+        """
         ...
 
     async def due_in(self) -> float | None:

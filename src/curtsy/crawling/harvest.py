@@ -2,22 +2,27 @@
 
 Outputs first, then the frontier, which keeps where each output ended together with what is done. If either fails, the
 outputs are cut back to where they were, and all of it is written again when that works: nothing is lost, nothing twice.
+Where others work on the same frontier, what has become theirs meanwhile is left to them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from curtsy.core.errors import CurtsyError
-from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found
+from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found, Lapsed
 from curtsy.crawling.notes import TOTALS, pages_in, totals_of
 from curtsy.crawling.outputs import Archive, Output
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.progress import Totals
+from curtsy.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("crawl")
 
 T = TypeVar("T")
 
@@ -168,8 +173,29 @@ class Harvest:
                 return False
         return True
 
-    async def write(self, batch: Sequence[Finished], now: float, elapsed: float) -> None:
-        """Write what is finished by now, `elapsed` seconds into this run, all or nothing."""
+    async def write(self, batch: Sequence[Finished], now: float, elapsed: float) -> Sequence[Finished]:
+        """Write what is finished by now, `elapsed` seconds into this run, all or nothing.
+
+        Answers what of it was written: all but what has become another's, because we stood still for too long.
+        """
+        while True:
+            batch = await self._ours(batch)
+            try:
+                await self._write(batch, now, elapsed)
+            except Lapsed:
+                continue
+            return batch
+
+    async def _ours(self, batch: Sequence[Finished]) -> Sequence[Finished]:
+        valid = await self._frontier.keep([finished.claimed for finished in batch])
+        if not all(valid):
+            _log.warning(
+                "This process stood still, or was cut off from its server, for longer than its lease, and others took "
+                f"over: {valid.count(False)} of {len(valid)} URLs are left to them."
+            )
+        return list(itertools.compress(batch, valid))
+
+    async def _write(self, batch: Sequence[Finished], now: float, elapsed: float) -> None:
         if self._is_torn:
             self._mend()
         self._is_torn = True

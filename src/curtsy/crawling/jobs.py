@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,8 +21,12 @@ from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.frontier import Counts
 from curtsy.crawling.identity import forget_identities
 from curtsy.crawling.ledger import Taken
-from curtsy.crawling.notes import SEEDS, totals_of
-from curtsy.crawling.progress import Totals
+from curtsy.crawling.notes import SEEDS, TOTALS, totals_of
+from curtsy.crawling.outputs.examples import Examples
+from curtsy.crawling.progress import Totals, together
+
+if TYPE_CHECKING:
+    from curtsy.crawling.registry import JobSummary
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 
@@ -30,17 +34,19 @@ FRONTIER = "frontier.sqlite"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A crawl that was begun on this machine, as it stands."""
+    """A crawl that was begun on this machine, or is shared by many, as it stands."""
 
     name: str
     folder: str
+    """Empty if it is shared."""
+
     seeds: tuple[str, ...]
     counts: Counts | None
-    """None while it is running."""
+    """None while it is running on this machine alone."""
 
     totals: Totals
     is_running: bool
-    """Whether a process is at it just now: then only that one knows the numbers."""
+    """Whether a process is at it just now: then only that one knows the numbers, unless it is shared."""
 
     changed_at: float
     """Epoch second of the last change."""
@@ -104,6 +110,28 @@ def look(folder: Path) -> Job:
         totals=totals_of(notes),
         is_running=False,
         changed_at=changed_at,
+        notes=notes,
+    )
+
+
+def shared(found: JobSummary) -> Job:
+    """A job that many machines share, as it stands: what its workers have noted, together. Raises StoreError."""
+    notes: dict[str, Any] = {}
+    for name, value in sorted(found.notes.items()):
+        if name.startswith("output:"):  # of one worker; all are to stand as one would
+            output = name.split(":", 2)[-1]
+            name = f"output:{output}"
+            if output == Examples.name and isinstance(value, dict):
+                value = {**value, **notes.get(name, {})}
+        notes[name] = value
+    return Job(
+        name=found.name,
+        folder="",
+        seeds=tuple(notes.get(SEEDS, ())),
+        counts=found.counts,
+        totals=together(totals_of(notes, name) for name in notes if name.startswith(TOTALS)),
+        is_running=bool(found.workers),
+        changed_at=found.changed_at or 0.0,
         notes=notes,
     )
 

@@ -14,6 +14,7 @@ from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult
 from curtsy.core.robots import product_token
+from curtsy.crawling import excuses
 from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.links import KnownHrefs
@@ -142,17 +143,20 @@ class Judge:
         if page is None:
             return Finished(claimed, end, found, None, left_out, learned)
         if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
-            return self.skipped(claimed, outside, "a sitemap redirects here, and it is none", after=result.next_in)
-        why = NOINDEX if reading.is_noindex else None
+            return self.skipped(claimed, outside, excuses.no_sitemap(page.url), after=result.next_in)
+        why: tuple[str, str] | None = None
+        if reading.is_noindex:
+            why = NOINDEX, excuses.noindex(page.url)
         canonical = await self._canonical(claimed, page)
         if canonical is not None:
             found.append(Found((canonical,), claimed.depth, claimed.priority, page.url))
-            why = NOT_CANONICAL
+            why = NOT_CANONICAL, excuses.not_canonical(page.url, canonical)
         if self._options.drop_duplicates and why is None:
             first = self._bodies.setdefault(_digest(page.body), page.url)
-            why = DUPLICATE if first != page.url else None
+            if first != page.url:
+                why = DUPLICATE, excuses.duplicate(page.url, first)
         if why is not None:
-            skipped = Skipped(page.url, why, "", page.status, page.depth, page.parent, at=page.fetched_at)
+            skipped = Skipped(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
             return Finished(claimed, end, found, None, (*left_out, skipped), learned)
         return Finished(claimed, end, found, page, left_out, learned)
 
@@ -241,16 +245,17 @@ class Judge:
         target = redirect_target(url, Response(result.status or 0, result.headers, b""))
         after, status = result.next_in, result.status
         if target is None or isinstance(target, InvalidUrl):
-            why = "it redirects to where nobody can follow" + (f": {target.why}" if target else "")
-            return self.skipped(claimed, str(Reason.BAD_REDIRECT), why, after=after, failed=True, status=status)
+            words = excuses.bad_redirect(claimed.url, target.why if target else None)
+            return self.skipped(claimed, str(Reason.BAD_REDIRECT), words, after=after, failed=True, status=status)
         most = min(self._client.policies.of(claimed.host).max_redirects, FARTHEST)
         is_back = claimed.hops > 0 and target.text == claimed.parent
         is_circle = is_back or target.text == claimed.url
         if is_back and self._client.keeps_cookies and "set-cookie" in result.headers:
             return self._followed_at_once(claimed, result)  # with the cookie, it may lead elsewhere
         if claimed.hops >= most or is_circle:
-            why = "it redirects in a circle" if is_circle else f"it was redirected more than {most} times"
-            return self.skipped(claimed, str(Reason.TOO_MANY_REDIRECTS), why, after=after, failed=True, status=status)
+            circle, often = excuses.redirected_in_circle, excuses.redirected_too_often
+            words = circle(claimed.url) if is_circle else often(claimed.url, most)
+            return self.skipped(claimed, str(Reason.TOO_MANY_REDIRECTS), words, after=after, failed=True, status=status)
         notes = {}
         reason = self._outside(target.text, claimed.depth)
         if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
@@ -260,7 +265,7 @@ class Judge:
             notes[SCOPE] = self.scope.as_plain()
             reason = self._outside(target.text, claimed.depth)
         if reason is not None:
-            words = f"it redirects to {target.text}, out of the crawl's scope"
+            words = excuses.redirected_outside(claimed.url, target.text)
             return self.skipped(claimed, reason, words, after=after, status=status)
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
             return self._followed_at_once(claimed, result)  # it was left out, in favour of this one perhaps

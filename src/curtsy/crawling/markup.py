@@ -14,12 +14,15 @@ from collections.abc import Iterator
 from functools import partial
 from html.entities import html5
 
-# Possessive wherever more than one character is taken (`*+`): nothing that was read is given back and read again.
+# Possessive wherever more than one character is taken (`*+`): nothing that was read is given back and read again. And
+# what is made of parts has no more than some thousands of them: a token is read in one go, and no other thread has its
+# turn meanwhile. What is longer is cut off there, and gone on with behind its end (`_end_of`).
 _GAP = r"[ \t\n\f\r]"
 _QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))"""
-_ATTRIBUTES = rf"""(?:
+_ATTRIBUTE_OR_GAP = rf"""(?:
     [/ \t\n\f\r]++ | [^/> \t\n\f\r][^/>= \t\n\f\r]*+ {_GAP}*+ (?: = {_GAP}*+ (?: {_QUOTED} | [^> \t\n\f\r]*+ ) )?
-)*+"""
+)"""
+_ATTRIBUTES = rf"{_ATTRIBUTE_OR_GAP}{{0,65535}}+"
 _ENDS = r"(?=[/> \t\n\f\r])"
 
 # A run of text and of tags that say nothing about links is passed over in one step. The names are those that cannot be
@@ -29,16 +32,20 @@ _NOTHING = rf"""(?:
     [/c-hjkopqruvwyz][a-z0-9]*+>
   | /[A-Za-z][^<>"'=]*+>
   | (?:[c-hjkopqruvwyz]|li{_ENDS}|strong|s[abd-su-z]|t[a-df-hj-z]|i[a-eg-z]|b[b-z]|m[a-df-z]|n[a-np-z]|a[b-qs-z])
-    [a-z0-9]*+(?:[ ][a-z-]++="[^"]*+")*+(?:>|{_ENDS}{_ATTRIBUTES}>)
+    [a-z0-9]*+(?:[ ][a-z-]++="[^"]*+"){{0,999}}+(?:>|{_ENDS}{_ATTRIBUTES}>)
 )"""
-_NOTHINGS = rf"[^<]*+(?:<{_NOTHING}[^<]*+)*+"
+_NOTHINGS = rf"[^<]*+(?:<{_NOTHING}[^<]*+){{0,999}}+"
 
 # Most links: nothing that has to be unescaped, and no `rel` before or after.
 _PLAIN = rf"""
-    a{_GAP}++(?:[a-gi-qs-z][a-z-]*+="[^"]*+"{_GAP}++)*+
+    a{_GAP}++(?:[a-gi-qs-z][a-z-]*+="[^"]*+"{_GAP}++){{0,999}}+
     href="([^"&\0]{{1,2000}}+)"
-    (?:>|(?:{_GAP}++[a-qs-z][a-z-]*+="[^"]*+")*+{_GAP}*+>)
+    (?:>|(?:{_GAP}++[a-qs-z][a-z-]*+="[^"]*+"){{0,999}}+{_GAP}*+>)
 """
+
+# What is no markup inside them; and comments, which end at once, or at the first `-->` or `--!>`.
+_RAW = "title|script|style|textarea|xmp|iframe|noembed|noframes"
+_COMMENT = r"!--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+){0,999}+(?:--!?>|\Z))"
 
 _TOKEN = re.compile(
     rf"""<(?:
@@ -46,15 +53,24 @@ _TOKEN = re.compile(
       | ([aA]|[aA][rR][eE][aA]|[bB][aA][sS][eE]|[lL][iI][nN][kK]|[mM][eE][tT][aA]){_ENDS}({_ATTRIBUTES})(>?)
       | {_NOTHING}{_NOTHINGS}
       | /[A-Za-z][^>"'=]*+>
-      | (?=[tTsSxXiInN])((?i:title|script|style|textarea|xmp|iframe|noembed|noframes)){_ENDS}{_ATTRIBUTES}>
-        (.*?)(?:</(?i:\5){_ENDS}{_ATTRIBUTES}|\Z)
-      | /?[A-Za-z][^/> \t\n\f\r]*+{_ATTRIBUTES}
-      | !--(?:-?>|.*?(?:--!?>|\Z))
+      | (?=[tTsSxXiInN])((?i:{_RAW})){_ENDS}{_ATTRIBUTES}>
+        ([^<]*+(?:<(?!/(?i:\5){_ENDS})[^<]*+){{0,999}}+)(?:(?:(?=</(?i:\5){_ENDS})|\Z)())?
+      | /?[A-Za-z][^/> \t\n\f\r]*+{_ATTRIBUTES}(?:(?=[^>])())?
+      | {_COMMENT}
+      | (!--)
       | [!?/][^>]*+
       | (?:[^<]*+<(?![A-Za-z!?/])){{0,999}}+  # lone ones are tokens too: between two, other threads have their turn
     )""",
     re.DOTALL | re.VERBOSE,
 )
+_LINK, _META, _CUT_TEXT, _TEXT, _CUT_TAG = 1, 4, 6, 7, 8
+"""The last groups of tokens by which they are known; of a comment that is cut off it is another one still."""
+
+_ENDINGS = {name: re.compile(rf"</{name}{_ENDS}", re.IGNORECASE) for name in _RAW.split("|")}
+_COMMENT_END = re.compile("--!?>")
+_MORE = re.compile(_ATTRIBUTES, re.VERBOSE)
+_NAME = re.compile(rf"<({_RAW}){_ENDS}", re.IGNORECASE)
+
 _ATTRIBUTE = re.compile(
     r"""([^/> \t\n\f\r][^/>= \t\n\f\r]*+)[ \t\n\f\r]*+"""
     r"""(?:=[ \t\n\f\r]*+(?:"([^"]*+)"|'([^']*+)'|([^> \t\n\f\r]*+)))?"""
@@ -66,10 +82,10 @@ _ENDLESS = re.compile(r"&#(?:[0-9]{20,}+|[xX][0-9a-fA-F]{20,}+);?")
 
 _MARKUP = re.compile(
     rf"""<(?:
-        (?=[sStTnNxXiI])((?i:script|style|noscript|title|textarea|xmp|iframe|noembed|noframes)){_ENDS}{_ATTRIBUTES}>
-        .*?(?:</(?i:\1){_ENDS}{_ATTRIBUTES}>?|\Z)
-      | (/?[A-Za-z][^/> \t\n\f\r]*+){_ATTRIBUTES}>?
-      | !--(?:-?>|.*?(?:--!?>|\Z))
+        (?=[sStTnNxXiI])((?i:noscript|{_RAW})){_ENDS}{_ATTRIBUTE_OR_GAP}*+>
+        [^<]*+(?:<(?!/(?i:\1){_ENDS})[^<]*+)*+(?:</(?i:\1){_ENDS}{_ATTRIBUTE_OR_GAP}*+>?|\Z)
+      | (/?[A-Za-z][^/> \t\n\f\r]*+){_ATTRIBUTE_OR_GAP}*+>?
+      | !--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+)*+(?:--!?>|\Z))
       | [!?/][^>]*+>?
       |
     )""",
@@ -80,6 +96,9 @@ TITLE = "title"
 
 LONGEST_TAG = 65_536
 """Characters of attributes; a tag with more of them says nothing that a crawler could use."""
+
+STEP = 1 << 17
+"""Characters in which an ending is looked for at once; and a few more, so that none is missed between two."""
 
 SECTIONS = frozenset({"article", "main", "body", "nav", "header", "footer", "aside"})
 """Tags by which the main text is told from the rest."""
@@ -104,16 +123,49 @@ def tags(text: str, hrefs: dict[str, bool]) -> Iterator[tuple[str, str]]:
     put into `hrefs`, as one to be followed. What is in comments, scripts and other tags' attributes is no tag, and
     neither is a last one that is cut off.
     """
-    for token in _TOKEN.finditer(text):
-        group = token.lastindex  # the last one of a kind of token, by which it is known
-        if group == 1:
-            hrefs[token[1]] = True
-        elif group == 4:
-            name, attributes, end = token.group(2, 3, 4)
-            if end and len(attributes) < LONGEST_TAG:
-                yield name.lower(), attributes
-        elif group == 6 and token[5].lower() == TITLE:
-            yield TITLE, token[6]
+    start: int | None = 0
+    while start is not None:
+        tokens, start = _TOKEN.finditer(text, start), None
+        for token in tokens:
+            group = token.lastindex  # the last one of a kind of token, by which it is known
+            if group == _LINK:
+                hrefs[token[1]] = True
+            elif group == _META:
+                name, attributes, end = token.group(2, 3, 4)
+                if not end:
+                    start = _end_of(token, text)
+                    break
+                if len(attributes) < LONGEST_TAG:
+                    yield name.lower(), attributes
+            elif group == _TEXT:
+                if token[5].lower() == TITLE:
+                    yield TITLE, token[6]
+            elif group is not None:
+                start = _end_of(token, text)
+                if group == _CUT_TEXT and token[5].lower() == TITLE:
+                    yield TITLE, text[token.start(6) : start]
+                break
+
+
+def _end_of(token: re.Match[str], text: str) -> int:
+    """Where something ends that was too long for one token: a tag, a comment, or what stands inside a script."""
+    place = token.end()
+    if token.lastindex == _CUT_TEXT:
+        return _found(_ENDINGS[token[5].lower()], text, place)
+    if token.lastindex not in (_META, _CUT_TAG):
+        return _found(_COMMENT_END, text, place)
+    while (more := _MORE.match(text, place)) is not None and more.end() > place:
+        place = more.end()
+    name = _NAME.match(text, token.start())
+    return place if name is None else _found(_ENDINGS[name[1].lower()], text, place)
+
+
+def _found(ending: re.Pattern[str], text: str, start: int) -> int:
+    """Where an ending is found, or the end of the text; looked for in steps, between which others have their turn."""
+    for place in range(start, len(text), STEP):
+        if (found := ending.search(text, place, place + STEP + 20)) is not None:
+            return found.start()
+    return len(text)
 
 
 def attributes(written: str) -> dict[str, str]:

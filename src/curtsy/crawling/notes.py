@@ -5,16 +5,18 @@ Outputs keep there where they end, each under a name of its own (harvest.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.secrets import mask_url
 from curtsy.crawling.progress import Totals
+from curtsy.crawling.scope import Scope
 
 SEEDS = "seeds"
-"""Where a job began."""
+"""Where a job began, over all its runs."""
 
 SCOPE = "scope"
 """Which URLs belong to it."""
@@ -24,6 +26,32 @@ ENDED = "ended"
 
 TOTALS = "totals"
 """What it has done; in a shared job, each worker has its own under a name that begins so."""
+
+
+def seeds_of(notes: Mapping[str, Any]) -> list[str]:
+    """Where a job began; nothing if it is new."""
+    return list(notes.get(SEEDS, ()))
+
+
+def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> None:
+    """Refuse to go on with a job from canonical seeds of which none has to do with it. Raises PolicyError.
+
+    Who names one that has, names the others beside it: that is how a job is made wider.
+    """
+    began = seeds_of(notes)
+    if not began or not set(began).isdisjoint(seeds):
+        return
+    try:
+        scope = Scope.from_plain(notes.get(SCOPE, {}))
+    except PolicyError:  # that it cannot be read is told later, as a change
+        return
+    if not any(scope.covers(seed) for seed in seeds):
+        first, more = mask_url(began[0]), f" and {len(began) - 1:,} more" if len(began) > 1 else ""
+        raise PolicyError(
+            f"{f'the job {job}' if job else 'this job'} began at {first}{more}, and {mask_url(seeds[0])} is no part of "
+            f"that: the pages of two crawls would be mixed. Choose another name for this one; or name {first} too, if "
+            "both are meant to be one; or begin the job anew (--fresh, fresh=True)."
+        )
 
 
 def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> Totals:

@@ -44,7 +44,8 @@ class CrawlOptions:
     """Pages in all, an earlier part of the same job included."""
 
     max_pages_per_host: int | None = None
-    """Pages of each host, over all parts and all workers of the same job."""
+    """Pages of each host, over all parts and all workers of the same job. What was in flight at a kill is asked for
+    again, and counts when it is written."""
 
     max_time: float | None = None
     """Seconds for this run."""

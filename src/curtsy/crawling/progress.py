@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +42,19 @@ class Totals(msgspec.Struct):
     def pages(self) -> int:
         """Pages in all."""
         return self.fetched + self.cached
+
+
+def together(several: Iterable[Totals]) -> Totals:
+    """What several workers have done: their time, too, is added up."""
+    whole = Totals()
+    for each in several:
+        for name in ("fetched", "cached", "redirected", "sitemaps", "bytes", "seconds"):
+            setattr(whole, name, getattr(whole, name) + getattr(each, name))
+        for name in ("skipped", "failed", "left_out"):
+            counts: dict[str, int] = getattr(whole, name)
+            for reason, count in getattr(each, name).items():
+                counts[reason] = counts.get(reason, 0) + count
+    return whole
 
 
 class HostProgress(msgspec.Struct, frozen=True):

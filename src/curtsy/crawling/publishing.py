@@ -98,4 +98,5 @@ class Bulletin:
             hosts=tuple(hosts),
             ended=ended,
             is_job=self._is_job,
+            pages_before=None if snapshot.before is None else snapshot.before.pages,
         )

@@ -23,7 +23,7 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
 from curtsy.crawling import wire
 from curtsy.crawling.call import Call, Script
-from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue, host_of
+from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue, Lapsed, host_of
 from curtsy.crawling.local import microseconds
 from curtsy.crawling.partition import NEVER, Partitions
 from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
@@ -103,6 +103,8 @@ class RedisFrontier:
         self._partitions = Partitions(self._worker, partitions)
         self._out: dict[int, Claimed] = {}
         """What this worker has, by ticket."""
+        self._told: set[int] = set()
+        """Tickets of claims whose end was told and not answered: they may be over, and by nobody else."""
         self._looked_at = self._beaten_at = -NEVER
         self._is_closed = False
 
@@ -188,22 +190,36 @@ class RedisFrontier:
         return claimed
 
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
-        """Add what was found and keep the notes; when that is safe, end the claims."""
+        """Add what was found; when that is safe, keep the notes and end the claims, unless some are another's by then.
+
+        Between the last look and the server only a standstill of this very instant is left, and no page is lost by it:
+        it is written by both.
+        """
         job = await self._opened()
-        await self._add([found for ending in endings for found in ending.found], self._noting(job, notes or {}))
+        noting = self._noting(job, notes or {})
+        # One server takes calls in their order, so no kill falls between the notes and the end. A cluster is many.
+        first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
+        await self._add([found for ending in endings for found in ending.found], first)
+        claims = [ending.claimed for ending in endings]
+        lost = (await self.keep(claims)).count(False)
+        if lost:
+            raise Lapsed(f"{lost} of {len(claims)} claims are another's now, so none was ended. End the others alone.")
+        self._told.update(claimed.ticket for claimed in claims)
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
             partition = self._partitions.of(ending.claimed.host)
             batches.setdefault(partition, []).append(place)
             words.setdefault(partition, []).extend(wire.end_words(ending, job.partitions))
-        replies = await self._registry.demand([self._call(job, END, each, *words[each]) for each in batches])
+        calls = last + [self._call(job, END, each, *words[each]) for each in batches]
+        replies = (await self._registry.demand(calls))[len(last) :]
         ended = [False] * len(endings)
         for (partition, places), reply in zip(batches.items(), replies, strict=True):
             for place, answer in zip(places, wire.read_numbers(self._hear(partition, reply).answer), strict=True):
                 ended[place] = bool(answer)
-        for ending in endings:
-            self._out.pop(ending.claimed.ticket, None)
+        for claimed in claims:
+            self._out.pop(claimed.ticket, None)
+            self._told.discard(claimed.ticket)
         return ended
 
     async def pass_over(self, url: str, other: str) -> bool:
@@ -226,16 +242,36 @@ class RedisFrontier:
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
         """Have the lease begin anew."""
-        job = await self._opened()
-        partition = self._partitions.of(claimed.host)
-        until = self._leased_until()
-        number = wire.number_of(claimed, job.partitions)
-        [reply] = await self._registry.demand([self._call(job, RENEW, partition, number, self._lease)])
-        if not wire.read_number(self._hear(partition, reply).answer):
-            self._out.pop(claimed.ticket, None)
-            return None
-        renewed = self._out[claimed.ticket] = msgspec.structs.replace(claimed, leased_until=until)
+        [renewed] = await self._renew([claimed])
         return renewed
+
+    async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
+        """Renew the claims whose leases must count as over; which of all are still valid."""
+        now = self._clock()
+        late = [each for each in claims if self._out.get(each.ticket, each).leased_until <= now]
+        late = [each for each in late if each.ticket not in self._told]
+        renewals = zip(late, await self._renew(late), strict=True)
+        lost = {claimed.ticket for claimed, renewed in renewals if renewed is None}
+        return [claimed.ticket not in lost for claimed in claims]
+
+    async def _renew(self, claims: Sequence[Claimed]) -> list[Claimed | None]:
+        """Have leases begin anew; None for each claim that is no longer valid."""
+        job = await self._opened()
+        until = self._leased_until()
+        partitions = [self._partitions.of(claimed.host) for claimed in claims]
+        calls = [
+            self._call(job, RENEW, partition, wire.number_of(claimed, job.partitions), self._lease)
+            for partition, claimed in zip(partitions, claims, strict=True)
+        ]
+        renewals: list[Claimed | None] = []
+        for partition, claimed, reply in zip(partitions, claims, await self._registry.demand(calls), strict=True):
+            if wire.read_number(self._hear(partition, reply).answer):
+                renewed = self._out[claimed.ticket] = msgspec.structs.replace(claimed, leased_until=until)
+                renewals.append(renewed)
+            else:
+                self._out.pop(claimed.ticket, None)
+                renewals.append(None)
+        return renewals
 
     async def due_in(self) -> float | None:
         """Seconds until `claim` may find something; None if nothing is left, with anybody.

@@ -67,12 +67,23 @@ class SharedJob(msgspec.Struct, frozen=True):
 
 
 class JobSummary(msgspec.Struct, frozen=True):
-    """A job in a list."""
+    """A job as it stands."""
 
     name: str
     counts: Counts
-    workers: int
-    """How many are at work on it."""
+    heard: dict[str, float] = {}
+    """Who is at work on it, or was and did not take leave, each with the seconds since that was last heard."""
+
+    changed_at: float | None = None
+    """Epoch second of the last change, by the server's clock; None if nothing was ever added."""
+
+    notes: dict[str, Any] = {}
+    """All that its workers have noted."""
+
+    @property
+    def workers(self) -> int:
+        """How many are at work on it."""
+        return sum(ago <= PRESENCE for ago in self.heard.values())
 
 
 class Registry:
@@ -156,14 +167,24 @@ class Registry:
     async def jobs(self) -> list[JobSummary]:
         """All jobs, by their names."""
         [names] = await self.demand([Call(("SMEMBERS", _NAMES))])
-        found = []
-        for name in sorted(each.decode() for each in names):
-            job = await self.find(name)
-            if job is None:
-                continue
-            [workers] = await self.demand([PRESENT.on(home(name), self.now(), round(PRESENCE * SECOND))])
-            found.append(JobSummary(name, total(await self.look(job)), workers))
-        return found
+        found = [await self.job(name) for name in sorted(each.decode() for each in names)]
+        return [each for each in found if each is not None]
+
+    async def job(self, name: str) -> JobSummary | None:
+        """The job of that name as it stands, if there is one."""
+        job = await self.find(name)
+        if job is None:
+            return None
+        changes = [Call(("HGET", f"{job.base(number)}:state", "last")) for number in range(job.partitions)]
+        asked = [PRESENT.on(home(name), self.now()), Call(("HGETALL", f"{home(name)}:notes")), *changes]
+        heard, notes, *changed = await self.demand(asked)
+        return JobSummary(
+            name=name,
+            counts=total(await self.look(job)),
+            heard={worker.decode(): ago / SECOND for worker, ago in _pairs(heard)},
+            changed_at=max((float(each) / SECOND for each in changed if each is not None), default=None),
+            notes={key.decode(): msgspec.json.decode(value) for key, value in _pairs(notes)},
+        )
 
     async def _sweep(self, name: str, but: SharedJob | None = None) -> None:
         """Remove the keys of all partitions of a job's lives, `but` of one of them."""
@@ -197,6 +218,15 @@ async def forget(url: str, job: str) -> bool:
         await registry.close()
 
 
+async def find(url: str, job: str) -> JobSummary | None:
+    """The job of that name on the server at that URL, if there is one."""
+    registry = Registry(url)
+    try:
+        return await registry.job(job)
+    finally:
+        await registry.close()
+
+
 async def jobs(url: str) -> list[JobSummary]:
     """The jobs on the server at that URL, by their names."""
     registry = Registry(url)
@@ -204,6 +234,11 @@ async def jobs(url: str) -> list[JobSummary]:
         return await registry.jobs()
     finally:
         await registry.close()
+
+
+def _pairs(words: Any) -> list[tuple[Any, Any]]:
+    """What a server answers as a mapping, by either of its protocols."""
+    return list(words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True))
 
 
 def total(reports: list[Report]) -> Counts:

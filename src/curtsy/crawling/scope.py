@@ -67,6 +67,9 @@ class OutOfScope(StrEnum):
     TOO_LONG = "too_long"
 
 
+_ELSEWHERE = (OutOfScope.OTHER_HOST, OutOfScope.OTHER_SITE, OutOfScope.OTHER_DOMAIN, OutOfScope.OUTSIDE_PREFIX)
+
+
 class Scope(msgspec.Struct, frozen=True, dict=True):
     """Which URLs belong to a crawl. A value: made by `around`, asked by `refuses`."""
 
@@ -132,6 +135,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         """Why a canonical URL, so many links from a seed, is not part of the crawl; None if it is."""
         reason = self._rule(url, depth)
         return None if reason is None or url in self._always else reason
+
+    def covers(self, url: str) -> bool:
+        """Whether a canonical URL is where the crawl goes, whatever else may speak against it."""
+        return self.refuses(url, 0) not in _ELSEWHERE
 
     def _rule(self, url: str, depth: int) -> OutOfScope | None:
         host = host_of(url)

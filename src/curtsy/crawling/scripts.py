@@ -380,8 +380,17 @@ return redis.call('ZRANGE', key, 0, -1)
 # ARGV: now, born; then names and values.
 NOTE = _script(_ALIVE, "return redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, 3))")
 
-# ARGV: now, the same microseconds. Says how many are there.
-PRESENT = _script(_TIME, "return redis.call('ZCOUNT', KEYS[1] .. ':workers', now - ARGV[2], '+inf')")
+# ARGV: now. Says who is there, or was and did not take leave, each with the microseconds since that was last heard.
+PRESENT = _script(
+    _TIME,
+    r"""
+local found = redis.call('ZRANGE', KEYS[1] .. ':workers', 0, -1, 'WITHSCORES')
+for place = 2, #found, 2 do
+  found[place] = now - found[place]
+end
+return found
+""",
+)
 
 # ARGV: now, the same microseconds, who asks, how many partitions it has if it is new, its format, and 1 to begin anew.
 # The moment of its birth is the server's, whatever the time is for tests: no two lives of a job may share their keys.

@@ -48,11 +48,12 @@ def acrawl(
 ) -> AsyncCrawl:
     """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
 
-    With a `job`, a name or a folder, the crawl can be killed at any moment and goes on when it is started again;
-    `fresh` begins it anew. A job whose `store` is a Redis server is shared: every machine that starts it takes part,
-    and what a dead one had waits for `lease` seconds. `outputs` are files to write to, by their ending (`.jsonl`,
-    `.warc.gz`, `.csv`), folders, or outputs. `on_progress` is called with a snapshot every second, and at the end.
-    All fields of `CrawlOptions` may be given, and all that `AsyncClient` takes. Needs a running event loop.
+    With a `job`, a name or a folder, the crawl can be killed at any moment and goes on when it is started again; seeds
+    that have nothing to do with it are refused (PolicyError), and `fresh` begins it anew. A job whose `store` is a
+    Redis server is shared: every machine that starts it takes part, and what a dead one had waits for `lease` seconds.
+    `outputs` are files to write to, by their ending (`.jsonl`, `.warc.gz`, `.csv`), folders, or outputs. `on_progress`
+    is called with a snapshot every second, and at the end. All fields of `CrawlOptions` may be given, and all that
+    `AsyncClient` takes. Needs a running event loop.
     """
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: _several(name, value) for name, value in given.items() if name in names})
@@ -73,6 +74,10 @@ def acrawl(
     frontier: AsyncFrontier | None = None
     identity: Identity | None = None
     try:
+        if fresh:
+            for writer in writers:  # what cannot be begun is said before an earlier job is given up
+                writer.open(None)
+                writer.close()
         if folder is not None and (client.store_url or "").startswith(SHARED):
             identity = Identity(folder)
         frontier = _frontier(client, folder, identity, lease, fresh)

@@ -9,6 +9,7 @@ from curtsy.client import AsyncClient
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.result import FetchResult
+from curtsy.crawling import excuses
 from curtsy.crawling.frontier import Claimed, Deferred
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.hosts import Hosts
@@ -96,6 +97,11 @@ class Visits:
         visits = self._visits.values()
         return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits)
 
+    def to_be_repeated(self) -> int:
+        """How many had an answer for which they are to be asked for again, and wait for that."""
+        visits = self._visits.values()
+        return sum(visit.is_asked and not (visit.is_on_wire or visit.is_answered) for visit in visits)
+
     def start(self, claimed: Claimed) -> None:
         """Begin to fetch a URL, unless there is a reason not to."""
         if (refused := self._refused(claimed)) is not None:
@@ -114,13 +120,11 @@ class Visits:
         """What is not fetched though it was queued."""
         self._quota.learn(claimed.host, claimed.host_pages)
         if self._quota.is_used_up(claimed.host):
-            why = f"its host has had its {self._quota.most} pages in this crawl"
-            return self._judge.skipped(claimed, "host_limit", why)
+            return self._judge.skipped(claimed, "host_limit", excuses.host_limit(claimed.url, self._quota.most))
         if self._quota.is_taken(claimed.host):
             return Finished(claimed, Deferred(LINGER))
         if claimed.tries >= GUILTY:
-            why = "the process ended each time that it was read"
-            return self._judge.skipped(claimed, "reader_crashed", why, failed=True)
+            return self._judge.skipped(claimed, "reader_crashed", excuses.reader_crashed(claimed.url), failed=True)
         return None
 
     async def _visit(self, visit: Visit) -> None:

@@ -67,7 +67,7 @@ class WebCrawler:
             settings.setdefault("user_agent", agent)  # the one that robots.txt is asked for (U10)
         self._client = AsyncClient(
             timeout=timeout,
-            respect_robots=isinstance(robots_checker, EllipsisType),
+            respect_robots=None if isinstance(robots_checker, EllipsisType) else False,
             connections=max_concurrent,
             **{"delay": crawl_delay, "qps": None, "pause_min": 0, "pause_max": 0, "global_qps": None, **settings},
         )

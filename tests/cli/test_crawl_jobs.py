@@ -1,0 +1,101 @@
+"""What `curtsy crawl` says of a job at its next start, and of what it waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from curtsy.cli.report import why_of
+from tests.cli.crawling import linked
+from tests.cli.shell import Shell
+from tests.support.site import Reply, Site
+
+
+def test_a_job_is_not_gone_on_with_at_another_site(shell: Shell, site: Site) -> None:
+    """Issue 5, point 4: neither in earnest nor as a rehearsal; the job stays as it was"""
+    linked(site, 2)
+    here, there = site.url("/"), site.url("/", host="127.0.0.2")
+    words = ("--job", "mine", "--jsonl", "pages.jsonl")
+    shell("crawl", here, *words)
+    site.clear()
+
+    refused = [shell("crawl", there, *words, *more) for more in ((), ("--dry-run",))]
+
+    assert [done.code for done in refused] == [78, 78]
+    for done in refused:
+        assert f"the job mine began at {here}, and {there} is no part of that" in done.err
+        assert f"Choose another name for this one; or name {here} too" in done.err
+        assert "going on" not in done.err
+    assert site.count() == 0
+    assert shell("jobs", "show", "mine", "--json").json["resume"].startswith(f"curtsy crawl {here}")
+
+
+def test_a_job_that_was_done_says_that_it_has_a_new_url_to_begin_at(shell: Shell, site: Site) -> None:
+    """U14: not that there is nothing left to do"""
+    linked(site, 2)
+    here, there = site.url("/"), site.url("/", host="127.0.0.2")
+    words = ("--job", "mine", "--jsonl", "pages.jsonl")
+    shell("crawl", here, *words)
+
+    both = shell("crawl", here, there, *words)
+    anew = shell("crawl", there, "--job", "mine", "--jsonl", "others.jsonl", "--fresh")
+
+    assert "going on with the job mine: 3 URLs are done, 0 wait, 1 URL to begin at is new." in both.err
+    assert len((shell.project / "pages.jsonl").read_text().splitlines()) == 6
+    assert (anew.code, len((shell.project / "others.jsonl").read_text().splitlines())) == (0, 3)
+
+
+def test_a_job_that_has_nothing_left_says_no_more_than_that(shell: Shell, site: Site) -> None:
+    """U14: neither what it would take, nor where pages would be missing"""
+    linked(site, 2)
+    shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl")
+
+    again = shell("crawl", site.url("/"), "--job", "mine")
+
+    assert "the job mine has nothing left to do" in again.err
+    assert "at this pace" not in again.err
+    assert "will be missing" not in again.err
+    assert "no output is named" not in again.err
+
+
+def test_a_job_is_not_given_up_for_one_that_cannot_begin(shell: Shell, site: Site) -> None:
+    """U16: where its pages are to go, others lie"""
+    linked(site, 2)
+    shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--limit", "1")
+
+    anew = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--fresh")
+
+    assert anew.code == 1
+    assert "pages.jsonl is there already and was not written by this crawl" in anew.err
+    assert shell("jobs", "show", "mine", "--json").json["queued"] == 2
+
+
+def test_a_host_that_rests_is_shown_with_what_it_answered(shell: Shell, site: Site) -> None:
+    """U14"""
+    site.reply("/down", Reply(500, "out of order"))
+
+    done = shell("crawl", site.url("/down"), "--patience", "1s", "--jsonl", "pages.jsonl")
+
+    assert done.code == 75
+    assert "answered with status 500 after 3 tries; it may be asked again in 5 min." in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("not fetching https://a.org/x: robots.txt line 2 says no. Ask the owner.", "robots.txt line 2 says no"),
+        (
+            "not keeping https://a.org/x: it is the same as https://a.org/. Let it be.",
+            "it is the same as https://a.org/",
+        ),
+        ("https://a.org/x could not be fetched after 4 tries: connection refused. Try later.", "connection refused"),
+        (
+            "https://a.org/x answered with status 500 after 4 tries. Try later.",
+            "answered with status 500 after 4 tries",
+        ),
+        ("https://a.org/x is not for us (403). Ask the owner.", "is not for us (403)"),
+        ("https://a.org/x says noindex, so it is not kept. Use it.", ""),
+    ],
+)
+def test_what_a_message_says_of_the_cause_is_told_from_the_rest(message: str, why: str) -> None:
+    """U14"""
+    assert why_of(message) == why
