@@ -26,7 +26,7 @@ CORE = (
 
 UNITS = (
     "core",  # decides: imports nothing but itself
-    "log",  # tells
+    "unseen", "log",  # tells
     "clock",  # where Now comes from
     "watch.distribution", "watch.statistics",  # what is counted, which stores keep too
     "fields", "tally", "cookies",  # small nouns that know only the core

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -19,10 +20,13 @@ import yaml
 
 from curtsy.cli.exits import MEANINGS, exit_for
 from curtsy.core.errors import Reason
+from curtsy.crawling.judge import NO_SITEMAP
+from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL
+from curtsy.crawling.scope import OutOfScope
 from curtsy.settings import load
 from curtsy.settings.keys import keys
 from tests.support.commands import commands_in, misread
-from tests.support.site import Site
+from tests.support.site import Site, closed_port
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -36,6 +40,8 @@ HASTE = {
 }
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NEEDS_MORE = {"docker.md", "systemd.md", "dashboard.md", "crawl-on-many-machines.md"}
+"""Pages whose commands need more than a site: a daemon, root, a server."""
 KINDS = {"Tutorial": "tutorial", "How-to": "how-to", "Reference": "reference", "Explanation": "explanation"}
 
 
@@ -63,30 +69,14 @@ def site() -> Iterator[Site]:
 
 
 def moved(text: str, site: Site) -> str:
-    """A text about example.org, about the site instead."""
+    """A text about example.org and example.net, about the site instead."""
     address = site.url("/").removesuffix("/")
     text = text.replace("https://example.org/bot", "MyBot's page").replace("https://example.org", address)
-    return text.replace('"example.org"', f'"{address.removeprefix("http://")}"').replace(
-        "MyBot's page", "https://x.org"
-    )
+    text = text.replace("https://example.net", site.url("/", host="127.0.0.2").removesuffix("/"))
+    return text.replace("example.org", address.removeprefix("http://")).replace("MyBot's page", "https://x.org")
 
 
 # What is in blocks
-
-
-@pytest.mark.parametrize("page", with_blocks("python"), ids=named)
-def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None:
-    """Conventions: every code block is run by a test"""
-    program = moved("\n".join(blocks(page, "python")), site)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    if "fetch" in program or "crawl" in program:  # not for pages that show what the settings are
-        environment |= HASTE
-
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50
-    )
-
-    assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
 
 
 ROW = re.compile(r"^(.)  (policy|address|cache|robots\.txt|breaker|budget|pace|global) ", re.MULTILINE)
@@ -132,25 +122,118 @@ def test_the_files_on_a_page_can_be_read(page: Path, tmp_path: Path) -> None:
             assert load(directory=folder, user_directory=folder / "user", env={}).warnings == ()
 
 
-def test_the_tutorial_can_be_followed(site: Site, tmp_path: Path) -> None:
+OURS = re.compile(r"(?:[A-Z_]+=\S+ )*(?:curtsy|printf) ")
+TYPED = """
+import subprocess
+
+
+def typed(line):
+    done = subprocess.run(line, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0 or ("curtsy why" in line and done.returncode == 3), line + done.stdout + done.stderr
+"""
+
+
+def as_program(page: Path) -> str:
+    """A page as one program: its Python, and its commands where they stand."""
+    parts = [TYPED]
+    for language, text in BLOCK.findall(page.read_text()):
+        if language == "python":
+            parts.append(text)
+        elif language == "console":
+            lines = [line.removeprefix("$ ").split(" | ")[0] for line in text.splitlines() if line.startswith("$ ")]
+            parts += [f"typed({line!r})" for line in lines if OURS.match(line)]
+    return "\n".join(parts)
+
+
+def followed() -> list[Path]:
+    pages = [ROOT / "README.md", *sorted(DOCS.glob("tutorial/*.md")), *sorted(DOCS.glob("how-to/*.md"))]
+    return [page for page in pages if page.name not in NEEDS_MORE and "typed('" in as_program(page)]
+
+
+@pytest.mark.parametrize("page", followed(), ids=named)
+def test_a_page_can_be_followed_in_an_empty_folder(page: Path, site: Site, tmp_path: Path) -> None:
+    """Conventions: every code block is run by a test; here, one after the other, as a reader does"""
+    command = tmp_path / "bin" / "curtsy"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m curtsy "$@"\n')
+    command.chmod(0o755)
+    (tmp_path / "empty").mkdir()
+    environment = {"PATH": f"{command.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)} | HASTE
+
+    done = subprocess.run(
+        [sys.executable, "-c", moved(as_program(page), site)],
+        cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=50,
+    )  # fmt: skip
+
+    assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [page for page in with_blocks("python") if page not in followed()], ids=named)
+def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None:
+    """Conventions: every code block is run by a test"""
+    program = moved("\n".join(blocks(page, "python")), site)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    if "fetch" in program or "crawl" in program:  # not for pages that show what the settings are
+        environment |= HASTE
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50
+    )
+
+    assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
+
+
+def alike(line: str) -> str:
+    """A line of output without its numbers, times and sizes."""
+    line = re.sub(r"\d[\d.,]*( ms| s| min| KB| B\b)?", "0", line)
+    return " ".join(line.split())
+
+
+@pytest.fixture
+def seven_pages() -> Iterator[Site]:
+    """The site of the tutorial."""
+    links = {
+        "/": ["/about", "/articles/", "https://elsewhere.example/"],
+        "/about": ["/", "/contact"],
+        "/contact": ["/"],
+        "/articles/": ["/articles/one", "/articles/two", "/articles/three"],
+        "/articles/one": ["/articles/"],
+        "/articles/two": ["/articles/", "/private/diary"],
+        "/articles/three": ["/articles/", "/old"],
+    }
+    with Site() as site:
+        for path, targets in links.items():
+            site.page(path, f"<title>{path}</title>" + "".join(f'<a href="{target}">a</a>' for target in targets))
+        site.robots("User-agent: *\nDisallow: /private/\n")
+        yield site
+
+
+def test_the_tutorial_shows_what_comes(seven_pages: Site, tmp_path: Path) -> None:
     """Issue 6, point 3: a newcomer's path, command by command"""
-    page = DOCS / "tutorial" / "first-crawl.md"
+    page, site = DOCS / "tutorial" / "first-crawl.md", seven_pages
+    host = site.url("/").removeprefix("http://").removesuffix("/")
     commands = [each for text in blocks(page, "console") for each in commands_in(text)]
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | HASTE
-    codes = {}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "200"} | HASTE
+    said = set()
 
     for command in commands:
-        arguments = [moved(word, site) for word in command]
         done = subprocess.run(
-            [sys.executable, "-m", "curtsy", *arguments],
+            [sys.executable, "-m", "curtsy", *(moved(word, site) for word in command)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50,
         )  # fmt: skip
-        codes[" ".join(command)] = done.returncode
-        assert done.returncode in (0, 3), f"{command}: {done.stderr}"
+        assert done.returncode == (3 if command[0] == "why" else 0), f"{command}: {done.stderr}"
+        if command == ["config", "init"]:
+            (tmp_path / "curtsy.yaml").write_text(blocks(page, "yaml")[0])
+        output = (
+            (done.stdout + done.stderr).replace(f"http://{host}", "https://example.org").replace(host, "example.org")
+        )
+        said |= {alike(line) for line in output.splitlines()}
 
-    assert [command for command, code in codes.items() if code] == ["why https://example.org/private/diary"]
+    shown = [line for text in blocks(page, "console") for line in text.splitlines() if not line.startswith("$ ")]
+    unpaced = [line for line in shown if not re.search("pace|fetched in|policy|global|Not fetching|or leave", line)]
+    assert [line for line in unpaced if alike(line) not in said] == []
     urls = [json.loads(line)["url"] for line in (tmp_path / "pages.jsonl").read_text().splitlines()]
-    assert sorted(urls) == [site.url(path) for path in ("/", "/about", "/more")]
+    assert len(urls) == len(set(urls)) == 7
     assert "robots_disallowed" in (tmp_path / "skipped.csv").read_text()
     assert site.paths().count("/") == 1
 
@@ -234,6 +317,31 @@ def test_the_site_is_built_without_a_complaint_and_needs_no_network(tmp_path: Pa
 # Reference
 
 
+def test_what_pages_import_is_public_and_the_other_way_round() -> None:
+    """Conventions: public API"""
+    imported = set()
+    for page in with_blocks("python"):
+        if page.parent.name != "explanation":  # which looks inside
+            nodes = ast.walk(ast.parse("\n".join(blocks(page, "python"))))
+            froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module != "curtsy"]
+            imported |= {(node.module, each.name) for node in froms for each in node.names}
+    rows = re.findall(
+        r"^\| `(curtsy\.[\w.]+)` \| (.+) \|$", (DOCS / "reference" / "index.md").read_text(), re.MULTILINE
+    )
+
+    public = {(module, name) for module, names in rows for name in re.findall(r"`(\w+)`", names)}
+    assert {each for each in imported if str(each[0]).startswith("curtsy.")} == public
+
+
+def test_every_extra_is_on_the_overview() -> None:
+    """Issue 6, point 3"""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (DOCS / "reference" / "index.md").read_text()
+    section = text[text.index("## Extras") : text.index("## What is public")]
+
+    assert [name for name in extras if f"`{name}`" not in section] == []
+
+
 def test_exit_codes_and_reasons_are_those_of_the_code() -> None:
     """Conventions: exit codes"""
     text = (DOCS / "reference" / "exit-codes.md").read_text()
@@ -243,6 +351,35 @@ def test_exit_codes_and_reasons_are_those_of_the_code() -> None:
     ] == []
     rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", text, re.MULTILINE))
     assert rows == {reason.value: str(exit_for(reason, None).value) for reason in Reason}
+
+
+@pytest.mark.parametrize(
+    ("settings", "codes"),
+    [({}, [75, 75]), ({"CURTSY_MAX_RETRIES": "0"}, [1, 1, 75]), ({"CURTSY_BREAKER": "false"}, [1])],
+    ids=["by default", "without retries", "without a breaker"],
+)
+def test_a_host_that_does_not_answer_ends_as_the_page_says(
+    settings: dict[str, str], codes: list[int], tmp_path: Path
+) -> None:
+    """Conventions: exit codes"""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CURTSY_RETRY_DELAY": "0"} | HASTE | settings
+    found = []
+
+    with closed_port() as port:
+        for _ in codes:
+            command = [sys.executable, "-m", "curtsy", "get", f"http://127.0.0.1:{port}/"]
+            done = subprocess.run(command, env=environment, capture_output=True, timeout=50, cwd=tmp_path, check=False)
+            found.append(done.returncode)
+
+    assert found == codes
+
+
+def test_the_reasons_of_a_crawl_are_on_the_page_of_outputs() -> None:
+    """U14"""
+    text = (DOCS / "reference" / "crawl-output.md").read_text()
+    reasons = [*OutOfScope, NOINDEX, NOT_CANONICAL, DUPLICATE, NO_SITEMAP, "host_limit", "reader_crashed", "error"]
+
+    assert [reason for reason in reasons if f"`{reason}`" not in text] == []
 
 
 def test_the_table_of_variables_is_current() -> None:

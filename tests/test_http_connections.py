@@ -132,15 +132,16 @@ async def test_closing_ends_what_is_in_flight(site: Site) -> None:
 
 
 def test_a_sender_works_in_one_loop_after_another(site: Site) -> None:
-    """N9: in a notebook, and with asyncio.run() more than once."""
-    site.reply("/", Reply(version="1.0"))
+    """N9: in a notebook, and with asyncio.run() more than once; what was kept in a loop that has ended is closed."""
     sender = AiohttpSender()
 
-    for _ in range(2):
+    for _ in range(3):
         asyncio.run(get(sender, site.url("/")))
     asyncio.run(sender.close())
+    asyncio.run(site.left())
 
-    assert site.count() == 2
+    assert site.count() == 3
+    assert site.connections == 3
 
 
 def test_a_sender_works_in_several_threads_at_once(site: Site) -> None:

@@ -1,5 +1,6 @@
 """The built-in sender over TLS: what is refused, and with which word."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.core.errors import Reason
+from curtsy.core.errors import PolicyError, Reason
 from curtsy.http import AiohttpSender
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority, Kind
@@ -34,6 +35,19 @@ async def test_a_good_certificate_passes(sender: AiohttpSender) -> None:
 
         assert [answer.body for answer in answers] == [b"secure"] * 3
         assert [visit.connection for visit in site.journal] == [1, 2, 2]
+
+
+def test_a_connection_kept_in_a_loop_that_has_ended_is_closed() -> None:
+    """N9: with asyncio.run() more than once"""
+    sender = AiohttpSender(verify=AUTHORITY.client())
+
+    with Site(tls=AUTHORITY.server("good")) as site:
+        for _ in range(2):
+            asyncio.run(get(sender, site.url("/")))
+        asyncio.run(sender.close())
+        asyncio.run(site.left())
+
+        assert site.connections == 2
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
@@ -116,7 +130,7 @@ async def test_a_body_that_breaks_off_under_tls_is_incomplete(sender: AiohttpSen
 @pytest.mark.parametrize("verify", [False, "no such file"])
 def test_verification_cannot_be_switched_off_by_a_word(verify: bool | str) -> None:
     """F36"""
-    with pytest.raises(ValueError, match="verify = "):
+    with pytest.raises(PolicyError, match="verify = "):
         AiohttpSender(verify=verify)
 
 

@@ -159,7 +159,7 @@ def test_a_value_that_breaks_a_rule_is_named_with_its_line(project: Project, lin
         ),
         (
             "allowlist:\n- domain: ''\n",
-            "domains.yaml, line 2, allowlist[0] \"\": domain = '' must be more than nothing.",
+            "domains.yaml, line 2, allowlist[0] \"\": domain = '' must not be empty. Give a host such as example.com.",
         ),
         (
             "allowlist:\n- a.org\n- b.org\n- www.A.org\n",
@@ -391,6 +391,28 @@ def test_a_json_file_of_another_version_or_shape_is_an_error(project: Project, t
     assert str(caught.value) == f"{path}: {message}"
 
 
+def test_all_faults_are_told_at_once(project: Project) -> None:
+    """U9: what is wrong with one value hides nothing that is wrong with the others of its section"""
+    text = (
+        "default_policy:\n  qps: -1\n  pause: [5, 1]\n"
+        "allowlist:\n- domain: a.org\n  qps: -2\n- domain: a.org\n"
+        "- domain: b.org\n  timeout: -1\n  pause_min: 9\n  pause_max: 2\n"
+        "- domain: c.org\n  pause_min: -1\n  pause_max: 1\n"
+    )
+
+    message = fault(project, text)
+
+    assert sorted(line.split(".yaml, ")[1].split(" must ")[0] for line in message.splitlines()) == [
+        'line 10, allowlist[2] "b.org": pause_min = 9',
+        'line 13, allowlist[3] "c.org": pause_min = -1',
+        "line 2, default_policy: qps = -1",
+        "line 3, default_policy: pause_min = 5",
+        'line 6, allowlist[0] "a.org": qps = -2',
+        'line 7, allowlist[1] "a.org": a.org is given twice, first in line 5. Make one entry of the two.',
+        'line 9, allowlist[2] "b.org": timeout = -1',
+    ]
+
+
 def test_every_entry_of_the_json_file_is_checked_before_any_is_used(project: Project) -> None:
     """L6, L7, L8"""
     text = """{"version": "1.0", "default_config": {"requests_per_second": 0.5}, "domains": {
@@ -398,6 +420,7 @@ def test_every_entry_of_the_json_file_is_checked_before_any_is_used(project: Pro
         "https://bad.example": {},
         "a.example": {"requests_per_second": -1, "burst_capacity": 0},
         "b.example": {"requests_per_second": NaN},
+        "slow.example": {"requests_per_second": 0.000001},
         "c.example": {"burst_capacity": true},
         "d.example": {"burst": 1},
         "e.example": 3,
@@ -416,6 +439,8 @@ def test_every_entry_of_the_json_file_is_checked_before_any_is_used(project: Pro
         'limits.json, domains "a.example": burst_capacity = 0 must be at least 1. Leave it out to use the default, 1.',
         'limits.json, domains "b.example": requests_per_second = nan must be a finite number. '
         "Leave it out to use the default, 0.5.",
+        'limits.json, domains "slow.example": requests_per_second = 1e-06 must be at least one request a day, 1/86400. '
+        "To ask never, put the domain on the denylist. Leave it out to use the default, 0.5.",
         'limits.json, domains "c.example": burst_capacity = true must be a whole number. '
         "Leave it out to use the default, 1.",
         'limits.json, domains "d.example": burst is not a setting here. '

@@ -26,12 +26,18 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have something done, and go on."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        with self._lock:  # so that `stop()` comes either before, or waits for it
+            if not self._is_stopped:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        raise PolicyError("This was closed meanwhile. Make another one, or keep it open for longer.")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Have something done, and wait for it."""
@@ -43,10 +49,21 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, once nobody waits for it any more."""
+        with self._lock:
+            self._is_stopped = True
+        asyncio.run_coroutine_threadsafe(_ended(), self.loop).result()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+
+async def _ended() -> None:
+    """End what else runs in this loop: what came last, when all was closed already."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Client:

@@ -21,9 +21,9 @@ from curtsy.cookies import Cookies
 from curtsy.core import explain
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.flow import Journey, closed, fetch, refused_by_settings, rules_for
+from curtsy.core.flow import Journey, Refusal, closed, fetch, refused_by_settings, rules_for
 from curtsy.core.message import NO_HEADERS, SECOND, Failure, Headers, Request, Url
-from curtsy.core.policy import Policies, number
+from curtsy.core.policy import Policies, number, rule, whole
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
@@ -127,8 +127,8 @@ class AsyncClient:
         cache_mode: CacheMode | None = None,
         stale_if_error: float = 0.0,
         user_agent: str | None = None,
-        allow_private: bool = False,
-        respect_robots: bool = True,
+        allow_private: bool | None = None,
+        respect_robots: bool | None = None,
         max_retries: int | None = None,
         deadline: float | None = None,
         on_record: Callable[[FetchRecord], None] | None = None,
@@ -141,15 +141,18 @@ class AsyncClient:
         alarm: Alarm | None = None,
         **settings: Any,
     ) -> None:
-        given = dict(settings)
-        if user_agent is not None:
-            given["user_agent"] = user_agent
-        if allow_private:
-            given["allow_private"] = True
-        if not respect_robots:
-            given["respect_robots"] = False
-        if isinstance(store, str):
-            given["store"] = store
+        named = {
+            "user_agent": user_agent,
+            "allow_private": allow_private,
+            "respect_robots": respect_robots,
+            "cache_mode": cache_mode,
+            "store": store if isinstance(store, str) else None,
+        }
+        given = settings | {name: value for name, value in named.items() if value is not None}
+        if max_retries is not None:
+            whole("max_retries", max_retries, 0)
+        whole("connections", connections, 1)
+        number("stale_if_error", stale_if_error)
         self._settings = LiveSettings(config=config, preset=preset, **given)
         for warning in self._settings.current.warnings:
             _log.warning(warning)
@@ -162,7 +165,7 @@ class AsyncClient:
         if isinstance(self._alarm, FakeAlarm):
             self._alarm.quiet = lambda: self.gate.lines.out == 0
         self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
-        mode = cache_mode or self._settings.current.cache_mode
+        mode = self._settings.current.cache_mode
         self._cache = self._open_cache(cache, mode)
         self._sender = sender or AiohttpSender(
             verify=Path(verify) if isinstance(verify, os.PathLike) else verify,
@@ -259,6 +262,12 @@ class AsyncClient:
         `deadline` is for all of it, in seconds; one that cannot be met is refused at once. `repeatable` says that a
         request which is not GET or HEAD may be sent again. Tasks that ask for the same page at once share one fetch.
         """
+        if not isinstance(method, str):
+            raise rule("method", method, "text, such as GET")
+        if body is not None and not isinstance(body, bytes):
+            raise rule("body", type(body).__name__, "bytes. Encode text first")
+        if deadline is not None and not isinstance(deadline, int | float):
+            raise rule("deadline", deadline, "a number of seconds")
         ask = Ask(
             url,
             method.upper(),
@@ -414,14 +423,18 @@ class AsyncClient:
 
     async def rules_of(self, url: Url, user_agent: str) -> Rules | None:
         """The rules of a URL's origin, fetched in its turn if need be; None if not even that may be asked."""
+        answer = await self.rules_or_why(url, user_agent)
+        return answer if isinstance(answer, Rules) else None
+
+    async def rules_or_why(self, url: Url, user_agent: str) -> Rules | Refusal | Failure | None:
+        """The same, or why they cannot be had: the host may not be asked now, or never; None if this is closed."""
         policy = self.policies.of(url.domain)
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
         journey = Journey(Ask(url.text), self._around, self._around.now(), self.policies)
         self._check_open()
-        answer = await self._joined(
+        return await self._joined(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
         )  # fmt: skip
-        return answer if isinstance(answer, Rules) else None
 
     def known_rules(self, origin: str) -> Rules | None:
         """The rules of an origin that this client knows without asking anybody."""
@@ -499,8 +512,12 @@ def _checked(headers: Mapping[str, str] | None) -> Headers:
     """The caller's headers; nothing in them may end a line (F26)."""
     if not headers:
         return NO_HEADERS
+    if not isinstance(headers, Mapping):
+        raise rule("headers", type(headers).__name__, "a mapping of names and values")
     fields = tuple(headers.items())
     for name, value in fields:
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise PolicyError(f"header {name!r} must be text, its value too. Write it in quotes.")
         if not name or any(letter in name + value for letter in "\r\n\0"):
             raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")
     return Headers(fields)

@@ -288,6 +288,11 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._loop.is_closed():
+            for wire in self._idle:
+                _close_socket(wire.transport)
+            self.abandon()
+            return
         while self._idle:
             self._forget(next(iter(self._idle)))
         self._stop_sweeping()
@@ -299,7 +304,7 @@ class Connections:
             self._sweeping = None
 
     def abandon(self) -> None:
-        """Leave all connections as they are, in the child of a fork: they are the parent's.
+        """Leave all connections as they are: in the child of a fork they are the parent's.
 
         Closing them would take them out of the parent's event loop, which shares its epoll with ours.
         """
@@ -308,6 +313,16 @@ class Connections:
         for wire in self._idle:
             if wire.connection is not None:
                 wire.connection._protocol = None  # else it would be closed when it is collected
+
+
+def _close_socket(transport: Any) -> None:
+    """Close the socket of a transport whose loop has ended: asyncio's own way would wait for that loop."""
+    if (tls := getattr(transport, "_ssl_protocol", None)) is not None:
+        transport._closed = True  # else it complains of that when it is collected
+        transport = tls._transport
+    if (made := getattr(transport, "_sock", None)) is not None:
+        made.close()
+        transport._sock = None
 
 
 def _request_to(loop: asyncio.AbstractEventLoop, origin: str, proxy: str | None) -> ClientRequest:

@@ -96,7 +96,7 @@ class Cookies:
                 case "domain" if (domain := said.lower().lstrip(".")) and domain != url.host:
                     if not url.host.endswith("." + domain) or _is_public(domain):
                         return None
-                case "path" if said.startswith("/"):
+                case "path" if said.startswith("/") and len(said) <= 1024:  # RFC 6265bis, 5.6: longer ones are none
                     path = said
                 case "secure":
                     is_secure = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,6 +21,9 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import Headers, Request
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
+
+if sys.platform != "win32":
+    import fcntl
 
 GIB = 1024**3
 
@@ -94,7 +99,8 @@ class Part:
         self._url_sha256 = hashlib.sha256(str(url).encode("utf-8", "surrogatepass")).hexdigest()
         self._file: IO[bytes] | None = None
         self._answer = 0, Headers()
-        self._asked_for_rest = False
+        self._asked_by: _Note | None = None
+        """What names the version of the file whose rest was asked for; None if the whole was."""
         self._is_begun = False
         self._total: int | None = None
 
@@ -109,7 +115,7 @@ class Part:
     @property
     def is_of_no_use(self) -> bool:
         """Whether the rest was asked for, and what came is not that: the part is of another file."""
-        return self._asked_for_rest and not self._is_begun and self._answer[0] in (206, 416)
+        return self._asked_by is not None and not self._is_begun and self._answer[0] in (206, 416)
 
     def prepare(self, request: Request) -> Request:
         """The request for what is still missing; for everything, unless the server named this version of the file."""
@@ -120,7 +126,7 @@ class Part:
         fields.append(("Accept-Encoding", "identity"))  # a range of a coded body could not be put together
         note, size = self._read_note(), self.size
         validator = None if note is None else (note.etag or note.last_modified)
-        self._asked_for_rest = bool(size and validator)
+        self._asked_by = note if size and validator else None
         if size and validator:
             fields += [("Range", f"bytes={size}-"), ("If-Range", validator)]
         return Request(request.url, request.method, Headers(fields), request.body)
@@ -132,16 +138,18 @@ class Part:
         is_coded = (headers.get("content-encoding") or "identity").strip().lower() != "identity"
         if status == 206:
             found = _RANGE.fullmatch((headers.get("content-range") or "").strip())
-            if found is None or is_coded or not self._asked_for_rest or int(found[1]) != self.size:
+            note = self._asked_by
+            if found is None or is_coded or note is None or _is_other(note, headers) or int(found[1]) != self.size:
                 return True
             self._total = None if found[3] == "*" else int(found[3])
             self._check_size(max(self._total or 0, self.size))
             self.resumed_at = self.size
-            self._file = self._part.open("ab")
+            self._file = _opened(self._part)
         elif status in (200, 203):
             self.resumed_at = 0
             self._part.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._part.open("wb")
+            self._file = _opened(self._part)
+            self._file.truncate(0)
             # A body that came coded is kept decoded: no range of what the server has would fit it.
             note = _Note(self._url_sha256) if is_coded else _noted(self._url_sha256, headers)
             self._note.write_bytes(msgspec.json.encode(note))
@@ -198,7 +206,8 @@ class Part:
     def result(self, result: FetchResult) -> DownloadResult:
         """What the caller gets; a whole file is put in its place."""
         size, sha256, ok, message, reason = 0, None, result.ok, result.message, result.reason
-        self.close()
+        if not ok or sys.platform == "win32":  # which moves no open file
+            self.close()
         if ok:
             try:
                 if not self._is_begun:
@@ -218,9 +227,35 @@ class Part:
         )  # fmt: skip
 
 
+def _opened(part: Path) -> IO[bytes]:
+    """Open a part to go on with it, for one download at a time: another's would be put in place half written."""
+    file = part.open("ab")
+    is_ours = True
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.path.samestat(os.fstat(file.fileno()), part.stat())  # else it was put in place meanwhile
+        except (BlockingIOError, FileNotFoundError):
+            is_ours = False
+        except OSError:
+            pass  # a file system without such locks
+    if not is_ours:
+        file.close()
+        raise OSError(errno.EBUSY, "another download is writing it")
+    return file
+
+
 def _append(file: IO[bytes], piece: bytes) -> None:
     file.write(piece)
     file.flush()
+
+
+def _is_other(note: _Note, headers: Headers) -> bool:
+    """Whether a part is of another version than the note: many servers pass over If-Range (RFC 9110, 15.3.7.3)."""
+    if note.etag is not None:
+        etag = headers.get("etag")
+        return etag is not None and usable_etag(etag) != note.etag
+    return headers.get("last-modified") not in (None, note.last_modified)
 
 
 def _noted(url_sha256: str, headers: Headers) -> _Note:

@@ -20,8 +20,9 @@ from aiohttp.abc import AbstractResolver
 
 from curtsy.address import open_resolver, refused_behind_proxy
 from curtsy.connections import KEEP_ALIVE, Connections
-from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Reply, Request, Url
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.message import Failure, Reply, Request, Url, parse_url
+from curtsy.core.secrets import mask_url
 from curtsy.exchange import Exchange, Limits, Sink
 from curtsy.fields import head_of
 
@@ -72,6 +73,10 @@ class AiohttpSender:
         resolver: AbstractResolver | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self._verify = _verifier(verify)
+        if proxy and not isinstance(parse_url(proxy), Url):
+            raise PolicyError(
+                f"proxy = {mask_url(str(proxy))!r} must be an http or https URL, such as http://proxy.example:3128."
+            )
         self._proxies = {"http": proxy, "https": proxy} if proxy else {}
         if not proxy and use_environment:
             self._proxies = dict(urllib.request.getproxies_environment())
@@ -217,13 +222,13 @@ def _verifier(verify: bool | str | Path | ssl.SSLContext) -> ssl.SSLContext | bo
     if isinstance(verify, ssl.SSLContext) or verify is True:
         return verify
     if verify is False:
-        raise ValueError(
+        raise PolicyError(
             "verify = False must be True, the path of a CA file or folder, or an ssl.SSLContext. "
             "Certificates are always verified; for a site of your own, give its CA."
         )
     path = Path(verify)
     if not path.exists():
-        raise ValueError(f"verify = {str(path)!r} must be a CA file or folder that exists.")
+        raise PolicyError(f"verify = {str(path)!r} must be a CA file or folder that exists.")
     context = ssl.create_default_context()
     if path.is_dir():
         context.load_verify_locations(capath=str(path))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import re
 import sys
 import time
 import traceback
@@ -27,6 +26,7 @@ from typing import Any, Protocol
 import msgspec
 
 from curtsy.core.secrets import mask_line, mask_url
+from curtsy.unseen import visible
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 """The levels by name, least first."""
@@ -49,9 +49,6 @@ def level_named(name: str) -> str | None:
 _RESERVED = frozenset(("ts", "level", "component", "msg"))
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
-# What JSON may hold as it is, though a terminal acts on it (U+009B begins an escape) or takes it for the end of a line.
-_unseen = re.compile(r"[\x80-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]").sub
-
 
 class Stream(Protocol):
     """What lines can be written to."""
@@ -69,7 +66,8 @@ def _line(at: int, level: str, component: str, msg: str, fields: Mapping[str, An
     if not _RESERVED.isdisjoint(fields):
         fields = {name + "_" if name in _RESERVED else name: value for name, value in fields.items()}
     line = mask_line(_json({"ts": _stamp(at), "level": level, "component": component, "msg": msg, **fields}))
-    return line if line.isascii() else _unseen(lambda found: f"\\u{ord(found[0]):04x}", line)
+    # JSON may hold as it is what a terminal acts on (U+009B begins an escape) or does not show.
+    return line if line.isascii() else visible(line, is_json=True)
 
 
 def _json(entry: dict[str, Any]) -> str:

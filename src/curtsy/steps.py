@@ -110,3 +110,13 @@ def amended(policy: Policy, change: Amendment) -> Step[Host]:
         return host, host
 
     return step
+
+
+def amended_if_known(policy: Policy, change: Amendment) -> Step[Host | None]:
+    """The same; if there is no record, none is made, and the answer is None."""
+
+    def step(host: Host | None, now: Now) -> tuple[Host | None, Host | None]:
+        host = None if host is None else amend(host, now, policy, change)
+        return host, host
+
+    return step

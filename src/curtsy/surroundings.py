@@ -150,9 +150,13 @@ class Surroundings:
         return self.settings()
 
     def refused_address(self, url: Url) -> str | None:
-        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name."""
-        is_address = ":" in url.host or url.host.rpartition(".")[2].isdigit()
-        kind = refusal(url.host) if is_address else None
+        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name.
+
+        `localhost` is as good as an address (RFC 6761, 6.3).
+        """
+        last = url.host.rpartition(".")[2]
+        is_address = ":" in url.host or last.isdigit()
+        kind = refusal(url.host) if is_address else "loopback" if last == "localhost" else None
         return None if kind is None else f"{url.host} is {kind}"
 
     @property

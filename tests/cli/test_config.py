@@ -66,6 +66,8 @@ def test_a_file_to_begin_with_is_written_once(shell: Shell) -> None:
     assert "--force" in second.err
     assert printed.out == TEMPLATE == (shell.project / "curtsy.yaml").read_text()
     assert (check.code, check.out.strip()) == (0, str(shell.project / "curtsy.yaml"))
+    for name in ("check", "init"):  # neither needs to be given one
+        assert shell("config", name, "--help").out.startswith(f"Usage: curtsy config {name} [OPTIONS] [FILE]\n")
 
 
 def test_the_file_to_begin_with_shows_the_defaults(tmp_path: Path) -> None:
@@ -119,6 +121,23 @@ def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell) -> None:
     assert "0 not in order, 1 to look at" in odd.err
     assert ["hosts known" in str(findings) for findings in as_json] == [False, True]
     assert len(as_json[0]) == len(as_json[1])
+
+
+def test_the_doctor_changes_nothing(shell: Shell) -> None:
+    """issue: what is not there yet is made by whoever needs it, and may be in a place where it cannot be"""
+    new, taken = shell.home / "new", shell.home / "taken"
+    taken.write_text("a file where a directory should be")
+
+    fine = shell("doctor", "--json", "--store", f"sqlite:///{new}/a/state", CURTSY_CACHE_DIR=f"{new}/cache")
+    bad = shell("doctor", "--json", "--store", f"sqlite:///{taken}/state", CURTSY_CACHE_DIR=f"{taken}/cache")
+    shell("doctor")
+
+    findings = [{each["name"]: each for each in done.json["findings"]} for done in (fine, bad)]
+    assert (fine.code, bad.code) == (0, 1)
+    assert [findings[0][name]["state"] for name in ("store", "cache")] == ["yes", "yes"]
+    assert all("not there yet: it is made when" in findings[0][name]["says"] for name in ("store", "cache"))
+    assert [findings[1][name]["state"] for name in ("store", "cache")] == ["no", "no"]
+    assert sorted(path.name for path in shell.home.iterdir()) == ["project", "taken"]
 
 
 def test_the_doctor_finds_what_is_out_of_order(shell: Shell) -> None:

@@ -137,6 +137,32 @@ def test_a_file_is_written_whole_or_left_as_it_was(shell: Shell, site: Site) -> 
     assert [path.name for path in shell.project.iterdir()] == ["page.html"]
 
 
+def test_a_file_is_for_one_page(shell: Shell, site: Site) -> None:
+    """Q8: two bodies are no page; what is no file may have them all"""
+    several = shell("get", "-o", "both.html", site.url("/"), site.url("/"))
+    device = shell("get", "-o", "/dev/null", site.url("/"), site.url("/"))
+    nowhere = shell("get", "-o", "no/such/page.html", site.url("/"))
+
+    assert (several.code, device.code, nowhere.code) == (2, 0, 1)
+    assert "-o has room for one page, and 2 URLs were given." in several.err
+    assert nowhere.err.startswith("curtsy: no/such/page.html: No such file or directory.")
+    assert list(shell.project.iterdir()) == []
+
+
+def test_what_is_too_large_is_told_in_the_words_of_the_command_line(shell: Shell, site: Site) -> None:
+    """U15: the library's own are for programs"""
+    site.page("/large", "x" * 5000)
+
+    get = shell("get", site.url("/large"), "--json", CURTSY_MAX_BODY="1000")
+    download = shell("download", site.url("/large"), "-o", "large", "--max-size", "1k", "--json")
+
+    assert (get.code, download.code) == (1, 1)
+    assert get.err.endswith("Raise max_body, or use curtsy download, whose limit is --max-size.\n")
+    assert download.err.endswith("Raise --max-size to have it.\n")
+    assert get.lines[0]["message"] in get.err
+    assert download.json["message"] in download.err
+
+
 def test_heads_and_headers_of_ones_own(shell: Shell, site: Site) -> None:
     """U10, F26: `-I` shows the head, `-H` sends more, and what could break the request is refused"""
     done = shell("get", "-I", "-H", "X-Mine: a", "-H", "X-Mine: b", site.url("/"))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from curtsy.cli.fields import SHAPES
 from curtsy.core.host import fresh
+from curtsy.core.policy import Policies
+from curtsy.steps import charge
 from tests.cli.shell import Shell
 from tests.support.site import Site
 
@@ -58,8 +62,9 @@ def test_a_budget_is_shown_with_where_its_limits_come_from(shell: Shell) -> None
     [found] = done.json
     assert set(found) == set(SHAPES["budget"].fields)
     assert (found["requests_today"], found["max_requests_per_day"], found["max_pages_per_day"]) == (0, 7, 100)
-    assert found["origin"] == "curtsy.yaml:3"
-    assert re.split(r"\s{2,}", table.out.splitlines()[1])[1:3] == ["0/7", "0/100"]
+    assert (found["origin"], found["pages_origin"]) == ("curtsy.yaml:3", "built-in")
+    row = re.split(r"\s{2,}", table.out.splitlines()[1])
+    assert (row[1:3], row[4]) == (["0/7", "0/100"], "requests: curtsy.yaml:3, pages: built-in")
 
 
 def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site) -> None:
@@ -73,7 +78,7 @@ def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site)
 
     assert set(tripped.json[0]) == set(SHAPES["breaker trip"].fields)
     assert (tripped.json[0]["breaker"], refused.code, site.journal) == ("open", 75, [])
-    assert re.search(r"The next can go in (5 min|4 min \d+ s)\.", refused.err)
+    assert re.search(r"tripped by hand\)\. The next can go in (5 min|4 min \d+ s)\.", refused.err)
     assert re.match(rf"{re.escape(domain)}\s+open ", listed.out.splitlines()[1])
     assert set(as_json[0]) == set(SHAPES["breaker ls"].fields)
     assert 290 < as_json[0]["breaker_left"] <= 300
@@ -95,6 +100,85 @@ def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site) -> None:
     assert "it was paused by hand" in refused.err
     assert 5390 < for_a_while.json[0]["paused_left"] <= 5400
     assert (resumed.json[0]["paused"], resumed.json[0]["next_in"]) == (False, 0)
+
+
+@pytest.mark.parametrize("words", [("breaker", "reset"), ("resume",), ("forget", "--yes")])
+def test_there_is_nothing_to_undo_at_a_host_that_was_never_asked(shell: Shell, words: tuple[str, ...]) -> None:
+    """U6: a name that is mistyped is told, and not remembered; the others are dealt with"""
+    shell("pause", "example.org")
+
+    done, as_json = shell(*words, "typo.example", "example.org"), shell(*words, "typo.example", "--json")
+
+    assert (done.code, done.out, as_json.code) == (1, "", 1)
+    assert "nothing is known of typo.example: it was not asked so far." in done.err
+    assert "example.org" in done.err.splitlines()[1]
+    assert as_json.json in ([], {"forgotten": []})
+    assert [host["domain"] for host in shell("status", "--json").json if host["domain"] != "example.org"] == []
+
+
+@pytest.mark.parametrize("words", [("pause",), ("breaker", "trip")])
+def test_the_hosts_that_are_not_meant_are_named(shell: Shell, words: tuple[str, ...]) -> None:
+    """C6: another port is another host, and so is a host under it; unless the settings say that they are one"""
+    shell.settle("allowlist:\n  - domain: shared.example\n    shared: true\n")
+    with shell.store() as store:
+        for name in ("example.org:8080", "www.example.org", "other.org", "a.shared.example"):
+            store.update(f"host:{name}", lambda host, now: (fresh(now), None))
+
+    several, alone = shell(*words, "example.org"), shell(*words, "example.org:8080")
+    shared, known = shell(*words, "b.shared.example"), shell("status", "--json").json
+
+    assert "This does not touch example.org:8080, www.example.org, hosts of their own." in several.err
+    assert "does not touch" not in alone.err + shared.err
+    assert "shared.example, with all hosts under it, is " in shared.err
+    touched = {host["domain"] for host in known if host["paused"] or host["breaker"] == "open"}
+    assert touched == {"example.org", "example.org:8080", "shared.example"}
+
+
+def test_a_host_is_forgotten_with_its_rules_if_somebody_is_sure(shell: Shell, site: Site) -> None:
+    """Issue 6: it then counts as never asked"""
+    domain = site.url("").removeprefix("http://")
+    shell("get", site.url("/"))
+
+    unsure = shell("forget", domain)
+    known = shell("status", domain)
+    sure, again = shell("forget", domain, "--yes", "--json"), shell("forget", domain, "--yes")
+    shell("get", "--no-cache", site.url("/"))
+
+    assert (unsure.code, unsure.out, known.code) == (2, "", 0)
+    assert "Say --yes" in unsure.err
+    assert (sure.code, sure.json, set(sure.json)) == (0, {"forgotten": [domain]}, set(SHAPES["forget"].fields))
+    assert again.code == 1
+    assert site.paths() == ["/robots.txt", "/"] * 2
+    assert shell("budget", domain, "--json").json[0]["requests_today"] == 2
+
+
+def test_a_host_that_is_being_asked_is_not_forgotten(shell: Shell) -> None:
+    """B4: its budget would begin anew under the request"""
+    policy = Policies().of("example.org")
+    with shell.store() as store:
+        store.update("host:example.org", charge(policy, 0.5, page=True))
+
+    done = shell("forget", "example.org", "--yes", "--json")
+
+    assert (done.code, done.json) == (1, {"forgotten": []})
+    assert "1 request to it may be under way" in done.err
+    assert shell("status", "example.org").code == 0
+
+
+def test_a_host_is_not_told_of_what_concerns_others_only(shell: Shell, site: Site) -> None:
+    """Q10: what all processes have counted is an alert of all"""
+    domain = site.url("").removeprefix("http://")
+    shell("get", site.url("/"))
+    shell("breaker", "trip", "127.0.0.2:1")
+    shell("get", "http://127.0.0.2:1/")
+
+    everything, one, other = shell("status"), shell("status", domain), shell("status", "127.0.0.2:1")
+    total = shell("status", "--total", domain)
+
+    assert {"alert breaker_open", "alert many_blocked"} <= set(re.findall(r"alert \w+", everything.err))
+    assert (one.code, one.err) == (0, "")
+    assert re.findall(r"alert \w+", other.err) == ["alert breaker_open"]
+    assert "alert many_blocked" in total.err
 
 
 def test_a_state_directory_that_cannot_be_used_stops_no_fetch_but_is_told(shell: Shell, site: Site) -> None:

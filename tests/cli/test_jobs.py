@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from curtsy.cli.fields import SHAPES
 from tests.cli.crawling import linked, until
 from tests.cli.shell import Shell
+from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site, hang
 
 
@@ -55,11 +58,11 @@ def test_a_look_is_no_change(shell: Shell, site: Site) -> None:
 
 def test_a_running_job_is_shown_by_its_own_word_and_cannot_be_removed(shell: Shell, site: Site) -> None:
     """Issue 6, F42"""
-    linked(site, 3, "/slow")
+    linked(site, 3, "/private/a", "/missing", "/slow")
     site.reply("/slow", hang())
     process = shell.start("crawl", site.url("/"), "--job", "mine")
     until(lambda: bool(site.count("/slow")), process)
-    until(lambda: shell("jobs", "ls", "--json").json[0]["pages"] is not None, process)
+    until(lambda: shell("jobs", "ls", "--json").json[0]["failed"], process)
 
     [listed] = shell("jobs", "ls", "--json").json
     shown = shell("jobs", "show", "mine")
@@ -68,7 +71,10 @@ def test_a_running_job_is_shown_by_its_own_word_and_cannot_be_removed(shell: She
     process.communicate()
 
     assert (listed["state"], listed["workers"]) == ("running", 1)
+    assert (listed["failed"], listed["skipped"]) == (1, 1)
     assert shown.code == 0
+    assert re.search(r"^worker +\S+-\d+-\S+: \d pages?, heard of .+ ago$", shown.out, re.MULTILINE)
+    assert re.search(rf"^127\.0\.0\.1:{site.port} +\d +\d$", shown.out, re.MULTILINE)
     assert (removed.code, removed.out) == (1, "")
     assert "is running. Stop it first" in removed.err
     assert folder(shell, "mine").exists()
@@ -106,3 +112,82 @@ def test_a_damaged_job_hides_no_other_and_can_be_removed(shell: Shell, site: Sit
     assert shown.code == 1
     assert "is damaged" in shown.err
     assert (removed.code, folder(shell, "bad").exists()) == (0, False)
+
+
+def test_a_shared_job_is_shown_as_a_local_one_is(shell: Shell, site: Site) -> None:
+    """Issue 5, Issue 6: all that its workers have kept on the server, together"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    linked(site, 5, "/private/a")
+    with RedisServer() as server:
+        words = ("crawl", site.url("/"), "--job", "mine", "--store", server.url)
+        local = ("crawl", site.url("/"), "--job", "mine", "--limit", "2", "--jsonl", "local.jsonl")
+        shell(*words, "--limit", "2", "--jsonl", "one.jsonl")
+        shell(*local)
+
+        half, alone = shell("jobs", "show", "mine", "--store", server.url), shell("jobs", "show", "mine")
+        shell(*words, "--jsonl", "two.jsonl", XDG_STATE_HOME=str(shell.home / "other"))
+        [listed] = shell("jobs", "ls", "--json", "--store", server.url).json[1:]
+        whole = shell("jobs", "show", "mine", "--store", server.url)
+        found = shell("jobs", "show", "mine", "--store", server.url, "--json").json
+
+    assert _titles(half.out) == [title.replace("kept in", "kept on") for title in _titles(alone.out)]
+    assert "unfinished: it ended at --limit, and can be gone on with\n" in half.out
+    assert re.search(r"^brought +2 pages, ", half.out, re.MULTILINE)
+    assert f"  curtsy crawl {site.url('/')} --job mine --store {server.url} --limit 4 --jsonl one.jsonl\n" in half.out
+    assert re.search(r"^brought +6 pages, .+ of work by 2 workers$", whole.out, re.MULTILINE)
+    assert re.findall(r"^writes to +\S+/(\w+)\.jsonl$", whole.out, re.MULTILINE) == ["one", "two"]
+    assert "1  forbidden by robots.txt" in whole.out
+    assert f"{site.url('/private/a')}\n" in whole.out
+    assert set(found) == set(SHAPES["jobs show"].fields)
+    assert (found["seeds"], found["pages"], found["queued"], found["ended"]) == ([site.url("/")], 6, 0, "done")
+    assert (found["skipped_by_reason"], found["crew"]) == ({"robots_disallowed": 1}, [])
+    assert (listed["is_shared"], listed["pages"], listed["changed_at"]) == (True, 6, found["changed_at"])
+    assert (listed["failed"], listed["skipped"]) == (0, 1)
+
+
+def _titles(shown: str) -> list[str]:
+    """What the rows of a job are called."""
+    return [line.partition("  ")[0] for line in shown.split("\n\n")[0].splitlines()]
+
+
+def test_those_at_work_on_a_shared_job_are_named_with_when_they_were_last_heard(shell: Shell, site: Site) -> None:
+    """Issue 5: also one that was killed, and what it has brought"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    linked(site, 3, "/slow")
+    site.reply("/slow", hang())
+    with RedisServer() as server:
+        process = shell.start("crawl", site.url("/"), "--job", "mine", "--store", server.url)
+        look = ("jobs", "show", "mine", "--store", server.url)
+        until(lambda: bool(site.count("/slow")), process)
+        until(lambda: bool((found := shell(*look, "--json").json)["busiest"]) and found["pages"] == 4, process)
+
+        running, found = shell(*look), shell(*look, "--json").json
+        process.kill()
+        process.communicate()
+        [worker] = found["crew"]
+        server.command("ZINCRBY", "curtsy:crawl:{mine}:workers", -60_000_000, worker["worker"])  # a minute goes by
+        killed, left = shell(*look), shell(*look, "--json").json
+
+    assert (found["workers"], worker["pages"], left["workers"]) == (1, 4, 0)
+    assert re.search(r"^state +running by 1$", running.out, re.MULTILINE)
+    line = rf"^worker +{worker['process']} as {worker['worker']}: 4 pages, heard of "
+    assert re.search(rf"{line}\S+ s ago$", running.out, re.MULTILINE)
+    assert re.search(rf"^127\.0\.0\.1:{site.port} +4 +0$", running.out, re.MULTILINE)
+    assert re.search(rf"{line}1 min ", killed.out, re.MULTILINE)
+    assert (left["state"], left["crew"][0]["worker"]) == ("unfinished", worker["worker"])
+    assert left["busiest"] == []
+
+
+def test_what_failed_and_what_was_left_alone_are_told_apart_everywhere(shell: Shell, site: Site) -> None:
+    """Issue 6: `jobs` means by it what the summary and `top` mean"""
+    linked(site, 2, "/private/a", "/private/b", "/missing")
+    summary = shell("crawl", site.url("/"), "--job", "mine", "--json").json
+
+    table, [listed] = shell("jobs", "ls"), shell("jobs", "ls", "--json").json
+    shown, [crawl] = shell("jobs", "show", "mine", "--json").json, shell("top", "--json").json["crawls"]
+
+    told = [(each["failed"], each["skipped"]) for each in (summary, listed, shown, crawl)]
+    assert told == [(1, 2)] * 4
+    assert re.split(r"\s{2,}", table.out.splitlines()[1])[:5] == ["mine", "done", "3", "0", "1"]

@@ -6,10 +6,11 @@ import io
 import json
 import logging
 import re
+from contextlib import redirect_stderr
 
 import pytest
 
-from curtsy.cli.logs import MOST_FIELDS, TextHandler
+from curtsy.cli.logs import MOST_FIELDS, MOST_HELD, Held, TextHandler, holding_back
 from curtsy.log import create_logger
 from tests.cli.crawling import linked
 from tests.cli.shell import Shell
@@ -121,9 +122,50 @@ def test_a_line_is_one_line_without_secrets_and_steers_no_terminal() -> None:
     assert failed == 'curtsy: warning: Failed  error="ValueError: no number"\n'
 
 
+def test_what_cannot_be_seen_is_shown_by_its_number() -> None:
+    """F32: a host or a URL cannot read as another one"""
+    line = told("No answer of exa\u200bmple.org", url="https://a\u2066b\xad.org/\ufeff\U000e0041")
+
+    assert line == (
+        "curtsy: warning: No answer of exa\\u200bmple.org  url=https://a\\u2066b\\xad.org/\\ufeff\\U000e0041\n"
+    )
+
+
+def test_what_is_kept_back_is_said_in_order_each_once() -> None:
+    """N1: with how often it came; beyond a thousand lines the oldest are left out, which is said"""
+    held, stream = Held(), io.StringIO()
+
+    for text in ("one\n", "two\n  and more\n", "thr", "ee\n", "one\n"):
+        held.write(text)
+    latest = held.latest
+    with redirect_stderr(stream):
+        held.say()
+    for number in range(MOST_HELD):
+        held.write(f"{number}\n")
+    with redirect_stderr(said := io.StringIO()):
+        held.say()
+
+    assert latest == "one"
+    assert stream.getvalue() == "two\n  and more\nthree\none  (2 times)\n"
+    assert said.getvalue().startswith("curtsy: 4 lines could not be kept; these are the latest.\n0\n1\n")
+    assert said.getvalue().count("\n") == MOST_HELD + 1
+
+
+def test_nothing_is_kept_back_where_there_is_no_terminal() -> None:
+    """N1: `curtsy top 2>file`"""
+    with redirect_stderr(io.StringIO()) as stream, holding_back() as held:
+        told_to = create_logger("test")
+        told_to.warn("hello")
+        written = stream.getvalue()
+
+    assert "hello" in written
+    assert held.latest == ""
+    assert stream.getvalue() == written
+
+
 def test_a_json_line_is_one_line_and_steers_no_terminal_either() -> None:
     """N1: U+009B is the beginning of an escape in one character, and JSON may hold it as it is"""
-    said = "\x1b[2J\x9b2J\x85\u2028\u202eö …"
+    said = "\x1b[2J\x9b2J\x85\u2028\u202e\u200b\U000e0041ö …"
     stream = io.StringIO()
 
     create_logger("test", stream=stream).warn(said, title=said)

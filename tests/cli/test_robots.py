@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from curtsy.cli.fields import SHAPES
 from tests.cli.shell import Shell
-from tests.support.site import Site
+from tests.support.site import Site, closed_port
 
 FILE = b"""\
 User-agent: Googlebot
@@ -84,3 +88,31 @@ def test_what_is_neither_file_nor_url_is_told(shell: Shell) -> None:
 
     assert done.code == 2
     assert "For a site, write https:// or http:// before it." in done.err
+
+
+@pytest.mark.parametrize("path", ["a", "private/x", "?q=1", ""])
+def test_a_path_without_its_slash_is_not_guessed_at(shell: Shell, site: Site, path: str) -> None:
+    """R3: it would match no rule, and so be called allowed"""
+    (shell.project / "robots.txt").write_text("User-agent: *\nDisallow: /a\n")
+
+    ends = [shell("robots", source, "--test", path) for source in ("robots.txt", site.url("/"))]
+
+    assert [(done.code, done.out) for done in ends] == [(2, "")] * 2
+    assert all(f"--test {path!r} must begin with a slash" in done.err for done in ends)
+    assert site.journal == []
+
+
+def test_while_a_file_cannot_be_had_what_holds_is_said_and_for_how_long(shell: Shell) -> None:
+    """R6, C5: as the settings have it, for the paths that are tested too"""
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}/"
+
+        allowed = shell("robots", url, "--test", "/a")
+        strict = shell("robots", url, "--test", "/a", "--json", CURTSY_ROBOTS_UNREACHABLE="disallow")
+
+    assert (allowed.code, strict.code) == (1, 3)
+    assert "everything is allowed (robots_unreachable: allow)." in allowed.out
+    assert re.search(r"not asked for again in the next (5 min|4 min 5\d s)\.", allowed.out)
+    assert "✓  /a" in allowed.out
+    assert strict.json["instead"].startswith("nothing is asked for (robots_unreachable: disallow).")
+    assert [test["allowed"] for test in strict.json["tests"]] == [False]

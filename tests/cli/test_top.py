@@ -13,6 +13,8 @@ import pytest
 from curtsy.cli.fields import SHAPES
 from tests.cli.crawling import linked, told, until
 from tests.cli.shell import CURTSY, Shell, stop
+from tests.cli.terminal import uncoloured
+from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site, hang
 
 
@@ -137,6 +139,66 @@ def test_q_ends_it_and_gives_the_terminal_back(shell: Shell, site: Site) -> None
     assert b"\x1b[?1049h" in shown
     assert b"\x1b[?1049l" in shown
     assert max(len(line.rstrip()) for part in text.split("\n") for line in part.split("\r")) <= 50
+
+
+def test_pages_of_this_run_are_told_from_those_of_all_runs(shell: Shell, site: Site) -> None:
+    """Issue 6: what a crawl's hosts have is of this run, and adds up to that"""
+    linked(site, 5, "/slow")
+    site.reply("/slow", hang())
+    shell("crawl", site.url("/"), "--limit", "2", "--job", "mine")
+    first, once = shell("top", "--json").json["crawls"][0], shell("top").out
+    process = shell.start("crawl", site.url("/"), "--job", "mine")
+    until(lambda: shell("top", "--json").json["crawls"][0]["pages"] == 6, process)
+
+    [crawl], table = shell("top", "--json").json["crawls"], shell("top").out
+    process.kill()
+    process.communicate()
+
+    assert (first["pages"], first["pages_before"]) == (2, None)
+    assert "this run" not in once
+    assert (crawl["pages"], crawl["pages_before"]) == (6, 2)
+    assert sum(host["pages"] for host in crawl["hosts"]) == crawl["pages"] - crawl["pages_before"]
+    assert re.search(r"^crawl +state +pages +this run ", table, re.MULTILINE)
+    assert re.search(r"^mine +(running|waiting) +6 +4 ", table, re.MULTILINE)
+
+
+def test_a_warning_does_not_disturb_the_picture_and_is_not_lost(shell: Shell) -> None:
+    """N1, Issue 6: it stands below the title, and is said when the screen is free again"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    leader, follower = pty.openpty()
+    lines = 20
+    with RedisServer() as server:
+        process = subprocess.Popen(
+            [*CURTSY, "top", "--every", "50ms", "--store", server.url],
+            cwd=shell.project, env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "70", "LINES": str(lines)},
+            stdin=follower, stdout=follower, stderr=follower,
+        )  # fmt: skip
+        os.close(follower)
+        shown = b""
+        while b"Nothing was asked" not in shown:
+            shown += os.read(leader, 65536)
+        server.command("SET", "curtsy:{host:broken.example}", "no record")
+        while shown.count(b"broken.example") < 3:
+            shown += os.read(leader, 65536)
+
+        os.write(leader, b"q")
+        try:
+            while piece := os.read(leader, 65536):
+                shown += piece
+        except OSError:  # on Linux the end of a terminal is an error
+            pass
+    os.close(leader)
+    process.wait(30)
+
+    view, _, after = shown.decode().partition("\x1b[?1049l")
+    frames = view.split("\x1b[H")[2:]  # before the second the screen is made ready
+    warning = "curtsy: warning: the record under 'host:broken.example' is damaged"
+    assert {frame.count("\n") for frame in frames} == {lines - 1}
+    assert uncoloured(frames[-1]).splitlines()[1].startswith(f"{warning[:60]}")
+    assert re.sub(r"\s+", " ", uncoloured(after)).lstrip().startswith(warning)
+    assert after.count("damaged") == 1
+    assert re.search(r"\(\d+ times\)", after)
 
 
 def test_nothing_known_and_a_store_that_cannot_be_read_are_told(shell: Shell) -> None:

@@ -20,7 +20,7 @@ from curtsy.settings import Settings, load
 from curtsy.watch.assessment import Assessment, assess
 from curtsy.watch.checks import Check, Known
 from tests.cli.shell import Shell
-from tests.support.site import Site
+from tests.support.site import Site, closed_port
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -88,6 +88,30 @@ def test_no_line_is_wider_than_the_terminal_and_colours_can_be_had_without(shell
     assert "\x1b[32m" in coloured.out
     assert re.search(r"\x1b\[[0-9;]*3[0-9]m", plain.out) is None
     assert ESCAPES.sub("", plain.out) == ESCAPES.sub("", coloured.out)
+
+
+def test_a_host_that_gives_no_answer_is_not_called_all_right(shell: Shell) -> None:
+    """R6: also later, by what is remembered; `get` would end with 1 too"""
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}/"
+
+        asked, later = shell("why", "--ask", url), shell("why", "--json", url)
+
+    assert (asked.code, later.code) == (1, 1)
+    assert f"No answer came from 127.0.0.1:{port} " in asked.out
+    assert "connection refused. It may be tried again " in asked.out
+    assert "?  robots.txt  it could not be had" in asked.out
+    assert (later.json["verdict"], later.json["allowed_in"]) == ("unknown", None)
+
+
+def test_what_can_be_asked_for_is_said_where_it_can(shell: Shell, site: Site) -> None:
+    """issue: `crawl` has no `--ask`"""
+    why = shell("why", site.url("/"))
+    dry = shell("crawl", site.url("/"), "--dry-run", CURTSY_ALLOW_PRIVATE=None)
+
+    assert "not known: it comes first (--ask fetches it)" in why.out
+    assert "not known: it comes first\n" in dry.out
+    assert "--ask" not in dry.out
 
 
 def test_a_store_that_cannot_be_read_is_told_not_hidden(shell: Shell, site: Site) -> None:
@@ -187,6 +211,63 @@ def test_rules_that_are_old_are_asked_for_again_first(settings: Settings) -> Non
     assert named(forbidding, "robots.txt").says.endswith("it would be asked for again first")
     assert (unreachable.verdict, unreachable.allowed_in) == ("allowed", 1.5)
     assert "asked for again now, and the page 1.5 to 5.5 s later" in unreachable.message
+
+
+NO_ANSWER = "https://example.org/robots.txt could not be fetched: name or service not known"
+
+
+@pytest.mark.parametrize(
+    ("why", "verdict", "state"),
+    [
+        (NO_ANSWER, "unknown", "unknown"),
+        ("https://example.org/robots.txt answered with status 503", "allowed", "yes"),
+        (NO_ANSWER.replace("example.org", "www.example.org"), "allowed", "yes"),  # it redirects there, so it answers
+    ],
+)
+def test_only_a_host_that_gave_no_answer_may_not_be_there(
+    settings: Settings, why: str, verdict: str, state: str
+) -> None:
+    """R6: an error is an answer"""
+    failed = learned(None, CLOCK.now(), settings.policies.default, None, why)
+
+    found = assessed(settings, rules=failed)
+
+    assert (found.verdict, named(found, "robots.txt").state) == (verdict, state)
+
+
+@pytest.mark.parametrize(("failures", "verdict"), [(0, "allowed"), (2, "unknown")])
+def test_a_host_that_has_answered_since_is_there(settings: Settings, failures: int, verdict: str) -> None:
+    """R6: though its rules are not asked for again for a while"""
+    failed = learned(None, CLOCK.now(), settings.policies.default, None, NO_ANSWER)
+    earlier = msgspec.structs.replace(failed, checked_at=failed.checked_at - 60)
+
+    found = assessed(settings, msgspec.structs.replace(asked(settings), failures=failures), earlier)
+
+    assert found.verdict == verdict
+
+
+def test_a_breaker_may_have_been_tripped_by_hand(settings: Settings) -> None:
+    """Q4: the record does not tell, so the words fit both"""
+    host = amend(None, CLOCK.now(), settings.policies.default, Trip())
+
+    found = assessed(settings, host)
+
+    assert "it failed, refused us, or was tripped by hand" in found.message
+    assert "it failed, refused us, or was tripped by hand" in named(found, "breaker").says
+
+
+def test_a_budget_names_where_both_its_limits_come_from(tmp_path: Path) -> None:
+    """B3: the one that is used up, if one is"""
+    (tmp_path / "curtsy.yaml").write_text("default_policy:\n  max_pages_per_day: 1\n")
+    settings = load(directory=tmp_path, user_directory=tmp_path / "user", env={})
+    now, policy = CLOCK.now(), settings.policies.default
+    by_hand = amend(None, now, policy, Override((("max_requests_per_day", 7.0),)))
+
+    origins = [named(assessed(settings, host), "budget").origin for host in (None, asked(settings), by_hand)]
+
+    assert origins == [
+        "requests: built-in, pages: curtsy.yaml:2", "curtsy.yaml:2", "requests: by hand, pages: curtsy.yaml:2"
+    ]  # fmt: skip
 
 
 def test_the_settings_may_refuse(tmp_path: Path) -> None:

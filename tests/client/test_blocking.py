@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.blocking import Client, get
+from curtsy.blocking import Client, LoopThread, get
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host
@@ -125,6 +126,32 @@ def test_who_waits_when_it_is_closed_is_told(site: Site) -> None:
     web.close()
     with pytest.raises(PolicyError, match="closed"):
         web.fetch(site.url("/"))
+
+
+def test_a_batch_whose_client_is_closed_under_it_is_told(site: Site) -> None:
+    """Issue 4, 1"""
+    site.page("/*", "x")
+    web = blocking(**UNPACED)
+    results = web.fetch_many([site.url(f"/{number}") for number in range(3)], at_once=1)
+
+    assert next(results).ok
+    web.close()
+
+    with pytest.raises(PolicyError, match="closed"):
+        next(results)
+    assert site.paths() == ["/robots.txt", "/0"]
+
+
+def test_nobody_waits_for_a_thread_that_has_ended() -> None:
+    """L9: one who comes in the moment in which it ends"""
+    thread = LoopThread("ending")
+    last = thread.submit(asyncio.sleep(60))
+
+    thread.stop()
+
+    assert last.cancelled()
+    with pytest.raises(PolicyError, match="closed"):
+        thread.submit(asyncio.sleep(0))
 
 
 def test_settings_that_are_wrong_are_told_and_leave_no_thread() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from curtsy.clock import FakeClock
+from curtsy.core.errors import PolicyError
 from curtsy.guards import RobotsTxtChecker
+from curtsy.http import AiohttpSender
 from tests.client.fetching import AGENT, client
 from tests.support.bounds import ends_within
-from tests.support.site import Reply, Site, hang
+from tests.support.site import Reply, Site, hang, later
 
 PRIVATE = "User-agent: *\nDisallow: /private\n"
 
@@ -68,6 +72,51 @@ async def test_the_checker_allows_what_it_cannot_ask_and_gives_up_in_time(site: 
             assert await robots.is_allowed(site.url("/a"))
         async with checker(timeout=1.0, robots_unreachable="disallow") as robots:
             assert not await robots.is_allowed(site.url("/a"))
+
+
+async def test_while_a_host_rests_its_last_copy_goes_on_being_used(site: Site) -> None:
+    """R6: and where there is none, everything is allowed, or nothing"""
+    site.script("/robots.txt", [Reply(body=PRIVATE), later(7200)], host="127.0.0.1")
+    site.reply("/robots.txt", later(7200), host="127.0.0.2")
+    clock, paths = FakeClock(), ("/open", "/private")
+
+    async with checker(clock=clock) as robots:
+        await robots.is_allowed(site.url("/"))
+        clock.advance(3601)
+        refused = [await robots.is_allowed(site.url(path)) for path in paths]
+        clock.advance(301)  # it may be asked again, were it not for its Retry-After
+        resting = [await robots.is_allowed(site.url(path)) for path in paths]
+        other = site.url("/", host="127.0.0.2")
+        unknown = await robots.is_allowed(other)
+        clock.advance(301)
+        unknown_resting = await robots.is_allowed(other)
+    async with checker(clock=clock, robots_unreachable="disallow") as robots:
+        await robots.is_allowed(other)
+        clock.advance(301)
+        strict = await robots.is_allowed(other)
+
+    assert refused == resting == [True, False]
+    assert (unknown, unknown_resting, strict) == (True, True, False)
+    assert site.count("/robots.txt", host="127.0.0.1") == 2
+
+
+async def test_the_checker_says_no_where_it_may_never_ask(site: Site) -> None:
+    """U2"""
+    async with checker(allow_private=False, sender=AiohttpSender(resolver=site.names)) as robots:
+        assert not await robots.is_allowed(site.url("/"))
+        assert not await robots.is_allowed(site.url("/", host="inside.test"))
+    assert site.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"cache_ttl": -1}, "cache_ttl = -1 must be a number of at least 0 and at most 86400"),
+     ({"timeout": 0}, "timeout = 0 must be a number above 0")],
+)  # fmt: skip
+def test_what_is_wrong_is_called_by_the_checkers_own_names(given: dict[str, Any], message: str) -> None:
+    """R9"""
+    with pytest.raises(PolicyError, match=message):
+        checker(**given)
 
 
 async def test_the_checker_says_no_to_what_is_no_url() -> None:

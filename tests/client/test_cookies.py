@@ -54,6 +54,18 @@ async def test_a_cookie_goes_back_to_the_host_that_set_it_and_to_no_other(site: 
     assert all(visit.header("Cookie") is None for visit in site.visits(host="127.0.0.2"))
 
 
+async def test_a_cookie_of_the_callers_own_goes_instead_of_those_kept(site: Site) -> None:
+    """F64: there is one Cookie field (RFC 6265, 5.4)"""
+    site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}))
+
+    async with client(cookies=True) as web:
+        await web.fetch(site.url("/a"))
+        await web.fetch(site.url("/b"), headers={"Cookie": "mine=2"})
+
+    sent = [value for name, value in site.visits("/b")[0].headers if name.lower() == "cookie"]
+    assert sent == ["mine=2"]
+
+
 async def test_another_port_is_another_host(site: Site) -> None:
     """F64"""
     site.reply("/*", Reply(body="x", headers={"Set-Cookie": "sid=1"}))
@@ -91,7 +103,26 @@ async def test_a_cookie_for_another_host_or_for_a_public_suffix_is_refused(site:
     assert sent == {"a.shop.test": "c=1", "shop.test": None, "elsewhere.test": None}
 
 
-async def test_three_thousand_cookies_of_four_kibibytes_are_bounded(site: Site) -> None:
+def test_three_thousand_cookies_of_four_kibibytes_are_bounded() -> None:
+    """F64: the longest of names, values and paths"""
+    lines = [f"c{number}={'x' * 4080}; Path=/{'p' * 1000}" for number in range(3000)]
+
+    cookies = jar(*lines)
+
+    assert len(cookies) == Cookies.PER_HOST
+    sent = cookies.header_for(at(f"https://shop.example/{'p' * 1000}"))
+    assert sent is not None
+    assert len(sent) <= Cookies.PER_HOST * 4098
+    assert len(jar("a=1; Path=/" + "p" * 60_000)._hosts["shop.example"].popitem()[1].path) <= 1024
+
+
+def test_a_cookie_may_name_its_own_host() -> None:
+    """F64"""
+    assert jar("a=1; Domain=shop.example; Path=/").header_for(at("https://shop.example/")) == "a=1"
+    assert jar("a=1; Domain=.Shop.Example; Path=/").header_for(at("https://shop.example/")) == "a=1"
+
+
+async def test_a_site_that_goes_on_setting_cookies_fills_no_more_than_its_share(site: Site) -> None:
     """F64"""
     lines = [("Set-Cookie", f"c{number}={'x' * 1000}") for number in range(40)]
     site.on(

@@ -81,6 +81,18 @@ async def test_a_crawl_delay_that_is_no_number_is_ignored(site: Site, delay: str
     assert result.record.waited <= 5.5
 
 
+async def test_a_crawl_delay_is_that_of_the_agent_that_is_sent(site: Site) -> None:
+    """R8, U10: one's own for a single request too"""
+    site.robots("User-agent: otherbot\nCrawl-delay: 20\n\nUser-agent: *\nAllow: /\n")
+    site.page("/page", "x")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/page"), headers={"User-Agent": "otherbot/1.0"})
+
+    assert result.record.waited >= 20 - TICK
+    assert {visit.header("User-Agent") for visit in site.journal} == {"otherbot/1.0"}
+
+
 async def test_a_crawl_delay_that_is_lifted_is_forgotten(site: Site) -> None:
     """R8: after too long a one, too"""
     site.script("/robots.txt", [Reply(body="User-agent: *\nCrawl-delay: 9999\n"), Reply(body="User-agent: *\n")])

@@ -36,8 +36,22 @@ async def test_a_file_is_saved_whole_with_its_hash(site: Site, path: Path) -> No
     assert path.read_bytes() == CONTENT
     assert files(path) == ["report.pdf"]
     assert site.paths() == ["/robots.txt", "/report.pdf"]
+    assert {visit.header("User-Agent") for visit in site.visits()} == {AGENT}
+    assert site.visits("/report.pdf")[0].header("Accept-Encoding") == "identity"
     assert [(day.requests, day.pages) for day in host.days] == [(2, 1)]
     assert result.record.bytes == 300_000
+
+
+async def test_nothing_goes_on_when_a_download_is_over(site: Site, path: Path) -> None:
+    """Design, rule 5: its place is renewed only while it comes"""
+    site.reply("/file", Reply(body=CONTENT))
+    before = asyncio.all_tasks()
+
+    async with client(**UNPACED) as web:
+        assert await web.download(site.url("/file"), path)
+        await asyncio.sleep(0)
+
+        assert asyncio.all_tasks() - before == {each for each in asyncio.all_tasks() if "Rhythm" in repr(each)}
 
 
 async def test_an_empty_file_is_a_file(site: Site, path: Path) -> None:
@@ -91,15 +105,21 @@ async def test_a_file_over_the_limit_is_given_up_and_leaves_nothing(site: Site, 
     assert site.count("/file") == 1
 
 
-async def test_the_limit_is_for_the_file_and_not_for_each_part_of_it(site: Site, path: Path) -> None:
-    """U15: else it would grow without end, one part after another"""
-    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+async def test_two_clients_do_not_write_one_file(site: Site, path: Path) -> None:
+    """U15: the one that came first puts it in place, whole; the other says why not"""
+    site.script("/file", [Reply(body=CONTENT, drip=(100_000, 0.1)), Reply(body=CONTENT)])
 
-    async with client() as web:
-        result = await web.download(site.url("/file"), path, max_size=250_000)
+    async with client(**UNPACED, concurrency=None) as web, client(**UNPACED, concurrency=None) as other:
+        first = asyncio.ensure_future(web.download(site.url("/file"), path))
+        await until(lambda: any(name.endswith(".part") for name in files(path)))
+        second = await other.download(site.url("/file"), path)
+        result = await first
 
-    assert (result.ok, result.reason) == (False, Reason.TOO_LARGE)
-    assert files(path) == []
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert path.read_bytes() == CONTENT
+    assert second.reason is Reason.NOT_WRITTEN
+    assert "another download is writing it" in second.message
+    assert files(path) == ["report.pdf"]
 
 
 async def test_an_error_page_without_end_is_neither_read_nor_kept(site: Site, path: Path) -> None:

@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import Reason
-from tests.client.fetching import client
+from tests.client.fetching import DAWN, client
 from tests.client.filing import CONTENT, SHA256, cut, files, served
 from tests.support.site import Reply, Site, Visit, encoded
+
+
+def date(second: float) -> str:
+    return formatdate(second, usegmt=True)
 
 
 async def test_a_file_that_was_cut_off_is_gone_on_with(site: Site, path: Path) -> None:
@@ -40,7 +44,7 @@ async def test_a_later_call_goes_on_where_an_earlier_one_ended(site: Site, path:
         first = await web.download(site.url("/file"), path)
     left = files(path)
     async with client(max_retries=0) as web:
-        second = await web.download(site.url("/file"), path)
+        second = await web.download(site.url("/file"), path, max_size=None)
 
     assert (first.ok, first.reason, first.size, first.sha256) == (False, Reason.INCOMPLETE, 0, None)
     assert left == ["report.pdf.part", "report.pdf.part.json"]
@@ -63,9 +67,47 @@ async def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, path: P
 
 
 @pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ETag": '"1"'}, {"ETag": '"2"'}),
+        ({"Last-Modified": date(1_700_000_000)}, {"Last-Modified": date(1_750_000_000)}),
+    ],
+    ids=["ETag", "Last-Modified"],
+)
+async def test_parts_of_two_versions_are_not_put_together_though_the_server_passes_over_if_range(
+    site: Site, path: Path, before: dict[str, str], after: dict[str, str]
+) -> None:
+    """U15: RFC 9110, 15.3.7.3"""
+    other = os.urandom(300_000)
+    turns = [Reply(body=CONTENT, headers=before, stop_after=100_000, end="close")]
+
+    def answer(visit: Visit) -> Reply:
+        if turns:
+            return turns.pop()
+        start = int((visit.header("Range") or "bytes=0-")[6:-1])
+        span = {"Content-Range": f"bytes {start}-299999/300000"} if start else {}
+        return Reply(206 if start else 200, other[start:], {**after, **span})
+
+    site.on("/file", answer)
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert [visit.header("Range") is not None for visit in site.visits("/file")] == [False, True, False]
+    assert (result.ok, result.resumed_at) == (True, 0)
+    assert path.read_bytes() == other
+
+
+@pytest.mark.parametrize(
     "headers",
-    [{"ETag": 'W/"1"'}, {"ETag": ""}, {"Last-Modified": formatdate(time.time() + 86_400, usegmt=True)}],
-    ids=["weak", "none", "too new"],
+    [
+        {"ETag": 'W/"1"'},
+        {"ETag": ""},
+        {"Last-Modified": date(time.time() + 86_400)},
+        {"Last-Modified": date(DAWN), "Date": date(DAWN)},
+        {"Last-Modified": date(DAWN), "Date": "today"},
+    ],
+    ids=["weak", "none", "too new", "just changed", "no date"],
 )
 async def test_without_a_strong_validator_a_part_is_not_gone_on_with(
     site: Site, path: Path, headers: dict[str, str]
@@ -82,6 +124,28 @@ async def test_without_a_strong_validator_a_part_is_not_gone_on_with(
     assert (result.ok, result.resumed_at) == (True, 0)
     assert site.visits("/file")[1].header("Range") is None
     assert path.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("total", ["300000", "*"])
+async def test_what_is_gone_on_with_may_not_become_larger_than_allowed(site: Site, path: Path, total: str) -> None:
+    """U15: what comes is small enough, but not together with what is there; whether its size is said or not"""
+    turns = [cut(CONTENT, 200_000)]
+
+    def answer(visit: Visit) -> Reply:
+        if turns:
+            return turns.pop()
+        start = int((visit.header("Range") or "bytes=0-")[6:-1])
+        return Reply(206, CONTENT[start:], {"ETag": '"1"', "Content-Range": f"bytes {start}-299999/{total}"})
+
+    site.on("/file", answer)
+
+    async with client(max_retries=0) as web:
+        first = await web.download(site.url("/file"), path)
+        second = await web.download(site.url("/file"), path, max_size=299_999)
+
+    assert (first.reason, second.reason) == (Reason.INCOMPLETE, Reason.TOO_LARGE)
+    assert site.visits("/file")[1].header("Range") is not None
+    assert files(path) == []
 
 
 async def test_an_old_date_of_change_is_strong_enough(site: Site, path: Path) -> None:

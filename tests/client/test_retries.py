@@ -248,6 +248,7 @@ async def test_a_retry_that_was_never_sent_is_not_counted_against_the_others(sit
 SPENT = {
     "the draft's": {"RateLimit": '"default";r=0;t=40'},
     "several limits": {"RateLimit": '"burst";r=0;t=40, "day";r=500;t=9000'},
+    "its policy's window": {"RateLimit": '"default";r=0', "RateLimit-Policy": '"default";q=10;w=40'},
     "the older draft's": {"RateLimit": "limit=100, remaining=0, reset=40"},
     "separate fields": {"RateLimit-Limit": "9", "RateLimit-Remaining": "0", "RateLimit-Reset": "40"},
     "the common ones": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "40"},

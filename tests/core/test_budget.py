@@ -481,3 +481,19 @@ def test_days_that_went_two_ways_are_joined_with_all_that_was_spent(
     for flight in flights:
         spent = today(days, flight.second, Calendar(zone)).requests
         assert spent >= counts[datetime.fromtimestamp(flight.second, zone).date()]
+
+
+@pytest.mark.parametrize(
+    ("ours", "together"),
+    [
+        (Day(0, 100, 7, 5), Day(0, 100, 8, 6)),
+        (Day(0, 100, 5, 4), Day(0, 100, 6, 5)),
+        (Day(0, 100, 4, 2), Day(0, 100, 6, 4)),
+    ],
+    ids=["requests and pages", "pages alone", "given back"],
+)
+def test_pages_are_joined_as_requests_are(ours: Day, together: Day) -> None:
+    """B8: and what was given back on one side takes nothing from the other"""
+    base, there = Day(0, 100, 5, 3), Day(0, 100, 6, 4)
+
+    assert joined((there,), (ours,), (base,)) == (together,)

@@ -129,6 +129,19 @@ def test_a_ratelimit_field_says_when_nothing_is_left(field: str, seconds: float 
     assert exhausted_for(Headers([("RateLimit", field)]), NOW) == seconds
 
 
+@pytest.mark.parametrize(
+    ("field", "policy", "seconds"),
+    [('"a";r=0', '"a";q=9;w=60', 60.0), ('"a";r=0', '"b";q=9;w=60', None), ('"a";r=0', '"b";w=5, "a";q=9;w=60', 60.0),
+     ('"a";r=0;t=10', '"a";q=9;w=60', 10.0), ('"a";r=1', '"a";q=9;w=60', None), ('"a";r=0', '"a";q=9', None),
+     ('"a";r=0, "b";r=0;t=5', '"a";q=9;w=60', 60.0)],
+)  # fmt: skip
+def test_a_limit_that_does_not_say_when_it_ends_has_the_window_of_its_policy(
+    field: str, policy: str, seconds: float | None
+) -> None:
+    """Issue 4, 4: RateLimit-Policy"""
+    assert exhausted_for(Headers([("RateLimit", field), ("RateLimit-Policy", policy)]), NOW) == seconds
+
+
 @pytest.mark.parametrize("prefix", ["RateLimit-", "X-RateLimit-", "X-Rate-Limit-"])
 @pytest.mark.parametrize(
     ("left", "reset", "seconds"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.admission import FORGIVEN, CrawlDelay, Go, Override, Resume, Wait, admit, settle
-from curtsy.core.message import SECOND
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
 from curtsy.core.policy import Policy, Strategy
@@ -319,6 +321,33 @@ def test_a_burst_is_saved_up_and_no_more_than_that() -> None:
     for _ in range(2):
         assert [isinstance(play.ask(), Go) for _ in range(4)] == [True, True, True, False]
         play.wait(HOUR)
+
+
+@pytest.mark.parametrize("rest", [2, 3, 4])
+def test_a_burst_that_was_spent_comes_back_only_as_fast_as_the_rate(rest: int) -> None:
+    """L1, Q1: a rest that is longer than the interval is not yet one that is long enough."""
+    play = Play([FREE.but(qps=1.0, burst=5)])
+
+    assert [isinstance(play.ask(), Go) for _ in range(6)] == [True] * 5 + [False]
+    play.wait(rest * SECOND + SECOND // 2)
+
+    assert [isinstance(play.ask(), Go) for _ in range(rest + 1)] == [True] * rest + [False]
+
+
+@pytest.mark.parametrize(
+    ("learned", "because"),
+    [(Host(delay=10 * SECOND), "adapted"), (Host(latency=9 * SECOND), "slow_site"),
+     (Host(crawl_delay=10 * SECOND), "crawl_delay")],
+    ids=["adapted", "slow", "Crawl-delay"],
+)  # fmt: skip
+def test_what_was_learned_of_a_host_holds_after_any_rest_that_its_policy_asks_for(learned: Host, because: str) -> None:
+    """C1, N8, R8: the longest pause is 5.5 s, and 8 s after the last request there are still 2 to wait."""
+    at = 1000 * SECOND
+    host = msgspec.structs.replace(learned, boot=1, sent_at=at, spent=1_000_000, written_at=at)
+
+    decision = admit(host, Now(Instant(at + 8 * SECOND), 1_800_000_000 * SECOND, 1), Policy())[1]
+
+    assert decision == Wait(2.0, because)
 
 
 @given(st.integers(0, 10**7), st.integers(0, 10**12), rates)

@@ -238,7 +238,7 @@ NAN, INF = math.nan, math.inf
         ("breaker_failures", 0, "a whole number of at least 1"),
         *(("breaker_cooldown", value, "a number above 0") for value in (0, -5, NAN, 1e9)),
         *(("breaker_error_rate", value, "a number above 0 and at most 1") for value in (0, 1.1, NAN, True)),
-        ("max_retry_after", 1e9, "a number of at least 0 and at most 2.592e"),
+        ("max_retry_after", 1e9, "a number of at least 0 and at most 2592000"),
         ("strategy", "leaky", "one of token_bucket, leaky_bucket, sliding_window"),
         ("on_429", "ignore", "one of obey, trip, retry"),
         ("robots_unreachable", None, "one of allow, disallow"),
@@ -264,7 +264,7 @@ def test_a_sliding_window_remembers_each_request_so_its_burst_is_whole_and_bound
 @pytest.mark.parametrize(
     ("rate", "burst", "message"),
     [
-        (-1, 1, "requests_per_second = -1 must be a number above 0"),
+        (-1, 1, "requests_per_second = -1 must be a number above 0. Leave it out to use the default, 1.0."),
         (0, 1, "requests_per_second = 0 must be a number above 0"),
         (NAN, 1, "requests_per_second = nan must be a number above 0"),
         (INF, 1, "requests_per_second = inf must be a number above 0"),

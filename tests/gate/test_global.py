@@ -147,6 +147,27 @@ async def test_prepaid_batches_keep_the_global_rate_in_every_window(
     assert (left[-1] - left[-700]) / SECOND == pytest.approx(700 / 400, abs=0.1)
 
 
+class Counting(AsyncMemoryStore):
+    """Counts what is asked of the global record."""
+
+    asked = 0
+
+    async def update(self, key: str, step: Step[Any]) -> Any:
+        self.asked += key == GLOBAL
+        return await super().update(key, step)
+
+
+async def test_a_fast_global_rate_is_not_asked_for_once_a_request(store: MemoryStore, clock: FakeClock) -> None:
+    """Q1, section 3 of the design: one record must not be hot; at 400 a second twenty are taken at once"""
+    counting, overall = Counting(store), UNLIMITED.but(qps=400.0)
+    gate = AsyncGate(counting, alarm=LeapAlarm(clock))
+
+    for number in range(100):
+        await ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))
+
+    assert counting.asked <= 2 * 100 / 20
+
+
 async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, clock: FakeClock) -> None:
     """Q6: changed while running, it holds for those in its line."""
     overall = UNLIMITED.but(qps=1 / 3600)

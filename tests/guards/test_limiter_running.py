@@ -94,8 +94,9 @@ async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Mad
     """U8: idempotent; first and last in line alike."""
     limiter = made(LimitConfig(0.01, 1))
     await limiter.wait(DOMAIN)
-    waiting = [asyncio.ensure_future(limiter.wait(DOMAIN)) for _ in range(3)]
+    waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(limiter.wait(DOMAIN)) for _ in range(3)]
     waiting.append(asyncio.ensure_future(limiter.wait(DOMAIN, timeout=1000)))
+    waiting.append(asyncio.ensure_future(limiter.acquire(f"https://{DOMAIN}/")))
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -103,7 +104,7 @@ async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Mad
     limiter.close()
 
     told = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [str(each) for each in told] == ["This rate limiter is closed. Make another one to go on."] * 4
+    assert [str(each) for each in told] == ["This rate limiter is closed. Make another one to go on."] * 5
     assert all(isinstance(each, LimiterClosed) for each in told)
     calls: list[Callable[[], object]] = [
         lambda: limiter.allow(DOMAIN),

@@ -45,6 +45,21 @@ same = get_domain_budget_manager() is get_domain_budget_manager()
 print(json.dumps([before, after.requests_today, after.pages_today, after.max_requests_per_day, same]))
 """
 
+CHANGED = """
+import json, pathlib, time
+from curtsy.guards import get_domain_budget_manager
+
+def limit():
+    return get_domain_budget_manager().get_domain_budget("example.org").max_requests_per_day
+
+before = limit()
+pathlib.Path("config/domains.yaml").write_text("default_policy:\\n  max_requests_per_day: 77\\n")
+until = time.monotonic() + 20
+while limit() == before and time.monotonic() < until:
+    time.sleep(0.05)
+print(json.dumps([before, limit()]))
+"""
+
 
 def run(program: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a directory of its own, with nothing else set that matters."""
@@ -87,6 +102,7 @@ def test_the_environment_sets_its_rates_and_its_breaker(tmp_path: Path) -> None:
 
     assert (found["global_qps"], found["qps"], found["other"]) == (0.5, 0.25, 0.1)
     assert found["breaker"] is False
+    assert said(LIMITER, tmp_path, CIRCUIT_BREAKER_COOLDOWN="600")["cooldown"] == 600.0
 
 
 def test_a_site_of_ones_own_has_no_limit(tmp_path: Path) -> None:
@@ -116,3 +132,11 @@ def test_the_functions_of_the_budget_use_one_manager_on_the_users_store(tmp_path
     assert said(MANAGER, tmp_path, **settings) == [50, 1, 1, 50, True]
     assert said(MANAGER, tmp_path, **settings) == [49, 2, 2, 50, True]
     assert list((tmp_path / "state").rglob("state.sqlite"))
+
+
+def test_the_budget_manager_follows_a_file_that_changes(tmp_path: Path) -> None:
+    """U9, B3"""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "domains.yaml").write_text("default_policy:\n  max_requests_per_day: 5\n")
+
+    assert said(CHANGED, tmp_path) == [5, 77]

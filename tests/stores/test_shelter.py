@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
-from curtsy.stores import Answer, AsyncStore, Step
+from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.shelter import AsyncShelter, Shelter
@@ -739,6 +740,51 @@ async def test_a_closed_shelter_says_so(sheltered: Sheltered, server: RedisServe
         await sheltered.store.update("host:a", count)
     with pytest.raises(StoreError, match=r"was used after close\(\)"):
         await sheltered.store.read("host:a")
+
+
+async def test_all_who_open_a_store_that_is_out_count_together(log: Callable[[int], list[str]], tmp_path: Path) -> None:
+    """B8: threads and tasks, at once and one after the other: an outage is no licence, and is told once."""
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    place = f"sqlite:///{nowhere}/hosts.sqlite"
+    blocking, first = open_store(place), open_async_store(place)
+
+    blocking.update("host:a", count)
+    await first.update("host:a", count)
+    blocking.close()
+    await first.close()
+    second = open_async_store(place)
+    await second.update("host:a", count)
+    host = await second.read("host:a")
+
+    assert host.requests == 3
+    assert len(log(logging.WARNING)) == 1
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await first.update("host:a", count)
+    assert (await second.read("host:a")).requests == 3
+
+    nowhere.unlink()
+    await second.close()
+
+    third = open_store(place, shelter=False)
+    assert third.read("host:a").requests == 3
+    third.close()
+
+
+def test_what_a_process_has_seen_of_a_store_goes_when_it_is_closed(tmp_path: Path) -> None:
+    """U16: the file of another day is another file"""
+    place = tmp_path / "hosts.sqlite"
+    for _ in range(2):
+        store = open_store(f"sqlite:///{place}")
+        store.update("host:a", count)
+        store.close()
+        place.unlink()
+
+    place.mkdir()
+    store = open_store(f"sqlite:///{place}")
+
+    assert store.read("host:a") is None
+    store.close()
 
 
 def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_never_there(clock: FakeClock) -> None:

@@ -24,7 +24,7 @@ from curtsy.stores import Store, open_store
 from curtsy.stores.memory import MemoryStore
 from curtsy.watch.crawls import read_crawls
 from curtsy.watch.dashboard.board import HOSTS_REST, Board
-from curtsy.watch.dashboard.views import SORTS, Query, page_of
+from curtsy.watch.dashboard.views import MOST_ROWS, SORTS, Query, page_of
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Reply, Site
 from tests.watch.fetching import fetching
@@ -266,11 +266,31 @@ def test_every_sorting_has_all_hosts_once(sort: str, descending: bool) -> None:
     assert sorted(row.domain for page in pages for row in page.rows) == sorted(found.rows)
 
 
-def test_a_query_that_makes_no_sense_is_read_as_far_as_it_does() -> None:
-    """Issue 7"""
-    given = {"sort": "__class__", "order": "up", "offset": "-1", "limit": "9" * 30, "state": "<b>", "search": " A "}
+def test_what_is_empty_in_a_query_counts_as_not_given() -> None:
+    """Issue 7: as the page sends it"""
+    given = {"sort": "", "order": "", "offset": "", "limit": "900", "state": "", "search": " A "}
 
-    assert Query.of(given) == Query(search="a")
+    assert Query.of(given) == Query(search="a", limit=MOST_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("sort=foo", "sort = 'foo' must be one of host, state,"),
+        ("order=up", "order = 'up' must be one of asc, desc."),
+        ("state=<b>", "state = '<b>' must be one of open, trial,"),
+        ("limit=x", "limit = 'x' must be a whole number"),
+        ("offset=-1", "offset = '-1' must be a whole number"),
+        ("limit=" + "9" * 30, "must be a whole number"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/hosts", "/api/stream"])
+def test_a_query_that_makes_no_sense_is_told(served: Served, path: str, query: str, says: str) -> None:
+    """Issue 7"""
+    answer = served.ask(f"{path}?{query}")
+
+    assert (answer.status, answer.json["error"]) == (400, "invalid")
+    assert says in answer.json["message"]
 
 
 # --- A real process, watched -----------------------------------------------------------------------------------------
@@ -454,6 +474,8 @@ def test_a_limit_is_changed_for_now_and_taken_back(served: Served) -> None:
         ({"action": "limit", "limits": {"qps": "fast"}}, 400),
         ({"action": "pause", "seconds": -5}, 422),
         ({"action": "pause", "seconds": 1e12}, 422),
+        ({"action": "resume"}, 422),
+        ({"action": "reset"}, 422),
         ({"action": "explode"}, 400),
         ({"action": "reset", "more": 1}, 400),
         ({"action": "reset", "domain": "https://a.org/"}, 422),

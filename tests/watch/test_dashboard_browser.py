@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -98,6 +99,11 @@ def scene(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
                 return crawl, None
 
             store.update(crawl_key("evil"), step)
+            again = CrawlRecord(
+                job="again", state="running", started_at=time.time(), updated_at=time.time(), pages=30, cached=2,
+                is_job=True, pages_before=20, hosts=(CrawledHost("a.example", "waiting", 12),),
+            )  # fmt: skip
+            store.update(crawl_key("again"), lambda before, now: (again, None))
             scene.wait_for("/a", "/ill", "/c", "/n/0")
             yield scene
 
@@ -158,6 +164,34 @@ def test_a_crawl_is_seen_as_it_goes_on(browser: Browser, scene: Scene) -> None:
         card.locator("summary").click()
         card.locator("td a").wait_for()
         assert looked.text(".crawl[data-job^='museum'] td") == scene.domain(4)
+
+
+def test_pages_of_this_run_are_told_from_those_of_all_runs(browser: Browser, scene: Scene) -> None:
+    """Issue 7: what its hosts have adds up to the number that stands above them."""
+    with looking(browser, scene.served.url) as looked:
+        looked.page.locator(".crawl[data-job^=again]").wait_for()
+        looked.page.locator(".crawl[data-job^=museum]").wait_for()
+
+        words = looked.text(".crawl[data-job^=again] .numbers").split("\n")
+        assert words[:3] == ["In all runs:", "30 fetched", "2 from the cache"]
+        assert looked.text(".crawl[data-job^=again] summary") == "Its hosts, in this run: 12 pages"
+        assert looked.text(".crawl[data-job^=museum] summary") == "Its hosts"
+        assert "In all runs" not in looked.text(".crawl[data-job^=museum] .numbers")
+
+
+def test_a_budget_says_what_it_counts(browser: Browser, scene: Scene) -> None:
+    """Issue 7: the process that fetches here has no limit, so it charges nothing for what it sends."""
+    row, note = ROW.format(scene.domain(1)), "by processes that have a limit for the day"
+    with looking(browser, scene.served.url) as looked:
+        looked.wait(f"place => ({NUMBER})(place) > 0", f"{row} .col-requests")
+        assert looked.text(f"{row} .col-budget") == "0 of 200"
+        assert note in looked.text("#overview .note")
+        assert looked.text("#figure-requests").count("charged today") == 1
+
+        looked.page.click(f"{row} a")
+        looked.page.locator("#facts .fact").first.wait_for()
+        assert re.fullmatch(r"Budget of requests\n+0 of 200\n+charged today; [\d,]+ sent ever", looked.text(".fact"))
+        assert note in looked.text("#host .note")
 
 
 def test_a_host_is_paused_resumed_and_its_limit_changed_by_hand(browser: Browser, scene: Scene) -> None:

@@ -327,6 +327,17 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path, served: Served) -> None:
     assert f"port {served.port}: Address already in use. Choose another by --port" in said
 
 
+@pytest.mark.parametrize("host", ["203.0.113.1", "a..b"])
+def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str) -> None:
+    """Issue 7: another port would not help"""
+    code, said = refused(tmp_path, "--host", host, CURTSY_DASHBOARD_TOKEN=TOKEN)
+
+    assert code == 1
+    assert f"cannot listen on {host}" in said
+    assert "Give --host an address of this machine" in said
+    assert "--port" not in said
+
+
 def test_a_store_that_nobody_else_can_see_is_refused(tmp_path: Path) -> None:
     """Issue 7"""
     code, said = refused(tmp_path, "--port", "0", "--store", "memory:")
@@ -336,7 +347,7 @@ def test_a_store_that_nobody_else_can_see_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_its_libraries_it_says_what_to_install(tmp_path: Path) -> None:
-    """Issue 7"""
+    """Issue 7: with the code that every missing extra has"""
     program = "import sys; sys.modules['uvicorn'] = None; from curtsy.cli import main; sys.exit(main(['serve']))"
 
     done = subprocess.run(
@@ -344,5 +355,5 @@ def test_without_its_libraries_it_says_what_to_install(tmp_path: Path) -> None:
         timeout=30, check=False,
     )  # fmt: skip
 
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert 'pip install "curtsy[dashboard]"' in done.stderr

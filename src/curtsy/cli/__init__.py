@@ -37,6 +37,7 @@ COMMANDS = {
     "breaker": ("curtsy.cli.hands:breaker", "List, reset or trip the circuit breakers of hosts."),
     "pause": ("curtsy.cli.hands:pause", "Send nothing to a host, until it is resumed."),
     "resume": ("curtsy.cli.hands:resume", "End a pause."),
+    "forget": ("curtsy.cli.hands:forget", "Forget what is known of a host: its pace, budget, breaker and robots.txt."),
     "jobs": ("curtsy.cli.jobs:jobs", "List, show or remove the crawls that can be gone on with."),
     "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the kept pages."),
     "config": ("curtsy.cli.config:config", "Show, check or begin the settings."),
@@ -52,7 +53,7 @@ COMPLETING = "_CURTSY_COMPLETE"
 SECTIONS = {
     "Fetch": ("get", "crawl", "download"),
     "Understand": ("why", "robots", "status", "top", "budget", "serve"),
-    "Intervene": ("breaker", "pause", "resume"),
+    "Intervene": ("breaker", "pause", "resume", "forget"),
     "Look after": ("jobs", "cache", "config", "doctor", "completion", "demo"),
 }
 

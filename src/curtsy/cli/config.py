@@ -93,7 +93,7 @@ def _written(value: Any) -> str:
         ("curtsy config check config/domains.yaml", "The same for one file, before it is put in place."),
     ),
 )
-@click.argument("file", metavar="FILE", required=False)
+@click.argument("file", metavar="[FILE]", required=False)
 @click.option("--json", "is_json", is_flag=True, help="Files and warnings as JSON.")
 @click.pass_obj
 def check(given: Given, file: str | None, is_json: bool) -> Exit:
@@ -122,7 +122,7 @@ def check(given: Given, file: str | None, is_json: bool) -> Exit:
         ("curtsy config init - | less", "Only look at it."),
     ),
 )
-@click.argument("file", metavar="FILE", default="curtsy.yaml")
+@click.argument("file", metavar="[FILE]", default="curtsy.yaml")
 @click.option("--force", is_flag=True, help="Even if there is one already.")
 def init(file: str, force: bool) -> Exit:
     """Begin a settings file: the settings that matter most, each explained, all at their defaults."""

@@ -147,13 +147,20 @@ def _user_agent(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(given: Given, is_verbose: bool) -> Iterator[Finding]:
-    """Write a record, read it, remove it. Hosts may be millions, so they are counted only if that is asked for."""
+    """Write a record, read it, remove it. Hosts may be millions, so they are counted only if that is asked for.
+
+    A file that is not there is not made, for that is left to whoever first needs it.
+    """
     from curtsy.core.errors import CurtsyError, PolicyError
 
     key = f"doctor:{os.getpid()}"
     try:
         store = given.open_store()
         try:
+            kind, _, place = store.identity.partition(":")
+            if kind == "sqlite" and not os.path.exists(place):
+                yield _to_be_made("store", Path(place), "Give the store another place: store")
+                return
             began = time.monotonic()
             store.update(key, _written)
             is_there = store.read(key) is not None
@@ -175,6 +182,16 @@ def _store(given: Given, is_verbose: bool) -> Iterator[Finding]:
         words = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's"
         advice = "Pace is not touched by that, but the days of budgets are the store's."
         yield Finding("store's clock", "wait", words, advice)
+
+
+def _to_be_made(name: str, path: Path, advice: str) -> Finding:
+    """Of a file or folder that is not there yet, whether it could be made."""
+    above = next(each for each in path.absolute().parents if os.path.exists(each))
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            return Finding(name, "yes", f"{path}, not there yet: it is made when it is first needed")
+    except OSError as error:
+        return Finding(name, "no", f"{path} is not there, and cannot be made in {above}: {error.strerror}", advice)
 
 
 def _written(host: Host | None, now: Now) -> tuple[Host, None]:
@@ -201,13 +218,15 @@ def _cache(settings: Settings) -> Iterator[Finding]:
         return
     path: Path = cache_path(settings)
     folder = path.parent if path.suffix == ".sqlite" else path
+    advice = "Pages are fetched without being kept. Give the cache another place: cache_dir"
+    if not os.path.exists(folder):
+        yield _to_be_made("cache", folder, advice)
+        return
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        advice = "Pages are fetched without being kept. Give the cache another place: cache_dir"
         yield Finding("cache", "no", f"{path} cannot be written: {error.strerror}", advice)
         return
     words = f"{path}, {screen.size(free)} free"

@@ -53,17 +53,20 @@ def download(
     """
     if output.is_dir():
         raise click.UsageError(f"{output} is a directory. Give -o a file.")
+    from curtsy.core.explain import TOO_LARGE
+
     result = run(lambda: _download(given, url, output, max_size, deadline, cookies, is_verbose))
+    message = result.message.replace(TOO_LARGE, "Raise --max-size to have it.")
     if is_json:
         screen.write_json(
             {
                 "ok": result.ok, "url": result.url, "path": str(result.path), "size": result.size,
                 "sha256": result.sha256, "resumed_at": result.resumed_at, "status": result.status,
-                "reason": result.reason, "message": result.message, "retry_after": result.retry_after,
+                "reason": result.reason, "message": message, "retry_after": result.retry_after,
             }
         )  # fmt: skip
     if not result.ok:
-        screen.say(result.message)
+        screen.say(message)
     elif not is_json:
         resumed = f", {screen.size(result.resumed_at)} of it from before" if result.resumed_at else ""
         screen.say(f"{output}: {screen.size(result.size)}{resumed}, SHA-256 {result.sha256}.")

@@ -26,7 +26,7 @@ class Exit(IntEnum):
     """Not now; it was said when (EX_TEMPFAIL)."""
 
     CONFIGURATION = 78
-    """The settings are wrong (EX_CONFIG)."""
+    """The settings are wrong, or need a library that is missing (EX_CONFIG)."""
 
     INTERRUPTED = 130
 
@@ -38,7 +38,7 @@ MEANINGS = {
     Exit.REFUSED: "refused by manners: robots.txt, the denylist, an address; waiting does not help",
     Exit.BAD_STATUS: "the site answered with an error",
     Exit.LATER: "try again later; the message says when",
-    Exit.CONFIGURATION: "the settings are wrong; the message names file and line",
+    Exit.CONFIGURATION: "the settings are wrong (the message names file and line), or need a library that is missing",
     Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, a closed terminal); everything was given back",
 }
 """Each code in words, for the help and the reference page."""

@@ -20,9 +20,9 @@ class Shape(NamedTuple):
 ONE, LIST, LINES = "one object", "a list of objects", "one object a line, in the order of the URLs"
 
 _BUDGET = {
-    "requests_today": "requests that were sent today",
+    "requests_today": "requests that were charged to its budget today, by processes that have a limit",
     "max_requests_per_day": "0 for unlimited",
-    "pages_today": "pages that were received today",
+    "pages_today": "pages that were charged to it likewise",
     "max_pages_per_day": "0 for unlimited",
     "budget_resets_in": "time until the day changes",
 }
@@ -89,12 +89,13 @@ _ENDED = {
 _JOB = {
     "name": "the job",
     "state": "`running`, `unfinished`, `done` or `damaged`",
-    "ended": "how its last run ended, as `crawl --json` says it; null if it runs, was killed, or is shared",
+    "ended": "how its last run ended, as `crawl --json` says it; null if it runs or was killed",
     "is_shared": "whether it is in a shared store, where many machines work on it",
     "workers": "how many are at work on it",
     "pages": "pages so far; null if nobody knows",
     "queued": "URLs that are left; null if nobody knows",
-    "failed": "URLs that brought no page; null if nobody knows",
+    "failed": "URLs that were asked for in vain; null if nobody knows",
+    "skipped": "URLs that we chose not to ask for, or not to keep; null if nobody knows",
     "hosts": "hosts that were met; null if nobody knows",
     "changed_at": "when something last changed (epoch seconds); null if nobody knows",
     "folder": "where it is kept; null if it is shared",
@@ -159,7 +160,7 @@ SHAPES: dict[str, Shape] = {
             "url": "the URL, canonical",
             "domain": "its host, with its port if that is not the usual one",
             "user_agent": "who asks",
-            "verdict": "`allowed`, `cached`, `refused` or `unknown` (robots.txt is not known yet)",
+            "verdict": "`allowed`, `cached`, `refused` or `unknown` (robots.txt is not known yet, or no answer came)",
             "reason": "why not, as one word (`robots_disallowed`, `circuit_open` …); null if nothing stands in the way",
             "message": "the verdict in a sentence",
             "allowed_in": "time until it would be fetched at the earliest; null if never, or not known",
@@ -172,6 +173,7 @@ SHAPES: dict[str, Shape] = {
         {
             "source": "the URL or file",
             "note": "since when it is known, or why not",
+            "instead": "what holds while it cannot be had, and for how long; null if it can",
             "found": "whether there is a file that says anything",
             "agent": "the product token that it was read for",
             "crawl_delay": "for that agent; null for nothing",
@@ -184,7 +186,13 @@ SHAPES: dict[str, Shape] = {
     ),
     "status": Shape(LIST, {**_HOST, "alerts": "what is alarming about it: `breaker_open`, `budget_nearly_used`"}),
     "budget": Shape(
-        LIST, {"domain": _HOST["domain"], **_BUDGET, "origin": "where max_requests_per_day comes from: file and line"}
+        LIST,
+        {
+            "domain": _HOST["domain"],
+            **_BUDGET,
+            "origin": "where max_requests_per_day comes from: file and line, or `by hand`",
+            "pages_origin": "where max_pages_per_day comes from, likewise",
+        },
     ),
     "breaker ls": Shape(
         LIST, {name: _HOST[name] for name in ("domain", "breaker", "breaker_left", "failures", "trips", "last_status")}
@@ -193,12 +201,15 @@ SHAPES: dict[str, Shape] = {
     "breaker trip": Shape(LIST, _HOST),
     "pause": Shape(LIST, _HOST),
     "resume": Shape(LIST, _HOST),
+    "forget": Shape(ONE, {"forgotten": "the hosts that are forgotten"}),
     "top": Shape(
         ONE,
         {
             "crawls": "those that run, or did in the last hour: `job`, `process`, `state`, `pages`, `cached`, "
             "`failed`, `skipped`, `queued`, `in_flight`, `bytes`, `rate`, `seconds_left`, `waiting_for`, `seeds`, "
-            "`hosts`, `started_at`, `updated_at`",
+            "`hosts`, `started_at`, `updated_at`, `ended`, `is_job`, `pages_before`. Counts are of all runs of the "
+            "job; `pages_before` is how many of the pages (`pages` and `cached`) earlier runs have brought, null in "
+            "the first; `hosts` have what this run did",
             "hosts": "as `curtsy status --json` has them, the last asked first",
         },
     ),
@@ -211,6 +222,9 @@ SHAPES: dict[str, Shape] = {
             "scope": "which URLs belong to it, in words; null if nobody knows",
             **{name: meaning for name, meaning in _SUMMARY.items() if name not in _JOB},
             "resume": "the command line that goes on with it; null if nobody knows",
+            "crew": "who is at work on it, or was and did not take leave: `worker` (its name in a shared job), "
+            "`process` (null if nobody knows), `heard_ago`, `pages` (over all its runs)",
+            "busiest": "while it runs, the hosts with the most pages: `host`, `pages`, `errors`, of this run",
         },
     ),
     "jobs rm": Shape(ONE, {"removed": "the jobs that are gone"}),

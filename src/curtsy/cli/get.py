@@ -60,7 +60,7 @@ class _Options:
     ),
 )
 @click.argument("urls", metavar="URL...", nargs=-1)
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there instead.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page there instead.")
 @click.option("-I", "--head", "is_head", is_flag=True, help="Ask for the head only (HEAD), and show it.")
 @click.option("--json", "is_json", is_flag=True, help="Show the record of each fetch, a line each, not its body.")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
@@ -106,6 +106,11 @@ def get(
         client["cache"] = False
     elif refresh or offline:
         client["cache_mode"] = "refresh" if refresh else "offline"
+    if output is not None and len(wanted) > 1 and (output.is_file() or not output.exists()):
+        raise click.UsageError(
+            f"-o has room for one page, and {len(wanted):,} URLs were given. Give one, or save them all in a folder: "
+            "curtsy crawl URL... --depth 0 --out DIR."
+        )
     options = _Options(output, is_head, is_json, is_verbose, joined, deadline, client)
     with _Target(output) as target:
         return run(lambda: _get(given, wanted, options, target))
@@ -207,16 +212,24 @@ def _summary(result: FetchResult) -> str:
 
 def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
     """Write what came of one URL, and say what did not come."""
+    message = _message(result)
     if options.is_json:
-        screen.write_json({"ok": result.ok, "message": result.message, **result.record.as_dict()}, line=True)
+        screen.write_json({"ok": result.ok, "message": message, **result.record.as_dict()}, line=True)
     elif options.is_head and result.status is not None and result.headers.fields:
         target.write(_head(result))
     if result.ok and not options.is_head and (options.output is not None or not options.is_json):
         target.write(result.body)
     code = exit_for(result.reason, result.retry_after)
     if code is not Exit.FINE:
-        screen.say(result.message + _when(result))
+        screen.say(message + _when(result))
     return code
+
+
+def _message(result: FetchResult) -> str:
+    """What was not done, why, and what to do at a command line."""
+    from curtsy.core.explain import TOO_LARGE
+
+    return result.message.replace(TOO_LARGE, "Raise max_body, or use curtsy download, whose limit is --max-size.")
 
 
 def _when(result: FetchResult) -> str:
@@ -253,7 +266,10 @@ class _Target:
             self._file = path.open("wb")  # a pipe or a device cannot be replaced by a file
         else:
             self._aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-            self._file = self._aside.open("wb")
+            try:
+                self._file = self._aside.open("wb")
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from None  # which is the one that was named
 
     def write(self, data: bytes) -> None:
         """Write a body."""

@@ -1,7 +1,8 @@
-"""`curtsy breaker`, `curtsy pause` and `curtsy resume`: what is done to a host by hand."""
+"""`curtsy breaker`, `curtsy pause`, `curtsy resume` and `curtsy forget`: what is done to a host by hand."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -14,29 +15,78 @@ from curtsy.cli.values import Domain, Duration
 
 if TYPE_CHECKING:
     from curtsy.core.admission import Amendment
-    from curtsy.watch.hostview import HostView
+    from curtsy.core.host import Host
+    from curtsy.core.message import Now
+    from curtsy.core.policy import Policy
+    from curtsy.stores import Store
+
+MOST_NAMED = 5
+"""Hosts that are named one by one."""
 
 
-def _amend(given: Given, domain: str, change: Amendment) -> HostView:
-    """Change a host's record, and say how it stands then. Whoever waits for the host sees it within moments."""
+def _begin(given: Given, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
+    """Do something to hosts, whether or not they were ever asked, and say to which.
+
+    Whoever waits for a host sees it within moments.
+    """
     from curtsy.steps import amended
     from curtsy.watch.hostview import view_of
 
-    policy, store = given.settings().policies.of(domain), given.open_store()
+    views, store = [], given.open_store()
     try:
-        host = store.update(policy.key_for(domain), amended(policy, change))
-        return view_of(domain, host, store.now(), policy)
+        for domain in domains:
+            policy = given.settings().policies.of(domain)
+            host = store.update(policy.key_for(domain), amended(policy, change))
+            views.append(view_of(domain, host, store.now(), policy))
+            if not is_json:
+                screen.say(words.format(name=_name(domain, policy), domain=domain) + _others(store, domain, policy))
     finally:
         store.close()
-
-
-def _tell(views: list[HostView], is_json: bool, words: str) -> Exit:
     if is_json:
         screen.write_json(views)
-    else:
-        for view in views:
-            screen.say(words.format(domain=view.domain))
     return Exit.FINE
+
+
+def _end(given: Given, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
+    """Undo something at hosts. Of one that was never asked there is nothing to undo, and nothing is written."""
+    from curtsy.cli.status import none_known
+    from curtsy.steps import amended_if_known
+    from curtsy.watch.hostview import view_of
+
+    views, code, store = [], Exit.FINE, given.open_store()
+    try:
+        for domain in domains:
+            policy = given.settings().policies.of(domain)
+            host = store.update(policy.key_for(domain), amended_if_known(policy, change))
+            if host is None:
+                code = none_known(domain)
+                continue
+            views.append(view_of(domain, host, store.now(), policy))
+            if not is_json:
+                screen.say(words.format(name=_name(domain, policy)))
+    finally:
+        store.close()
+    if is_json:
+        screen.write_json(views)
+    return code
+
+
+def _name(domain: str, policy: Policy) -> str:
+    """The host, or all that share one record with it."""
+    return domain if policy.key is None else f"{policy.key}, with all hosts under it,"
+
+
+def _others(store: Store, domain: str, policy: Policy) -> str:
+    """That other ports of a host, and hosts under it, have records of their own; empty if none is known."""
+    from curtsy.watch.hostview import is_under
+
+    names = [key.removeprefix("host:") for key in store.keys("host:")]
+    found = [name for name in names if name != domain and is_under(name, domain)] if policy.key is None else []
+    if not found:
+        return ""
+    shown, more = ", ".join(found[:MOST_NAMED]), len(found) - MOST_NAMED
+    which = f"{shown} and {more:,} more" if more > 0 else shown
+    return f" This does not touch {which}, {'a host of its' if len(found) == 1 else 'hosts of their'} own."
 
 
 @click.group(
@@ -93,7 +143,7 @@ def reset(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
     """
     from curtsy.core.admission import Reset
 
-    return _tell([_amend(given, each, Reset()) for each in domains], is_json, "the breaker of {domain} is closed.")
+    return _end(given, domains, Reset(), "the breaker of {name} is closed.", is_json)
 
 
 @breaker.command("trip", cls=Command, examples=(("curtsy breaker trip example.org", "Leave it alone for 5 minutes."),))
@@ -104,8 +154,8 @@ def trip(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
     """Open a host's breaker, as if it had failed: nothing is sent for its cooldown."""
     from curtsy.core.admission import Trip
 
-    words = "the breaker of {domain} is open. curtsy breaker reset {domain} closes it."
-    return _tell([_amend(given, each, Trip()) for each in domains], is_json, words)
+    words = "the breaker of {name} is open. curtsy breaker reset {domain} closes it."
+    return _begin(given, domains, Trip(), words, is_json)
 
 
 @click.command(
@@ -122,12 +172,13 @@ def trip(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
 def pause(given: Given, domains: tuple[str, ...], seconds: float | None, is_json: bool) -> Exit:
     """Send nothing to a host, until it is resumed.
 
-    It holds for every process that shares the store, at once; what is under way ends as usual.
+    It holds for every process that shares the store, at once; what is under way ends as usual. Another port is another
+    host, and so is a host under this one, unless the settings let them share a record.
     """
     from curtsy.core.admission import Pause
 
-    words = "{domain} is paused. curtsy resume {domain} ends that."
-    return _tell([_amend(given, each, Pause(seconds)) for each in domains], is_json, words)
+    words = "{name} is paused. curtsy resume {domain} ends that."
+    return _begin(given, domains, Pause(seconds), words, is_json)
 
 
 @click.command(cls=Command, examples=(("curtsy resume example.org", "Ask it again, at its usual pace."),))
@@ -138,4 +189,62 @@ def resume(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
     """End a pause."""
     from curtsy.core.admission import Resume
 
-    return _tell([_amend(given, each, Resume()) for each in domains], is_json, "{domain} is not paused any more.")
+    return _end(given, domains, Resume(), "{name} is not paused any more.", is_json)
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        ("curtsy forget typo.example", "A host that does not exist, and stands in the list."),
+        ("curtsy forget --yes example.org example.net", "Some of them, without being asked."),
+    ),
+)
+@click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@click.option("--json", "is_json", is_flag=True, help="The hosts that are forgotten, as JSON.")
+@click.pass_obj
+def forget(given: Given, domains: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
+    """Forget what is known of a host: its pace, budget, breaker and robots.txt.
+
+    It then counts as never asked, so its budget of the day begins anew. Kept pages and statistics stay.
+    """
+    from curtsy.cli.status import none_known
+
+    if not is_sure:
+        if not sys.stdin.isatty():
+            raise click.UsageError("hosts are forgotten only if you are sure. Say --yes.")
+        click.confirm(f"Forget {', '.join(domains)}, and what was spent of the day?", err=True, abort=True)
+    forgotten, code, store = [], Exit.FINE, given.open_store()
+    try:
+        for domain in domains:
+            policy = given.settings().policies.of(domain)
+            under_way = store.update(policy.key_for(domain), _forgotten)
+            if under_way:
+                noun = screen.counted(under_way, "request")
+                screen.say(f"{domain} is not forgotten: {noun} to it may be under way. Try again when that has ended.")
+                code = Exit.ERROR
+                continue
+            rules = [f"rules:{scheme}://{domain}" for scheme in ("https", "http")]
+            if under_way is None and all(store.read(key) is None for key in rules):
+                code = none_known(domain)
+                continue
+            for key in rules:
+                store.forget(key)
+            forgotten.append(domain)
+            if not is_json:
+                screen.say(f"{_name(domain, policy)} is forgotten.")
+    finally:
+        store.close()
+    if is_json:
+        screen.write_json({"forgotten": forgotten})
+    return code
+
+
+def _forgotten(host: Host | None, now: Now) -> tuple[Host | None, int | None]:
+    """Remove a record, unless requests are under way: answers how many are, or None if there was no record."""
+    from curtsy.core.host import in_time
+
+    if host is None:
+        return None, None
+    under_way = sum(place.until > now.at for place in in_time(host, now).places)
+    return (host if under_way else None), under_way

@@ -18,8 +18,11 @@ from curtsy.cli.exits import Exit
 from curtsy.cli.given import Given
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from curtsy.core.crawl import CrawlRecord
     from curtsy.crawling.jobs import Job
+    from curtsy.crawling.progress import Totals
     from curtsy.crawling.registry import JobSummary
 
     _Text = click.ParamType[str]
@@ -68,18 +71,24 @@ def jobs() -> None:
 
 
 def _running(given: Given) -> dict[str, CrawlRecord]:
-    """What crawls that are under way tell of themselves; nothing if the store cannot be read."""
-    from curtsy.core.errors import CurtsyError
-    from curtsy.watch.crawls import read_crawls
+    """What crawls that are under way tell of themselves, by job, or `job:worker` in one that is shared.
 
+    Nothing if the store cannot be read.
+    """
+    from curtsy.core.errors import CurtsyError
+    from curtsy.stores import read_all
+    from curtsy.watch.crawls import CrawlRecord, crawl_key
+
+    prefix = crawl_key("")
     try:
         store = given.open_store()
         try:
-            return {each.job: each for each in read_crawls(store) if each.state in ("running", "waiting")}
+            found = [(key, each) for key, each in read_all(store, prefix) if isinstance(each, CrawlRecord)]
         finally:
             store.close()
     except CurtsyError:
         return {}
+    return {key.removeprefix(prefix): each for key, each in found if each.state in ("running", "waiting")}
 
 
 def _server(given: Given) -> str:
@@ -106,36 +115,55 @@ def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "name": job.name, "state": "damaged", "is_shared": False, "workers": int(job.is_running), "pages": None,
-        "queued": None, "failed": None, "hosts": None, "changed_at": job.changed_at, "folder": job.folder,
-        "ended": job.notes.get(ENDED) or None,
+        "queued": None, "failed": None, "skipped": None, "hosts": None, "changed_at": job.changed_at,
+        "folder": job.folder, "ended": job.notes.get(ENDED) or None,
     }  # fmt: skip
     if job.is_running:
         found["state"] = "running"
         if (record := running.get(job.name)) is not None:
             found |= {
                 "pages": record.pages + record.cached, "queued": record.queued,
-                "failed": record.failed + record.skipped, "changed_at": record.updated_at,
+                "failed": record.failed, "skipped": record.skipped, "changed_at": record.updated_at,
             }  # fmt: skip
     elif job.counts is not None:
         left = job.counts.queued + job.counts.leased
-        found |= {
-            "state": "unfinished" if left else "done", "pages": job.totals.pages, "queued": left,
-            "failed": job.counts.failed, "hosts": job.counts.hosts,
-        }  # fmt: skip
+        found |= {"state": "unfinished" if left else "done", "queued": left, "hosts": job.counts.hosts}
+        found |= _came_of(job.totals)
     return found
 
 
+def _came_of(totals: Totals) -> dict[str, Any]:
+    """What came of the URLs of a job: the same figures as its summary has."""
+    return {"pages": totals.pages, "failed": sum(totals.failed.values()), "skipped": sum(totals.skipped.values())}
+
+
 def _shared_fields(job: JobSummary) -> dict[str, Any]:
+    """A job that many machines share, likewise."""
+    from curtsy.core.errors import StoreError
+    from curtsy.crawling.jobs import shared
+    from curtsy.crawling.notes import ENDED
+
     left = job.counts.queued + job.counts.leased
     state = "running" if job.workers else "unfinished" if left else "done"
+    try:
+        came = _came_of(shared(job).totals)
+    except StoreError:  # one that is damaged does not hide the others
+        came = dict.fromkeys(("pages", "failed", "skipped"))
     return {
-        "name": job.name, "state": state, "is_shared": True, "workers": job.workers, "pages": None, "queued": left,
-        "failed": job.counts.failed, "hosts": job.counts.hosts, "changed_at": None, "folder": None, "ended": None,
+        "name": job.name, "state": state, "is_shared": True, "workers": job.workers, "queued": left, **came,
+        "hosts": job.counts.hosts, "changed_at": job.changed_at, "folder": None,
+        "ended": None if job.workers else job.notes.get(ENDED) or None,
     }  # fmt: skip
 
 
 NARROW = 70
 """Columns below which the failures are left out."""
+
+MOST_HOSTS = 10
+"""Hosts of a job that are shown."""
+
+MOST_WORKERS = 20
+"""Workers of a job that are shown."""
 
 STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
@@ -199,23 +227,69 @@ def _number(value: int | None) -> str:
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
 def show(given: Given, name: str, is_json: bool) -> Exit:
-    """Show one job: its beginning, its scope, its totals, its reasons, and how to go on with it."""
-    from curtsy.crawling.jobs import Job, folder_of, look
-    from curtsy.crawling.progress import Totals
+    """Show one job: its beginning, its scope, its totals, its reasons, and how to go on with it.
 
-    shared = next((each for each in _shared(given) if each.name == name), None)
-    if shared is not None:
-        job = Job(name, "", (), shared.counts, Totals(), bool(shared.workers), 0.0)
-        fields = _shared_fields(shared)
+    While it runs, also who is at work on it and when that was last heard, and the hosts with the most pages. Of a job
+    that many machines share, all figures are those of its workers together.
+    """
+    from curtsy.crawling.jobs import folder_of, look, shared
+
+    running, server = _running(given), _server(given)
+    found = _shared_one(server, name)
+    if found is not None:
+        job, fields, crew = shared(found), _shared_fields(found), _crew(found, running)
     else:
-        job = look(folder_of(name))
-        fields = _fields(job, _running(given))
-    whole = _in_full(job, fields)
+        server, job = "", look(folder_of(name))
+        fields, crew = _fields(job, running), _alone(job, running)
+    told = [each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")]
+    whole = _in_full(job, fields) | {"crew": crew, "busiest": _busiest(told) if job.is_running else []}
     if is_json:
         screen.write_json(whole)
     else:
-        _show(job, whole)
+        _show(job, whole, server)
     return Exit.FINE
+
+
+def _shared_one(server: str, name: str) -> JobSummary | None:
+    if not server:
+        return None
+    from curtsy.crawling.registry import find
+
+    return asyncio.run(find(server, name))
+
+
+def _crew(job: JobSummary, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
+    """Who is at work on a shared job, or was and did not take leave; the last heard of first."""
+    from curtsy.crawling.notes import TOTALS, totals_of
+
+    return [
+        {
+            "worker": worker,
+            "process": record.process if (record := running.get(f"{job.name}:{worker}")) is not None else None,
+            "heard_ago": ago,
+            "pages": totals_of(job.notes, f"{TOTALS}:{worker}").pages,
+        }
+        for worker, ago in sorted(job.heard.items(), key=lambda each: each[1])
+    ]
+
+
+def _alone(job: Job, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
+    """The same of one that is not shared."""
+    record = running.get(job.name) if job.is_running else None
+    if record is None:
+        return []
+    ago = max(0.0, time.time() - record.updated_at)
+    return [{"worker": None, "process": record.process, "heard_ago": ago, "pages": record.pages + record.cached}]
+
+
+def _busiest(told: list[CrawlRecord]) -> list[dict[str, Any]]:
+    """The hosts that those who are at work tell of, each with what their runs did, the most pages first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for host in (host for record in told for host in record.hosts):
+        row = rows.setdefault(host.host, {"host": host.host, "pages": 0, "errors": 0})
+        row["pages"] += host.pages
+        row["errors"] += host.errors
+    return sorted(rows.values(), key=lambda row: (-row["pages"], row["host"]))[:MOST_HOSTS]
 
 
 def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
@@ -250,42 +324,77 @@ def _resume(job: Job) -> str | None:
     return command(shlex.split(line)[1:], higher=limit is not None and job.totals.pages >= int(limit[1]))
 
 
-def _show(job: Job, whole: dict[str, Any]) -> None:
+def _show(job: Job, whole: dict[str, Any], server: str) -> None:
+    """Show it; `server` is where it is, if it is shared."""
     from rich.text import Text
 
-    from curtsy.cli.report import headline, show_reasons
+    from curtsy.cli.report import show_reasons
     from curtsy.core.explain import span
+    from curtsy.core.secrets import mask_url
     from curtsy.crawling.outputs.examples import read_examples
 
     console = screen.out()
     console.print(Text(screen.plain(job.name), style="bold"))
     limit = _limit(whole)
     ended = "" if limit is None else f": it ended at {limit}, and can be gone on with"
-    rows: list[tuple[str, str]] = [("state", whole["state"] + ended)]
+    by = f" by {whole['workers']:,}" if whole["is_shared"] and whole["workers"] else ""
+    rows: list[tuple[str, str]] = [("state", whole["state"] + by + ended)]
     rows += [("began at", each) for each in whole["seeds"]]
     if whole["scope"] is not None:
         rows.append(("scope", whole["scope"]))
-    if whole["pages"] is not None and not job.is_running:
-        rows.append(("brought", headline(job.totals)))
+    if job.counts is not None:
+        rows.append(("brought", _brought(job)))
     rows += [(title, f"{whole[name]:,}") for title, name in (("left", "queued"), ("hosts", "hosts"))
              if whole[name] is not None]  # fmt: skip
     if whole["changed_at"]:
         rows.append(("changed", f"{span(max(0.0, time.time() - whole['changed_at']))} ago"))
-    if whole["folder"] is not None:
-        rows.append(("kept in", whole["folder"]))
-    rows += [
-        ("writes to", name.split(":", 2)[2]) for name in job.notes if name.startswith("output:") and name.count(":") > 1
-    ]
+    rows.append(("kept on", mask_url(server)) if server else ("kept in", whole["folder"]))
+    outputs = [name for name in job.notes if name.startswith("output:") and name.count(":") > 1]
+    rows += [("writes to", path) for path in sorted(name.split(":", 2)[2] for name in outputs)]
+    rows += [("worker", _worker(each)) for each in whole["crew"][:MOST_WORKERS]]
+    if (more := len(whole["crew"]) - MOST_WORKERS) > 0:
+        rows.append(("", f"and {screen.counted(more, 'more worker')}"))
     table = screen.table("", "")
     table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
     for title, value in rows:
         table.add_row(Text(title, style="dim"), screen.plain(value))
     screen.show(console, table)
+    _show_hosts(console, whole["busiest"])
     show_reasons(console, job.totals, read_examples(job.notes.get("output:examples")))
     if whole["resume"] is not None and whole["state"] == "unfinished":
         console.print()
         console.print(Text("Go on with it", style="bold"))
         console.print(f"  {screen.plain(whole['resume'])}", soft_wrap=True)
+
+
+def _brought(job: Job) -> str:
+    """What a job has brought, and how many have worked on it."""
+    from curtsy.cli.report import headline
+    from curtsy.crawling.notes import TOTALS
+
+    workers = sum(name.startswith(TOTALS) for name in job.notes)
+    return headline(job.totals) + (f" of work by {workers:,} workers" if workers > 1 else "")
+
+
+def _worker(each: dict[str, Any]) -> str:
+    from curtsy.core.explain import span
+
+    name = " as ".join(word for word in (each["process"], each["worker"]) if word is not None)
+    return f"{name}: {screen.counted(each['pages'], 'page')}, heard of {span(each['heard_ago'])} ago"
+
+
+def _show_hosts(console: Console, hosts: list[dict[str, Any]]) -> None:
+    """The hosts that a job under way has most pages of."""
+    if not hosts:
+        return
+    from rich.text import Text
+
+    console.print()
+    console.print(Text("Its hosts, in this run", style="bold"))
+    table = screen.table("host", "pages", "errors", right=("pages", "errors"))
+    for each in hosts:
+        table.add_row(screen.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
+    screen.show(console, table)
 
 
 @jobs.command(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +27,9 @@ MOST_FIELDS = 6
 
 LONGEST = 120
 """Letters of a value that are shown."""
+
+MOST_HELD = 1000
+"""Lines that are kept back at once: the latest."""
 
 
 class TextHandler(JsonHandler):
@@ -96,3 +100,51 @@ def logging_above(console: Console) -> Iterator[None]:
     finally:
         for each in handlers:
             each.stream = None
+
+
+class Held(io.TextIOBase):
+    """Standard error while the whole screen is drawn on: what was written to it, each line with how often it came."""
+
+    def __init__(self) -> None:
+        self.latest = ""
+        """What was written last."""
+        self._lines: dict[str, int] = {}
+        self._lost = 0
+        self._begun = ""
+        """What waits for the end of its line."""
+
+    def write(self, text: str, /) -> int:
+        """Keep it; what ends with a line is one thing, however many lines it has."""
+        self._begun += text
+        if self._begun.endswith("\n"):
+            self.latest, self._begun = self._begun.rstrip("\n"), ""
+            self._lines[self.latest] = self._lines.pop(self.latest, 0) + 1
+            if len(self._lines) > MOST_HELD:
+                self._lost += self._lines.pop(next(iter(self._lines)))
+        return len(text)
+
+    def isatty(self) -> bool:
+        """As what it stands for."""
+        return True
+
+    def say(self) -> None:
+        """Write all of it to standard error."""
+        if self._lost:
+            screen.say(f"{screen.counted(self._lost, 'line')} could not be kept; these are the latest.")
+        for line, count in self._lines.items():
+            print(line if count == 1 else f"{line}  ({count:,} times)", file=sys.stderr)
+        print(self._begun, end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def holding_back() -> Iterator[Held]:
+    """Keep back what is written to a terminal as standard error, until the screen is free; elsewhere it is written."""
+    held = Held()
+    if not sys.stderr.isatty():
+        yield held
+        return
+    try:
+        with redirect_stderr(held):
+            yield held
+    finally:
+        held.say()

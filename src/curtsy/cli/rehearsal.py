@@ -10,15 +10,16 @@ import msgspec
 
 from curtsy.cli import screen
 from curtsy.cli.crawl import Wish
-from curtsy.cli.exits import Exit, exit_for
+from curtsy.cli.exits import Exit
 from curtsy.cli.given import Given
 from curtsy.cli.running import run
 from curtsy.cli.telling import Progress
-from curtsy.cli.why import recall
+from curtsy.cli.why import exit_of, recall
 from curtsy.core.explain import span
 from curtsy.core.message import Url, parse_url
 from curtsy.core.rules import parsed
 from curtsy.crawling.jobs import FRONTIER, Job, folder_of, look
+from curtsy.crawling.notes import check_seeds
 from curtsy.crawling.sitemap import parse_sitemap
 from curtsy.crawling.start import acrawl
 from curtsy.watch.assessment import Assessment, assess
@@ -50,9 +51,16 @@ class Listed:
 def rehearse(given: Given, wish: Wish) -> Exit:
     """Say what would be fetched, what not, and what it would take."""
     seeds = [url for seed in wish.seeds if isinstance(url := parse_url(seed), Url)]
-    found, plan, scope, sitemaps = run(lambda: _look(given, wish, seeds))
     folder = None if wish.job is None else folder_of(wish.job)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
+    if job is not None and not wish.is_fresh:
+        check_seeds(job.name, wish.seeds, job.notes)
+    found, plan, scope, sitemaps = run(lambda: _look(given, wish, seeds))
+    codes = [exit_of(each) for each in found]
+    if job is None and all(code is Exit.REFUSED for code in codes):
+        plan = msgspec.structs.replace(
+            plan, pages=0, seconds=0.0, allowed_today=0, message="nothing: no URL that was given may be fetched"
+        )
     if wish.is_json:
         screen.write_json(
             {
@@ -62,10 +70,7 @@ def rehearse(given: Given, wish: Wish) -> Exit:
         )  # fmt: skip
     else:
         _show(found, plan, scope, sitemaps, job)
-    codes = [exit_for(each.reason, each.allowed_in) for each in found]
-    if Exit.FINE in codes:
-        return Exit.FINE
-    return Exit.LATER if Exit.LATER in codes else Exit.REFUSED
+    return next((code for code in (Exit.FINE, Exit.LATER, Exit.ERROR) if code in codes), Exit.REFUSED)
 
 
 def _job_fields(job: Job) -> dict[str, Any]:

@@ -35,6 +35,12 @@ class Source:
     note: str
     """Since when it is known, or why it is not."""
 
+    instead: Verdict | None = None
+    """What holds for every path while it cannot be had; None if it could be."""
+
+    left: float = 0.0
+    """Seconds for which that holds, and nobody asks again."""
+
 
 @click.command(
     cls=Command,
@@ -65,22 +71,28 @@ def robots(
     Its groups and which of them are for us, delays, sitemaps, signals, and whatever is odd about it: misspelt fields,
     rules that match nothing. The file is read by RFC 9309. A URL means the file of its site.
 
-    The exit code is 3 if a path that is tested is not allowed.
+    The exit code is 3 if a path that is tested is not allowed, and else 1 if the file cannot be had.
     """
     from curtsy.core.robots import parse
+
+    for path in tests:
+        if not path.startswith("/") and "://" not in path:
+            raise click.UsageError(f"--test {path!r} must begin with a slash, as every path does. Write /{path}.")
 
     found = _file(source) if _is_file(source) else _fetched(given, source, refresh)
     if isinstance(found, Exit):
         return found
     user_agent = agent or given.settings().user_agent
     parsed = parse(found.body or b"")
-    verdicts = {path: parsed.verdict(user_agent, path) for path in tests}
+    verdicts = {path: found.instead or parsed.verdict(user_agent, path) for path in tests}
     groups = parsed.groups(user_agent)
     if is_json:
         screen.write_json(_fields(found, parsed, user_agent, groups, verdicts))
     else:
         _show(found, parsed, user_agent, groups, verdicts, is_all)
-    return Exit.FINE if all(verdict.allowed for verdict in verdicts.values()) else Exit.REFUSED
+    if not all(verdict.allowed for verdict in verdicts.values()):
+        return Exit.REFUSED
+    return Exit.FINE if found.instead is None else Exit.ERROR
 
 
 def _is_file(source: str) -> bool:
@@ -102,6 +114,7 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     """The file of a site: remembered, or asked for in its turn."""
     from curtsy.core.explain import span
     from curtsy.core.message import InvalidUrl, parse_url
+    from curtsy.core.rules import judge
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):
@@ -110,10 +123,12 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     if rules is None:
         return _refused(given, url)
     name = f"{url.origin}/robots.txt"
+    ago, left = time.time() - rules.body_at, max(0.0, rules.valid_until - time.time())
     if rules.body is None:
-        return Source(name, None, rules.why)
-    ago, left = time.time() - rules.body_at, rules.valid_until - time.time()
-    note = f"asked for {span(max(0.0, ago))} ago, good for {span(max(0.0, left))}"
+        settings = given.settings()
+        instead = judge(rules, settings.policies.of(url.domain), settings.user_agent, url.text)
+        return Source(name, None, rules.why, instead, left)
+    note = f"asked for {span(max(0.0, ago))} ago, good for {span(left)}"
     if rules.why:
         note = f"a copy from {span(max(0.0, ago))} ago, for now it cannot be had: {rules.why}"
     return Source(name, rules.body, note)
@@ -151,6 +166,7 @@ def _fields(
     return {
         "source": source.name,
         "note": source.note,
+        "instead": _instead(source) if source.instead is not None else None,
         "found": bool(source.body),
         "agent": product_token(user_agent),
         "crawl_delay": parsed.crawl_delay(user_agent),
@@ -214,9 +230,17 @@ def _show(
 
 
 def _nothing(source: Source) -> str:
-    if source.body is None:
-        return "It cannot be had. Until it can, the settings say what holds (robots_unreachable)."
+    if source.instead is not None:
+        return f"It cannot be had. Until it can, {_instead(source)}"
     return "The site has none, or it says nothing: everything is allowed." if not source.body else "It has no groups."
+
+
+def _instead(source: Source) -> str:
+    from curtsy.core.explain import span
+
+    is_allowed = source.instead is not None and source.instead.allowed
+    words = ("everything is allowed", "allow") if is_allowed else ("nothing is asked for", "disallow")
+    return f"{words[0]} (robots_unreachable: {words[1]}). It is not asked for again in the next {span(source.left)}."
 
 
 def _show_group(console: Console, group: RuleGroup, agent: str, is_all: bool) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, TextIO
+
+from curtsy.unseen import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -35,13 +36,10 @@ ENDLESS = 1000
 
 _WHOLE_WORDS: Any = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
 
-# What could move the cursor, or change the terminal, if a site put it into its robots.txt or a header.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
 
 def plain(text: str) -> str:
     """The text with all that is not to be seen made visible: nothing that a site sends may steer a terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else "\ufffd", text)
+    return visible(text)
 
 
 def out() -> Console:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 from types import FrameType
@@ -52,11 +53,13 @@ def serve(given: Given, port: int, host: str, token: str | None, names: tuple[st
 
     Ctrl-C ends it with 130; SIGTERM, as a service manager sends it, and a terminal that is closed with 0.
     """
+    from curtsy.core.errors import PolicyError
+
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise click.ClickException(
+        raise PolicyError(
             f"the dashboard needs the library {error.name}, which is missing. "
             'Install it: pip install "curtsy[dashboard]".'
         ) from None
@@ -89,14 +92,19 @@ def _check(host: str, token: str | None) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Take the port now, so that what is in the way is told before anything else."""
+    elsewhere = " Give --host an address of this machine, or leave it out."
     try:
         places = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, place = places[0]
         return socket.create_server(place[:2], family=family)
     except OSError as error:
         hint = " Choose another by --port, or --port 0 for any that is free." if port else ""
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            hint = elsewhere
         why = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address there
         raise click.ClickException(f"cannot listen on {host}, port {port}: {why}.{hint}") from None
+    except UnicodeError:  # a label that is empty or too long
+        raise click.ClickException(f"cannot listen on {host}, which is no name of a host.{elsewhere}") from None
 
 
 def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:

@@ -74,15 +74,18 @@ def none_known(domain: str | None) -> Exit:
 def status(given: Given, domain: str | None, is_all: bool, is_total: bool, is_json: bool) -> Exit:
     """Show the hosts that are known: pace, budget, breaker.
 
-    Next is the time until the next page can be asked for, today what was spent of the day's budget, last the last
-    status that came. A domain stands for itself and the hosts under it. What is alarming is said too: an open breaker,
-    more than a tenth of the last hour's requests blocked by one, more than five trips in it, a budget nearly used.
+    Next is the time until the next page can be asked for, today what was charged to the day's budget, by processes that
+    have a limit; last is the last status that came. A domain stands for itself and the hosts under it. What is alarming
+    is said too: an open breaker, more than a tenth of the last hour's requests blocked by one, more than five trips in
+    it, a budget nearly used.
     """
     from curtsy.watch.alerts import alerts_of
+    from curtsy.watch.statistics import StatisticsSnapshot
 
     found = known(given, domain)
     statistics, processes = counted(given)
-    alerts = alerts_of(statistics, found)
+    # What all processes have counted says nothing of a single host.
+    alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found)
     if is_total:
         if is_json:
             screen.write_json({"processes": processes, "alerts": alerts, **statistics.as_dict()})
@@ -242,21 +245,20 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
     """Show what was spent of each host's day.
 
     A host gets so many requests and pages a day (200 and 100 unless the settings say otherwise; 0 means unlimited).
-    The day ends at midnight in the policy's time zone.
+    What a process without a limit sends is not counted. The day ends at midnight in the policy's time zone.
     """
     from rich.text import Text
 
     from curtsy.core.explain import span
-    from curtsy.watch.words import origin as where
+    from curtsy.watch.words import as_one, budget_origins
 
     settings = given.settings()
     found = known(given, domain)
     if domain is not None and all(view.domain != domain for view in found):
         found = [*_not_asked(given, domain), *found]
+    origins = {view.domain: budget_origins(settings, view.domain, view.changed_limits) for view in found}
     if is_json:
-        screen.write_json(
-            [_budget_fields(view, where(settings, view.domain, "max_requests_per_day")) for view in found]
-        )
+        screen.write_json([_budget_fields(view, origins[view.domain]) for view in found])
         return Exit.FINE
     if not found:
         return none_known(domain)
@@ -267,7 +269,7 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
             spent(view.requests_today, view.max_requests_per_day),
             spent(view.pages_today, view.max_pages_per_day),
             span(view.budget_resets_in),
-            Text(screen.plain(where(settings, view.domain, "max_requests_per_day")), style="dim"),
+            Text(screen.plain(as_one(origins[view.domain])), style="dim"),
         )
     screen.show(screen.out(), table)
     return Exit.FINE
@@ -285,6 +287,7 @@ def _not_asked(given: Given, domain: str) -> list[HostView]:
         store.close()
 
 
-def _budget_fields(view: HostView, origin: str) -> dict[str, object]:
+def _budget_fields(view: HostView, origins: dict[str, str]) -> dict[str, object]:
     names = ("domain", "requests_today", "max_requests_per_day", "pages_today", "max_pages_per_day", "budget_resets_in")
-    return {name: getattr(view, name) for name in names} | {"origin": origin}
+    found = {name: getattr(view, name) for name in names}
+    return found | {"origin": origins["requests"], "pages_origin": origins["pages"]}

@@ -46,9 +46,11 @@ SILENT = 15.0
 def top(given: Given, domain: str | None, every: float, is_json: bool) -> Exit:
     """Watch hosts and crawls, live.
 
-    Above stand the crawls that run, below the hosts that are known, the last asked first: when each may be asked next,
-    what was spent of its day, its breaker. It reads the store and asks no site for anything. q or Ctrl-C ends it.
-    Without a terminal it prints once.
+    Above stand the crawls that run, with the pages of all runs of a job and those of this run, below the hosts that
+    are known, the last asked first: when each may be asked next, the requests and pages that were charged to its
+    budget today (by processes that have a limit), its breaker. It reads the store and asks no site for anything.
+    Warnings stand below the title, and are said again at the end. q or Ctrl-C ends it. Without a terminal it prints
+    once.
     """
     store = given.open_store()
     try:
@@ -87,13 +89,15 @@ def _watch(given: Given, store: Store, domain: str | None, every: float) -> None
     """Draw it again and again, until q is pressed."""
     from rich.live import Live
 
+    from curtsy.cli.logs import holding_back
+
     console = screen.out()
-    with _keys(), Live(
+    with holding_back() as held, _keys(), Live(
         console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
     ) as live:  # fmt: skip
         while True:
             hosts, crawls = _look(given, store, domain)
-            live.update(_view(hosts, crawls, console.width, console.height), refresh=True)
+            live.update(_view(hosts, crawls, console.width, console.height, held.latest), refresh=True)
             if _is_over(every):
                 return
 
@@ -131,7 +135,10 @@ def _is_over(seconds: float) -> bool:
     return False
 
 
-def _view(hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: int) -> RenderableType:
+def _view(
+    hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: int, told: str = ""
+) -> RenderableType:  # fmt: skip
+    """All of it; `told` is the last warning, which stands in the empty line below the title."""
     from rich.console import Group
     from rich.text import Text
 
@@ -140,12 +147,13 @@ def _view(hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: 
     words = [
         screen.counted(running, "crawl") + " running",
         screen.counted(len(hosts), "host"),
-        f"{screen.counted(sum(view.requests_today for view in hosts), 'request')} today",
+        f"{sum(view.requests_today for view in hosts):,} charged today",
         f"{screen.counted(open_breakers, 'open breaker')}",
     ]
     title = Text("curtsy top", style="bold", no_wrap=True, overflow="ellipsis")
     title.append(f"  {' · '.join(words)}", style="default not bold")
-    parts: list[Any] = [title, Text()]
+    warning = Text(screen.plain(" ".join(told.split())), style="yellow", no_wrap=True, overflow="ellipsis")
+    parts: list[Any] = [title, warning]
     room = height - 4
     if crawls:
         shown = crawls[: max(1, room // 3)]
@@ -172,8 +180,12 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
     from curtsy.watch.words import LIMITS
 
     is_narrow = width < NARROW
-    names = ["crawl", "state", "pages", "rate", "queue", *([] if is_narrow else ["failed", "left", "hosts"])]
-    table = screen.table(*names, right=("pages", "rate", "queue", "failed", "left", "hosts"))
+    is_resumed = any(each.pages_before is not None for each in crawls)  # of the others all pages are of this run
+    names = [
+        "crawl", "state", "pages", *(["this run"] if is_resumed else []), "rate", "queue",
+        *([] if is_narrow else ["failed", "left", "hosts"]),
+    ]  # fmt: skip
+    table = screen.table(*names, right=("pages", "this run", "rate", "queue", "failed", "left", "hosts"))
     for each in crawls:
         silent = time.time() - each.updated_at
         is_running = each.state in ("running", "waiting")
@@ -182,9 +194,11 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
         state = Text(words, style="green" if is_running else "dim")
         if is_running and silent > SILENT:
             state = Text(f"silent for {span(silent)}", style="red")
+        pages = each.pages + each.cached
         cells: list[Text | str] = [
-            screen.plain(each.job), state, f"{each.pages + each.cached:,}", f"{each.rate:.3g}/s" if is_running else "",
-            f"{each.queued:,}",
+            screen.plain(each.job), state, f"{pages:,}",
+            *([f"{pages - (each.pages_before or 0):,}"] if is_resumed else []),
+            f"{each.rate:.3g}/s" if is_running else "", f"{each.queued:,}",
         ]  # fmt: skip
         if not is_narrow:
             left = span(each.seconds_left) if is_running and each.seconds_left else ""

@@ -41,7 +41,7 @@ def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
     from what is remembered of the host. Each row is one thing that decides, with the file and line that it comes from;
     below stands the verdict, and the time until the page would be allowed.
 
-    The exit code is what get would end with: 0, 3 (refused) or 75 (later).
+    The exit code is what get would end with: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
     """
     from curtsy.core.message import InvalidUrl, parse_url
 
@@ -55,7 +55,13 @@ def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
         screen.write_json(found.as_dict())
     else:
         _show(found)
-    if found.verdict == "unknown" and any(check.name == "store" for check in found.checks):
+    return exit_of(found)
+
+
+def exit_of(found: Assessment) -> Exit:
+    """The exit code for a verdict."""
+    is_trouble = any(check.name == "store" or check.facts.get("failure") for check in found.checks)
+    if found.verdict == "unknown" and is_trouble:
         return Exit.ERROR
     return exit_for(found.reason, found.allowed_in)
 
@@ -114,7 +120,8 @@ def _show(found: Assessment) -> None:
     rows = screen.table("", "", "", *([] if is_narrow else [""]))
     rows.columns[2].no_wrap, rows.columns[2].overflow = False, "fold"
     for check in found.checks:
-        says = Text(screen.plain(check.says), style="" if check.state != "off" else "dim")
+        hint = " (--ask fetches it)" if check.facts.get("known") is False and check.state == "unknown" else ""
+        says = Text(screen.plain(check.says) + hint, style="" if check.state != "off" else "dim")
         origin = Text(screen.plain(check.origin), style="dim")
         name = Text(check.name, style="bold")
         if is_narrow and check.origin not in ("", "built-in"):

@@ -50,8 +50,8 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             return f"{domain} has had its {count} {no.limit} for {date}.{wait} Raise {limit} only if the site agreed."
         case Reason.CIRCUIT_OPEN:
             return (
-                f"not asking {domain}: its circuit breaker is open, because it failed or refused us.{wait} "
-                "Leave it alone until then, or reset its breaker if you know that it is well."
+                f"not asking {domain}: its circuit breaker is open (it failed, refused us, or was tripped by hand)."
+                f"{wait} Leave it alone until then, or reset its breaker if you know that it is well."
             )
         case Reason.PAUSED:
             return f"not asking {domain}: it was paused by hand.{wait} Resume it to go on."
@@ -122,6 +122,9 @@ def failed(url: Url, failure: Failure, attempts: int) -> str:
     return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}"
 
 
+TOO_LARGE = "Raise max_body, or use download(), whose limit is max_size."
+"""What a program can do about a body that is too large; the command line has other words for it."""
+
 WANTS_COOKIE = "it sets a cookie, wants it back, and redirects in a circle until it comes; cookies are not kept"
 """What happened at a site that cannot be read without cookies."""
 
@@ -133,7 +136,7 @@ _ADVICE = {
     Reason.INVALID_URL: "Correct the request.",
     Reason.NOT_WRITTEN: "Make room, or choose another place.",
     Reason.TLS_ERROR: "Give the CA that signed it by verify=, if the site is yours.",
-    Reason.TOO_LARGE: "Raise max_body, or use download(), whose limit is max_size.",
+    Reason.TOO_LARGE: TOO_LARGE,
     Reason.TOO_MANY_REDIRECTS: "Raise max_redirects, or leave it out.",
     Reason.TOO_SLOW: "Lower min_speed, or try again later.",
 }

@@ -131,6 +131,7 @@ def retry_after(headers: Headers, epoch: float) -> float | None:
 
 
 _QUOTA = re.compile(r"(?:^|[;,\s])(r|t|remaining|reset)\s*=\s*\"?(\d{1,12})\b", re.ASCII | re.IGNORECASE)
+_WINDOW = re.compile(r";\s*w\s*=\s*(\d{1,12})\b", re.ASCII | re.IGNORECASE)
 _MILLISECONDS = 100_000_000_000
 """No epoch second is as large for three thousand years: such a reset is counted in thousandths."""
 
@@ -143,6 +144,7 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
 
     Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, one or several, and the older `limit=10, remaining=0,
     reset=30`), `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
+    A `RateLimit` that does not say when it ends does so after the window that `RateLimit-Policy` has for it.
     """
     if _QUOTA_FIELDS.isdisjoint(headers):
         return None  # as nearly always
@@ -153,6 +155,8 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
         for part in parts:
             said = {name.lower(): float(value) for name, value in _QUOTA.findall(part)}
             left, reset = said.get("r", said.get("remaining")), said.get("t", said.get("reset"))
+            if left == 0 and reset is None:
+                reset = _window(headers.get("ratelimit-policy"), part)
             if left == 0 and reset is not None:
                 resets.append(reset)
         if resets:
@@ -171,4 +175,13 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
             reset_at -= epoch if sent is None else sent
         if 0 < reset_at < float("inf"):
             return reset_at
+    return None
+
+
+def _window(policies: str | None, limit: str) -> float | None:
+    """The seconds of a limit's window (`"default";q=100;w=60`), as the policy of its name has it; None if none does."""
+    for policy in (policies or "").split(","):
+        found = _WINDOW.search(policy)
+        if found is not None and policy.partition(";")[0].strip() == limit.partition(";")[0].strip():
+            return float(found[1])
     return None

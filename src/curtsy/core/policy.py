@@ -31,15 +31,23 @@ def rule(name: str, value: object, must: str, default: object = None) -> PolicyE
     return PolicyError(f"{name} = {value!r} must be {must}.{hint}")
 
 
-def number(name: str, value: object, *, least: float = 0.0, most: float = math.inf, above: bool = False) -> float:
+def number(
+    name: str,
+    value: object,
+    *,
+    least: float = 0.0,
+    most: float = math.inf,
+    above: bool = False,
+    default: object = None,
+) -> float:
     """Check that `value` is a finite number within bounds, and return it as a float."""
     bounds = f"a number {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
-        bounds += f" and at most {most:g}"
+        bounds += f" and at most {most:.10g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise rule(name, value, bounds)
+        raise rule(name, value, bounds, default)
     if value < least or (above and value == least) or value > most:
-        raise rule(name, value, bounds)
+        raise rule(name, value, bounds, default)
     return float(value)
 
 
@@ -54,7 +62,7 @@ class LimitConfig:
     """Tokens that the bucket holds, and starts with. At least 1."""
 
     def __post_init__(self) -> None:
-        _rate("requests_per_second", self.requests_per_second)
+        _rate("requests_per_second", self.requests_per_second, 1.0)
         whole = isinstance(self.burst_capacity, int) and not isinstance(self.burst_capacity, bool)
         if not whole or self.burst_capacity < 1:
             raise rule("burst_capacity", self.burst_capacity, "a whole number of at least 1", 1)
@@ -168,7 +176,8 @@ class Policy:
     """`obey`: short Retry-After obeyed, else the breaker; `trip`: always the breaker; `retry`: never the breaker."""
 
     obey_retry_after: float = 60.0
-    """The longest Retry-After that is waited for; a longer one opens the breaker for as long."""
+    """The longest Retry-After that is waited for; a longer one opens the breaker for as long, and at least for
+    `breaker_cooldown`."""
 
     max_retry_after: float = 86_400.0
     """No Retry-After is believed beyond this."""
@@ -239,14 +248,14 @@ class Policy:
             _rate("qps", self.qps)
         number("burst", self.burst, least=1)
         for name in ("breaker_failures", "breaker_min_replies"):
-            _whole(name, getattr(self, name), 1)
+            whole(name, getattr(self, name), 1)
         for name in ("max_requests_per_day", "max_pages_per_day", "max_redirects", "max_retries"):
-            _whole(name, getattr(self, name), 0)
+            whole(name, getattr(self, name), 0)
         if self.concurrency is not None:
-            _whole("concurrency", self.concurrency, 1)
+            whole("concurrency", self.concurrency, 1)
         if self.max_body is not None:
-            _whole("max_body", self.max_body, 1)
-        _whole("max_head", self.max_head, 1024)
+            whole("max_body", self.max_body, 1)
+        whole("max_head", self.max_head, 1024)
         for name in ("delay", "pause_min", "pause_max", "max_crawl_delay", "max_delay"):
             number(name, getattr(self, name), most=DAY)
         if self.pause_max < self.pause_min:
@@ -289,12 +298,13 @@ POLICY_FIELDS = tuple(each.name for each in fields(Policy) if each.init)
 """The names that a policy can be given, in the order of the reference page."""
 
 
-def _rate(name: str, value: object) -> None:
-    if number(name, value, above=True) < 1 / DAY:
-        raise rule(name, value, "at least one a day (1 / 86400)")
+def _rate(name: str, value: object, default: float | None = None) -> None:
+    if number(name, value, above=True, default=default) < 1 / DAY:
+        raise rule(name, value, "at least one a day (1 / 86400)", default)
 
 
-def _whole(name: str, value: object, least: int) -> None:
+def whole(name: str, value: object, least: int) -> None:
+    """Check that `value` is a whole number of at least so much."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise rule(name, value, f"a whole number of at least {least}")
 

@@ -22,7 +22,7 @@ SHORT = 300.0
 
 def checked_cooldown(seconds: float) -> float:
     """Check a cooldown that was configured, and warn of a short one."""
-    seconds = number("cooldown_seconds", seconds, above=True, most=30 * DAY)
+    seconds = number("cooldown_seconds", seconds, above=True, most=30 * DAY, default=300)
     if seconds < SHORT:
         _log.warning(f"cooldown_seconds = {seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest")
     return seconds

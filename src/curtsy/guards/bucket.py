@@ -28,7 +28,8 @@ class TokenBucket:
         alarm: Alarm | None = None,
     ) -> None:
         self.tokens_per_second = number("tokens_per_second", tokens_per_second, above=True)
-        self.capacity = max(1.0, 2.0 * tokens_per_second) if capacity is None else number("capacity", capacity, least=1)
+        twice = max(1.0, 2.0 * tokens_per_second)
+        self.capacity = twice if capacity is None else number("capacity", capacity, least=1, default=f"{twice:g}")
         self._policy = UNLIMITED.but(qps=self.tokens_per_second, burst=self.capacity)
         self._store = store or MemoryStore()
         self._key = key

@@ -175,14 +175,17 @@ _manager_lock = threading.Lock()
 
 
 def get_domain_budget_manager() -> DomainDailyBudgetManager:
-    """The program's own manager, on the settings and the store that everything else uses."""
+    """The program's own manager, on the settings and the store that everything else uses.
+
+    Settings that are broken at the start raise PolicyError; later, files that have changed are read again (U9).
+    """
     global _manager
     with _manager_lock:
         if _manager is None:
-            from curtsy.settings import load  # not before it is needed: settings are slow to import
+            from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
 
-            settings = load()
-            _manager = DomainDailyBudgetManager(settings.policies, store=settings.store)
+            live = LiveSettings()
+            _manager = DomainDailyBudgetManager(lambda: live.check().policies, store=live.current.store)
         return _manager
 
 

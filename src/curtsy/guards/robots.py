@@ -6,10 +6,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from curtsy.client import AsyncClient
+from curtsy.core.flow import Refusal
 from curtsy.core.message import Url, parse_url
+from curtsy.core.policy import DAY, number
 from curtsy.core.robots import Verdict
-from curtsy.core.rules import crawl_delay, judge
+from curtsy.core.rules import Rules, crawl_delay, judge
 from curtsy.stores.memory import MemoryStore
+from curtsy.surroundings import rules_key
 
 
 class RobotsTxtChecker:
@@ -29,6 +32,8 @@ class RobotsTxtChecker:
         client: AsyncClient | None = None,
         **settings: Any,
     ) -> None:
+        number("cache_ttl", cache_ttl, most=DAY, default=3600)
+        number("timeout", timeout, above=True, default=10.0)
         self.user_agent = user_agent
         self._owns_client = client is None
         settings.setdefault("store", MemoryStore(settings.get("clock")))
@@ -45,9 +50,11 @@ class RobotsTxtChecker:
         parsed = parse_url(url)
         if not isinstance(parsed, Url):
             return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
-        rules = await self._client.rules_of(parsed, self.user_agent)
-        if rules is None:
-            return Verdict(False, None, None, None, "its host may not be asked now, not even for robots.txt")
+        rules = await self._client.rules_or_why(parsed, self.user_agent)
+        if isinstance(rules, Refusal):  # the host is resting, or has had its share of today: its last copy holds (R6)
+            rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
+        if not isinstance(rules, Rules):
+            return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
         return judge(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
 
     def get_crawl_delay(self, url: str) -> float | None:

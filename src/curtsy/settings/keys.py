@@ -119,7 +119,8 @@ class General(TypedDict, total=False):
     every page is fetched anew; `offline`: only copies are served, nothing is sent; `off`: nothing is kept."""
 
     log_level: Annotated[Literal["debug", "info", "warn", "error"], BeforeValidator(_level)]
-    """The least level that is shown."""
+    """The least level that is shown. While nobody sets it, commands show `warn` (`curtsy serve`: `info`), and the
+    JSON lines of a program begin at `info`; these go by the environment alone, not by files."""
 
     log_format: Literal["auto", "text", "json"]
     """How the command line shows log lines: `json`, `text` for people, or `auto`: text on a terminal, else JSON."""
@@ -210,7 +211,7 @@ class PolicyKeys(TypedDict, total=False):
 class EntryKeys(PolicyKeys, total=False):
     """An entry of the allowlist: the overrides, and these."""
 
-    domain: Required[Text]
+    domain: Required[str]
     """The host that the entry is for, and all hosts under it; with a port, only that port."""
 
     shared: Flag
@@ -225,14 +226,14 @@ class EntryKeys(PolicyKeys, total=False):
 class DeniedKeys(TypedDict):
     """An entry of the denylist that is written as a mapping."""
 
-    domain: Text
+    domain: str
 
 
 @with_config(_STRICT)
 class LimitKeys(TypedDict, total=False):
     """One configuration in the JSON file of the rate limiter (L7)."""
 
-    requests_per_second: Annotated[Number, Field(gt=0), Unit("requests per second")]
+    requests_per_second: Rate
     burst_capacity: Annotated[Some, Unit("requests")]
 
 

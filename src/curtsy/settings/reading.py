@@ -22,6 +22,8 @@ LEAST_COOLDOWN = 300
 
 NOWHERE = Spot("built-in")
 
+_PAUSES = {"pause", "pause_min", "pause_max"}
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -140,12 +142,13 @@ class Reading:
         known: Iterable[str],
         spot: Spot = NOWHERE,
     ) -> dict[str, Given]:
-        """Check the values of one section; what is wrong is complained about and left out."""
+        """Check the values of one section; what is wrong is complained about and left out, and the rest is taken."""
         plain = {name: value.plain() for name, value in section.items()}
         try:
             good = adapter.validate_python(plain)
         except ValidationError as error:
             order = [*section, *known]  # the file's own
+            wrong = {str(each["loc"][0]) for each in error.errors(include_url=False)}
             for each in sorted(error.errors(include_url=False), key=lambda each: order.index(str(each["loc"][0]))):
                 name, *rest = each["loc"]
                 where = section[str(name)].spot if name in section else spot
@@ -159,7 +162,11 @@ class Reading:
                 else:
                     default = self.fallback(str(name))
                     self.complaints.broken(where, title, str(name), each["input"], rule_of(each), default)
-            return {}
+            if "domain" in wrong:
+                return {}  # an entry without a name has no place
+            wrong |= _PAUSES if wrong & _PAUSES else set()  # one of them is judged by the others
+            sound = {name: value for name, value in section.items() if name not in wrong}
+            return self._checked(adapter, sound, title, known, spot)
         given = {name: Given(good[name], section[name].spot, title, plain[name]) for name in good}
         pause = given.pop("pause", None)
         if pause is not None:

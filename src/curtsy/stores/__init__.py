@@ -117,8 +117,8 @@ def open_store(
         sqlite:////var/lib/state.sqlite  a file, absolute
         redis://host:6379/0              a server; also rediss://, unix://, redis+cluster://, redis+sentinel://
 
-    Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory; `share`
-    is then this process's part of what all have together, the global rate.
+    Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory, which all
+    who open it in this process share; `share` is then this process's part of what all have together, the global rate.
     """
     kind, place = _parse(url)
     if kind == "memory":
@@ -133,9 +133,10 @@ def open_store(
     else:
         store = _redis().RedisStore(place, clock=clock)
     if shelter:
+        from curtsy.stores.refuge import refuge_of
         from curtsy.stores.shelter import Shelter
 
-        store = Shelter(store, share=lambda: share)
+        store = Shelter(store, refuge=refuge_of(store.identity, lambda: share))
     return store
 
 
@@ -156,9 +157,10 @@ def open_async_store(
     else:
         store = _redis().AsyncRedisStore(place, clock=clock)
     if shelter:
+        from curtsy.stores.refuge import refuge_of
         from curtsy.stores.shelter import AsyncShelter
 
-        store = AsyncShelter(store, share=lambda: share)
+        store = AsyncShelter(store, refuge=refuge_of(store.identity, lambda: share))
     return store
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -86,6 +87,8 @@ class Refuge:
         """The keys that memory answers for, and what the store had under each when the outage began."""
         self.is_out = False
         self.outages = 0
+        self.users = 0
+        """Shelters that share it; 0 also for one that is a single shelter's own."""
         self._is_closed = False
         self._began_at: float | None = None
         self._back_at = -LAST_PROBE
@@ -243,12 +246,22 @@ class Refuge:
             self._probe_at = self._monotonic() + self._interval
             self._prober = 0
 
-    def close(self) -> None:
-        """Forget everything, and let the store say that it is closed."""
+    def left(self) -> Refuge:
+        """One user less: what he has instead forgets everything, and lets the store say that it is closed.
+
+        What is counted here and could not be brought home is kept for whoever opens the store next.
+        """
+        refuge = self
         with _lock:
-            self._is_closed = True
-            self.is_out = False
-            self.bases.clear()
+            if self.users:
+                self.users -= 1
+                if not (self.users or self.is_out or self.bases):
+                    _refuges.pop(self._name, None)
+                refuge = Refuge(self._name, None, self._monotonic)
+            refuge._is_closed = True
+            refuge.is_out = False
+            refuge.bases.clear()
+        return refuge
 
     def _move(self, key: str) -> Generator[Callable[[Any], Any], Any, bool]:
         """Bring one record home; False if it changed again meanwhile."""
@@ -285,6 +298,21 @@ class Refuge:
             self._back_at - began_at,
             moved,
         )
+
+
+_refuges: dict[str, Refuge] = {}
+"""Those of the stores that this process has open, and of those that were out when it last closed them."""
+
+
+def refuge_of(name: str, share: Callable[[], float]) -> Refuge:
+    """The one refuge of this process for a store: what its clients count in an outage, they count together (B8)."""
+    with _lock:
+        refuge = _refuges.get(name)
+        if refuge is None:
+            refuge = _refuges[name] = Refuge(name, share, time.monotonic)
+        refuge.users += 1
+        refuge._share = share
+        return refuge
 
 
 def _joined(record: Record | None, ours: Record | None, base: Record | None) -> Record | None:

@@ -27,7 +27,7 @@ class Shelter:
     """A blocking store that goes on when the one inside fails. Safe to share among threads.
 
     `share` says what part of a limit that all processes have together is this one's while the store is out.
-    `monotonic` is a clock in seconds, for tests.
+    `monotonic` is a clock in seconds, for tests. `refuge` is where it goes on, if that is shared with others.
     """
 
     def __init__(
@@ -36,9 +36,10 @@ class Shelter:
         *,
         share: Callable[[], float] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        refuge: Refuge | None = None,
     ) -> None:
         self._inner = inner
-        self._refuge = Refuge(inner.identity, share, monotonic)
+        self._refuge = refuge or Refuge(inner.identity, share, monotonic)
         self._looking: threading.Thread | None = None
 
     @property
@@ -126,7 +127,7 @@ class Shelter:
             self._looking.join()
         if self._refuge.claim():
             self._come_back()
-        self._refuge.close()
+        self._refuge = self._refuge.left()
         self._inner.close()
 
     def _attempt(self, key: str, step: Step[Any]) -> Any:
@@ -174,9 +175,10 @@ class AsyncShelter:
         *,
         share: Callable[[], float] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        refuge: Refuge | None = None,
     ) -> None:
         self._inner = inner
-        self._refuge = Refuge(inner.identity, share, monotonic)
+        self._refuge = refuge or Refuge(inner.identity, share, monotonic)
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -265,7 +267,7 @@ class AsyncShelter:
             await asyncio.wait([self._looking])
         if self._refuge.claim():
             await self._come_back()
-        self._refuge.close()
+        self._refuge = self._refuge.left()
         await self._inner.close()
 
     async def _ask(self, ask: Callable[[AsyncStore], Awaitable[Result]], otherwise: Callable[[], Result]) -> Result:

@@ -20,7 +20,7 @@ from curtsy.core.policy import Policy
 from curtsy.core.rules import judge
 from curtsy.settings import Settings
 from curtsy.stores import Store
-from curtsy.watch.checks import Check, Known, address_of, checks_of, freshness_of
+from curtsy.watch.checks import Check, Known, address_of, checks_of, freshness_of, unanswered
 from curtsy.watch.hostview import changed
 from curtsy.watch.words import because
 
@@ -116,12 +116,16 @@ def _admitted(url: Url, settings: Settings, policy: Policy, known: Known) -> _Co
         token = admit(known.overall, known.now, overall, page=False)[1]
         if isinstance(token, Wait) and token.seconds > seconds:
             seconds, words = token.seconds, f"the global rate of {overall.qps:g} requests a second"
+    when = "now" if not seconds else f"in {span(seconds)}"
+    if policy.respect_robots and rules is not None and (why := unanswered(url, known)):
+        ago = span(max(0.0, second - rules.checked_at))
+        text = f"No answer came from {url.domain} {ago} ago: {why}. It may be tried again {when}."
+        return "unknown", None, text, None
     if not rules_first:
         if not seconds:
             return "allowed", None, "It may be fetched now.", 0.0
         return "allowed", None, f"It may be fetched in {span(seconds)}, after {words}.", seconds
     least, most = _gap(policy, known)
-    when = "now" if not seconds else f"in {span(seconds)}"
     between = span(least) if most - least < 0.05 else f"{least:g} to {most:g} s"
     later = f"and the page {between} later" if most else "and the page right after it"
     if not is_known:

@@ -16,7 +16,7 @@ from curtsy.core.rules import Rules, crawl_delay, judge, parsed
 from curtsy.settings import Settings
 from curtsy.settings.keys import names
 from curtsy.watch.hostview import HostView, pace_alone, view_of
-from curtsy.watch.words import because, pace
+from curtsy.watch.words import as_one, because, budget_origins, pace
 from curtsy.watch.words import origin as where
 
 State = Literal["yes", "no", "wait", "unknown", "off"]
@@ -152,8 +152,7 @@ def _robots(url: Url, settings: Settings, policy: Policy, known: Known) -> Check
         return Check("robots.txt", "off", "not asked for and not obeyed", origin, facts={"known": False})
     rules, second = known.rules, known.now.epoch / SECOND
     if rules is None or not rules.is_known:
-        says = "not known: it comes first (--ask fetches it)"
-        return Check("robots.txt", "unknown", says, "never asked", facts={"known": False})
+        return Check("robots.txt", "unknown", "not known: it comes first", "never asked", facts={"known": False})
     verdict = judge(rules, policy, settings.user_agent, url.text)
     facts = {
         "known": True,
@@ -176,7 +175,18 @@ def _robots(url: Url, settings: Settings, policy: Policy, known: Known) -> Check
         says = verdict.reason
     if rules.valid_until <= second:
         says += "; it would be asked for again first"
-    return Check("robots.txt", "yes" if verdict.allowed else "no", says, origin, facts=facts)
+    state: State = "no" if not verdict.allowed else "unknown" if unanswered(url, known) else "yes"
+    return Check("robots.txt", state, says, origin, facts=facts)
+
+
+def unanswered(url: Url, known: Known) -> str:
+    """Why no answer came when the host was asked for its rules; empty if one, be it an error, came then or since."""
+    rules, host = known.rules, known.host
+    start = f"{url.origin}/robots.txt could not be fetched: "
+    if rules is None or not rules.why.startswith(start):
+        return ""
+    sent_at = 0 if host is None or host.failures else host.sent_at + known.now.epoch - known.now.at
+    return "" if sent_at > rules.checked_at * SECOND else rules.why.removeprefix(start)
 
 
 def _not_had(rules: Rules, policy: Policy) -> str:
@@ -205,7 +215,7 @@ def _breaker(view: HostView, settings: Settings, policy: Policy) -> Check:
     if not policy.breaker:
         return Check("breaker", "off", "switched off", where(settings, view.domain, "breaker"), facts=facts)
     if view.breaker_left is not None:
-        says = f"open for {span(view.breaker_left)}: it failed or refused us"
+        says = f"open for {span(view.breaker_left)}: it failed, refused us, or was tripped by hand"
         return Check("breaker", "no", says, origin, view.breaker_left, facts)
     if view.breaker == "half_open":
         return Check(
@@ -226,7 +236,8 @@ def _budget(view: HostView, settings: Settings, policy: Policy) -> Check:
         "resets_in": view.budget_resets_in,
     }
     over = next((noun for noun, limit in limits.items() if limit and spent[noun] >= limit), None)
-    origin = where(settings, view.domain, f"max_{over or 'requests'}_per_day")
+    origins = budget_origins(settings, view.domain, view.changed_limits)
+    origin = as_one(origins) if over is None else origins[over]
     words = [f"{spent[noun]} of {limit} {noun}" if limit else f"{spent[noun]} {noun}" for noun, limit in limits.items()]
     says = ", ".join(words) + " today"
     if not any(limits.values()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
@@ -12,6 +14,21 @@ def origin(settings: Settings, domain: str | None, key: str) -> str:
     """Where a setting comes from; what the program was given is what stood on the command line."""
     found = settings.origin(domain, key)
     return "command line" if found == "argument" else found
+
+
+def budget_origins(settings: Settings, domain: str, changed: Container[str] = ()) -> dict[str, str]:
+    """Where the limits of `requests` and `pages` of a host's day come from; those in `changed` were set by hand."""
+    return {
+        noun: "by hand" if (key := f"max_{noun}_per_day") in changed else origin(settings, domain, key)
+        for noun in ("requests", "pages")
+    }
+
+
+def as_one(origins: dict[str, str]) -> str:
+    """Several origins in a few words: once if they are the same."""
+    if len(set(origins.values())) == 1:
+        return next(iter(origins.values()))
+    return ", ".join(f"{noun}: {found}" for noun, found in origins.items())
 
 
 def because(name: str, policy: Policy, host: Host | None = None) -> str:

@@ -13,7 +13,7 @@ from curtsy.core.message import Now, parse_domain
 from curtsy.core.policy import Policy
 from curtsy.log import library_logger
 from curtsy.settings import Settings
-from curtsy.steps import amended
+from curtsy.steps import amended, amended_if_known
 from curtsy.stores import Step, Store
 
 _log = library_logger("dashboard")
@@ -43,18 +43,21 @@ def act(action: Action, settings: Settings, store: Store, client: str) -> str:
     """Do it; answers the domain in its one form. Raises PolicyError or InvalidDomain for what makes no sense."""
     domain = parse_domain(action.domain)
     policy = settings.policies.of(domain)
+    step: Step[Host | None]
     match action.action:
         case "reset":
-            step = amended(policy, Reset())
+            step = amended_if_known(policy, Reset())
         case "pause":
             if action.seconds is not None and not action.seconds > 0:
                 raise PolicyError(f"seconds = {action.seconds!r} must be above 0. Leave it out to pause until resumed.")
             step = amended(policy, Pause(action.seconds))
         case "resume":
-            step = amended(policy, Resume())
+            step = amended_if_known(policy, Resume())
         case "limit":
             step = _limited(policy, action.limits)
     host = store.update(policy.key_for(domain), step)
+    if host is None:
+        raise PolicyError(f"nothing is known of {domain}: it was not asked so far. There is nothing to undo.")
     details: dict[str, Any] = {"seconds": action.seconds} if action.action == "pause" else {}
     if action.action == "limit":
         details = {"limits": dict(host.overrides)}

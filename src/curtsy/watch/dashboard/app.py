@@ -29,6 +29,7 @@ from curtsy.watch.dashboard.board import Board
 from curtsy.watch.dashboard.security import Guard, guarded_names
 from curtsy.watch.dashboard.stream import Watch
 from curtsy.watch.dashboard.views import (
+    InvalidQuery,
     Query,
     crawls_of,
     fetches_of,
@@ -93,7 +94,7 @@ class Dashboard:
                 Route("/api/stream", self._stream),
                 Route("/api/actions", self._act, methods=["POST"]),
             ],
-            exception_handlers={CurtsyError: _failed},
+            exception_handlers={CurtsyError: _failed, InvalidQuery: _invalid},
         )
         ours, literals = guarded_names(host, names)
         self.guard = Guard(app, names=ours, literals=literals, port=port, token=token)
@@ -189,9 +190,10 @@ class Dashboard:
         )
 
     async def _hosts(self, request: Request) -> Response:
+        query = Query.of(request.query_params)
         await self.watch.refresh()
         board = self.watch.board
-        page = page_of(board, Query.of(request.query_params))
+        page = page_of(board, query)
         found = {"at": board.at, "total": len(board.rows), "matching": page.matching, "offset": page.offset}
         return _json(found | {"hosts": page.rows})
 
@@ -264,6 +266,11 @@ async def _failed(request: Request, error: Exception) -> Response:
     elif isinstance(error, StoreError):
         status, name = 503, "store"
     return JSONResponse({"error": name, "message": str(error)}, status)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What a query that makes no sense is."""
+    return JSONResponse({"error": "invalid", "message": str(error)}, 400)
 
 
 @lru_cache(maxsize=8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -51,6 +51,10 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 """By what the table can be sorted; equal rows stand by name."""
 
 
+class InvalidQuery(ValueError):
+    """What was asked for makes no sense."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """Which rows of the table somebody sees."""
@@ -66,19 +70,29 @@ class Query:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """From a URL's query; what makes no sense counts as not given."""
+        """From a URL's query; what is empty counts as not given. Raises InvalidQuery for what makes no sense."""
         return cls(
-            sort=given.get("sort", "") if given.get("sort") in SORTS else "state",
-            descending=given.get("order") == "desc",
+            sort=_one_of(given, "sort", SORTS) or "state",
+            descending=_one_of(given, "order", ("asc", "desc")) == "desc",
             search=given.get("search", "").strip().lower()[:200],
-            state=given.get("state", "") if given.get("state") in _RANK else "",
-            offset=_whole(given.get("offset", ""), 0, 10**9),
-            limit=_whole(given.get("limit", ""), 50, MOST_ROWS),
+            state=_one_of(given, "state", STATES),
+            offset=_whole(given, "offset", 0, 10**9),
+            limit=_whole(given, "limit", 50, MOST_ROWS),
         )
 
 
-def _whole(text: str, default: int, most: int) -> int:
-    return min(int(text), most) if re.fullmatch("[0-9]{1,18}", text) else default
+def _one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> str:
+    text = given.get(name, "")
+    if text and text not in known:
+        raise InvalidQuery(f"{name} = {text[:100]!r} must be one of {', '.join(known)}.")
+    return text
+
+
+def _whole(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name, "")
+    if text and re.fullmatch("[0-9]{1,18}", text) is None:
+        raise InvalidQuery(f"{name} = {text[:100]!r} must be a whole number, of at most 18 digits.")
+    return min(int(text), most) if text else default
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +190,7 @@ def crawls_of(board: Board) -> list[dict[str, Any]]:
             name: getattr(crawl, name)
             for name in (
                 "job", "process", "started_at", "updated_at", "state", "pages", "cached", "failed", "skipped", "queued",
-                "in_flight", "bytes", "rate", "seconds_left", "waiting_for", "hosts",
+                "in_flight", "bytes", "rate", "seconds_left", "waiting_for", "hosts", "ended", "is_job", "pages_before",
             )
         }
         | {"seeds": [mask_url(seed) for seed in crawl.seeds]}

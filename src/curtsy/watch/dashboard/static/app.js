@@ -293,8 +293,8 @@ function drawFigures() {
   spark(tiles.refused, rates(3, 20), "Refusals");
   const refused = Object.values(figures.refused ?? {}).reduce((sum, each) => sum + each, 0);
   const cached = (figures.cache_hits ?? 0) + (figures.revalidated ?? 0);
-  big("requests", perSecond(requests), "/s", `${count(figures.requests_today ?? 0)} today, ${count(samples.at(-1)?.[6] ?? 0)} under way`);
-  big("pages", perSecond(pages), "/s", `${count(figures.pages_today ?? 0)} today, ${size(figures.bytes ?? 0)} in all`);
+  big("requests", perSecond(requests), "/s", `${count(figures.requests_today ?? 0)} charged today, ${count(samples.at(-1)?.[6] ?? 0)} under way`);
+  big("pages", perSecond(pages), "/s", `${count(figures.pages_today ?? 0)} charged today, ${size(figures.bytes ?? 0)} in all`);
   big("cache", count(cached), "", figures.ok ? `${Math.round((100 * cached) / figures.ok)} % of what succeeded` : "nothing yet");
   big("refused", count(refused), "", figures.fetches ? `of ${plural(figures.fetches, "fetch", "fetches")}` : "nothing yet");
   const latency = figures.latency;
@@ -365,9 +365,9 @@ function drawCrawls() {
 const nameOf = (crawl) => `${crawl.job} ${crawl.process}`; // many may work on one job
 
 function makeCrawl(crawl) {
-  const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody") };
+  const parts = { title: h("h3"), seeds: h("span", { class: "seeds" }), left: h("span", { class: "left" }), numbers: h("p", { class: "numbers" }), bar: h("span"), body: h("tbody"), summary: h("summary") };
   const track = h("div", { class: "track", role: "progressbar", "aria-label": `Progress of ${crawl.job}`, "aria-valuemin": "0", "aria-valuemax": "100" }, parts.bar);
-  const details = h("details", {}, h("summary", {}, "Its hosts"), h("table", {}, h("thead", {}, h("tr", {}, ...["Host", "State", "Pages", "Queued", "Errors"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.body));
+  const details = h("details", {}, parts.summary, h("table", {}, h("thead", {}, h("tr", {}, ...["Host", "State", "Pages", "Queued", "Errors"].map((name, place) => h("th", { scope: "col", class: place > 1 ? "num" : null }, name)))), parts.body));
   const card = h("article", { class: "sheet crawl", "data-job": nameOf(crawl) }, h("div", { class: "head" }, parts.title, parts.seeds, parts.left), track, parts.numbers, details);
   card.show = (each) => {
     mark(card, "data-state", each.state);
@@ -386,11 +386,13 @@ function makeCrawl(crawl) {
     parts.bar.style.width = `${percent}%`;
     mark(track, "aria-valuenow", String(percent));
     const numbers = [[each.pages, "fetched"], [each.cached, "from the cache"], [each.failed, "failed"], [each.skipped, "skipped"], [each.queued, "queued"], [each.in_flight, "under way"]];
-    const text = JSON.stringify([numbers, each.rate, each.bytes]);
+    const is_resumed = each.pages_before !== null;
+    const text = JSON.stringify([numbers, each.rate, each.bytes, is_resumed]);
     if (parts.numbers.dataset.shown !== text) {
       parts.numbers.dataset.shown = text;
-      parts.numbers.replaceChildren(...numbers.map(([number, noun]) => h("span", {}, h("b", {}, count(number)), ` ${noun}`)), h("span", {}, h("b", {}, perSecond(each.rate)), " pages a second"), h("span", {}, h("b", {}, size(each.bytes))));
+      parts.numbers.replaceChildren(...(is_resumed ? [h("span", {}, "In all runs:")] : []), ...numbers.map(([number, noun]) => h("span", {}, h("b", {}, count(number)), ` ${noun}`)), h("span", {}, h("b", {}, perSecond(each.rate)), " pages a second"), h("span", {}, h("b", {}, size(each.bytes))));
     }
+    put(parts.summary, is_resumed ? `Its hosts, in this run: ${plural(each.pages + each.cached - each.pages_before, "page")}` : "Its hosts");
     details.hidden = !each.hosts.length;
     if (details.open && parts.body.dataset.shown !== JSON.stringify(each.hosts)) {
       parts.body.dataset.shown = JSON.stringify(each.hosts);
@@ -448,6 +450,9 @@ function sortBy(column) {
   say(`Sorted by ${column.title}, ${query.order === "asc" ? "ascending" : "descending"}.`);
 }
 
+// What was charged to a budget: only processes that have a limit charge what they send.
+const budget = (charged, limit) => (limit ? `${count(charged)} of ${count(limit)}` : charged ? `${count(charged)}, no limit` : "no limit");
+
 function makeRow(domain) {
   const parts = { state: h("span"), why: h("span", { class: "why" }), next: h("span"), bar: meter(), spent: h("span"), requests: h("span"), pages: h("span"), latency: h("span"), asked: h("span"), mark: h("span", { class: "mark" }) };
   const cell = (id, num, ...children) => h("td", { role: "cell", class: `col-${id}${num ? " num" : ""}` }, ...children);
@@ -469,7 +474,7 @@ function showRow(entry, row) {
   const limit = row.max_requests_per_day || row.max_pages_per_day;
   const by_pages = row.max_pages_per_day && (!row.max_requests_per_day || row.pages_today / row.max_pages_per_day > row.requests_today / row.max_requests_per_day);
   parts.bar.show(by_pages ? row.pages_today / row.max_pages_per_day : limit ? row.requests_today / row.max_requests_per_day : 0);
-  put(parts.spent, by_pages ? `${count(row.pages_today)} of ${count(row.max_pages_per_day)} pages` : limit ? `${count(row.requests_today)} of ${count(row.max_requests_per_day)}` : `${count(row.requests_today)}, no limit`);
+  put(parts.spent, by_pages ? `${count(row.pages_today)} of ${count(row.max_pages_per_day)} pages` : budget(row.requests_today, row.max_requests_per_day));
   put(parts.requests, count(row.requests));
   put(parts.pages, count(row.pages));
   put(parts.latency, row.latency === null ? "–" : brief(row.latency));
@@ -653,11 +658,10 @@ function drawHostTimes() {
     fetching: "A request to it is under way.",
     free: host.known ? "It may be asked now." : "It was never asked.",
   }[row.state]);
-  const budget = (spent, limit) => (limit ? `${count(spent)} of ${count(limit)}` : `${count(spent)}, no limit`);
   const latency = host.counts?.latency;
   const shown = [
-    fact("Requests today", budget(row.requests_today, row.max_requests_per_day), `${count(row.requests)} ever`, row.max_requests_per_day ? row.requests_today / row.max_requests_per_day : 0),
-    fact("Pages today", budget(row.pages_today, row.max_pages_per_day), `${count(row.pages)} ever`, row.max_pages_per_day ? row.pages_today / row.max_pages_per_day : 0),
+    fact("Budget of requests", budget(row.requests_today, row.max_requests_per_day), `charged today; ${count(row.requests)} sent ever`, row.max_requests_per_day ? row.requests_today / row.max_requests_per_day : 0),
+    fact("Budget of pages", budget(row.pages_today, row.max_pages_per_day), `charged today; ${count(row.pages)} received ever`, row.max_pages_per_day ? row.pages_today / row.max_pages_per_day : 0),
     fact("Breaker", view.breaker.replace("_", " "), `${plural(view.failures, "failure")} in a row, ${view.trips ? `opened ${view.trips === 1 ? "once" : `${count(view.trips)} times`}` : "never opened"}`),
     fact("Last asked", row.last_asked === null ? "never" : ago(row.last_asked), row.last_status ? `answered ${row.last_status}` : ""),
     fact("Answers in", view.latency === null ? "–" : brief(view.latency), latency ? `95 % within ${brief(latency.p95)}` : "smoothed"),
