@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import Go, No, Spend
+from curtsy.core.admission import Go, No, Spend, admit
 from curtsy.core.budget import Day, charged, joined, refunded, today
 from curtsy.core.errors import Reason
-from curtsy.core.message import SECOND
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import Calendar
+from curtsy.core.policy import Calendar, Policy
 from tests.strategies import (
     ANY,
     DAY,
@@ -497,3 +498,18 @@ def test_pages_are_joined_as_requests_are(ours: Day, together: Day) -> None:
     base, there = Day(0, 100, 5, 3), Day(0, 100, 6, 4)
 
     assert joined((there,), (ours,), (base,)) == (together,)
+
+
+def test_what_is_left_is_of_the_day_that_is_charged() -> None:
+    """B6, issue 4, 9: of the day before, when the clock was set back to it"""
+    noon = 1_800_057_600 + 12 * 3600
+    days = Day(noon - 36 * 3600, noon - 12 * 3600, 90, 40), Day(noon - 12 * 3600, noon + 12 * 3600, 3, 2)
+    host = Host(boot=1, written_at=1, earlier=days[:1], day=days[1])
+    policy = Policy(zone=ZoneInfo("UTC"), max_requests_per_day=100, max_pages_per_day=50)
+
+    now, before = (admit(host, Now(Instant(10**9), second * SECOND, 1), policy)[1] for second in (noon, noon - 86_400))
+
+    assert isinstance(now, Go)
+    assert isinstance(before, Go)
+    assert (now.requests_left, now.pages_left) == (96, 47)
+    assert (before.requests_left, before.pages_left) == (9, 9)

@@ -198,9 +198,9 @@ def admit(
             *others, latest = charged(host.days, day, 1, page)
             earlier = tuple(others)
         if most_requests:
-            requests_left = most_requests - latest.requests
+            requests_left = most_requests - day.requests - 1
         if most_pages:
-            pages_left = most_pages - latest.pages if latest.pages < most_pages else 0
+            pages_left = most_pages - day.pages - page if day.pages < most_pages else 0
     # The offset noted before, while no clock was set: for each of very many hosts a new number costs more than it says.
     offset = now.epoch - at
     left = _replace(
