@@ -16,7 +16,7 @@ import pytest
 from curtsy.alarm import FakeAlarm, SystemAlarm, TaskWaiter, ThreadWaiter
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
-from tests.support.becoming import becomes
+from tests.support.becoming import becomes, blocks_until
 
 Ts = TypeVarTuple("Ts")
 
@@ -267,17 +267,65 @@ async def test_fake_time_stands_still_while_something_goes_on() -> None:
 async def test_fake_time_waits_for_who_is_woken_to_get_up() -> None:
     """However busy the machine: between a wake-up and the moment at which its task runs no time passes."""
     clock = FakeClock()
-    alarm = FakeAlarm(clock)
+    is_woken = False
+    asked = 0
+
+    def quiet() -> bool:
+        nonlocal asked
+        asked += is_woken
+        return is_woken
+
+    alarm = FakeAlarm(clock, quiet=quiet)
+    alarm.BUSY = 0.001
     before = clock.now().at
     waiter = alarm.async_waiter()
     sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 100.0))
     await asyncio.sleep(0)
 
     waiter.wake()
-    time.sleep(0.05)  # noqa: ASYNC251 -- the loop is kept from running it
+    is_woken = True
+    blocks_until(lambda: asked > 5)  # the loop is kept from running it
     await sleeping
 
     assert clock.now().at == before
+
+
+async def test_fake_time_waits_for_a_loop_that_is_at_work() -> None:
+    """A task that computes, or that the machine does not run for a while, does not see time pass meanwhile."""
+    clock = FakeClock()
+    asked = 0
+
+    def quiet() -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    alarm = FakeAlarm(clock, quiet=quiet)
+    before = clock.now().at
+    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 100.0))
+    await asyncio.sleep(0)
+
+    blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
+    time.sleep(20 * alarm.PATIENCE)  # noqa: ASYNC251 -- the loop is at work
+    seen = clock.now().at
+    await asyncio.wait_for(sleeping, 10)
+
+    assert seen == before
+    assert clock.now().at == before + 100 * SECOND
+
+
+async def test_fake_time_passes_for_a_loop_that_is_held_up_by_a_wait_of_its_own() -> None:
+    """A blocking wait inside a loop ends all the same: nobody is left to wait for ever."""
+    clock = FakeClock()
+    alarm = FakeAlarm(clock)
+    alarm.BUSY = 0.01
+    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 100.0))
+    await asyncio.sleep(0)
+
+    alarm.sleep(alarm.waiter(), 5.0)
+
+    await asyncio.wait_for(sleeping, 10)
+    assert clock.now().at >= 1_100 * SECOND
 
 
 async def test_fake_time_does_not_pass_in_the_moment_when_it_becomes_quiet() -> None:

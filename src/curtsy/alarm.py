@@ -54,11 +54,11 @@ class ThreadWaiter(Waiter):
 class TaskWaiter(Waiter):
     """A task that waits, on the event loop that it was made in."""
 
-    __slots__ = ("_loop", "_thread", "future", "woken")
+    __slots__ = ("_thread", "future", "loop", "woken")
 
     def __init__(self) -> None:
         super().__init__()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.future: asyncio.Future[None] | None = None
         self.woken = False
@@ -69,7 +69,7 @@ class TaskWaiter(Waiter):
             self._set()
         else:
             try:
-                self._loop.call_soon_threadsafe(self._set)
+                self.loop.call_soon_threadsafe(self._set)
             except RuntimeError:
                 pass  # its loop is closed: nobody waits there any more
 
@@ -81,7 +81,7 @@ class TaskWaiter(Waiter):
     async def rest(self) -> None:
         """Wait to be woken."""
         if not self.woken:
-            self.future = self._loop.create_future()
+            self.future = self.loop.create_future()
             try:
                 await self.future
             finally:
@@ -253,6 +253,10 @@ class FakeAlarm:
     PATIENCE = 0.001
     """Real seconds without news after which everybody is taken to be waiting."""
 
+    BUSY = 1.0
+    """Real seconds for which an event loop that somebody waits in may be at work without time passing. After them it is
+    taken to be held up by a wait of its own."""
+
     def __init__(self, clock: FakeClock, *, jump: bool = True, quiet: Callable[[], bool] = lambda: True) -> None:
         self.clock = clock
         self.quiet = quiet
@@ -344,10 +348,28 @@ class FakeAlarm:
                         return
                 news, is_quiet = self._news, self.quiet()
                 self._changed.wait(self.PATIENCE)
+                self._wait_for_loops()
                 if news != self._news or self._stirring or not self._is_awaited() or not (is_quiet and self.quiet()):
                     continue
                 due = self._heap[0][0]
             self.clock.advance(max(0, due - self.clock.now().at) / SECOND)
+
+    def _wait_for_loops(self) -> None:
+        """Let every event loop that somebody waits in end what it is at: on a busy machine that takes a while."""
+        busy: set[asyncio.AbstractEventLoop] = set()
+
+        def went_round(loop: asyncio.AbstractEventLoop) -> None:
+            with self._changed:
+                busy.discard(loop)
+                self._changed.notify_all()
+
+        for loop in {waiter.loop for waiter in self._asleep if isinstance(waiter, TaskWaiter)}:
+            busy.add(loop)
+            try:
+                loop.call_soon_threadsafe(went_round, loop)
+            except RuntimeError:
+                busy.discard(loop)  # it is closed: nobody waits there any more
+        self._changed.wait_for(lambda: not busy, self.BUSY)
 
     def _is_awaited(self) -> bool:
         """Whether anybody still waits for time to pass; nobody's next moment is forgotten."""
