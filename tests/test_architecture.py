@@ -20,7 +20,7 @@ CORE = (
     # One limit each, and the record that they all share.
     "breaker", "budget", "pace", "host", "admission",
     # The way of a request.
-    "result", "explain", "effects", "flow",
+    "result", "explain", "effects", "journey", "heeding", "flow",
 )  # fmt: skip
 """The modules of the core, each of which may import those before it."""
 

@@ -21,7 +21,9 @@ from curtsy.cookies import Cookies
 from curtsy.core import explain
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.flow import Journey, Refusal, closed, fetch, refused_by_settings, rules_for
+from curtsy.core.flow import closed, fetch, refused_by_settings
+from curtsy.core.heeding import rules_for
+from curtsy.core.journey import Journey, Refusal
 from curtsy.core.message import NO_HEADERS, SECOND, Failure, Headers, Request, Url
 from curtsy.core.policy import Policies, number, rule, whole
 from curtsy.core.record import FetchRecord
@@ -38,7 +40,7 @@ from curtsy.settings.live import LiveSettings
 from curtsy.stores import AsyncStore, open_async_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.pages import PageCache
-from curtsy.surroundings import Passage, Surroundings
+from curtsy.surroundings import Passage, Surroundings, rules_key
 from curtsy.tally import Tally
 from curtsy.watch.publishing import EVERY, Publisher
 from curtsy.watch.reporting import Reporter
@@ -432,6 +434,9 @@ class AsyncClient:
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
         journey = Journey(Ask(url.text), self._around, self._around.now(), self.policies)
         self._check_open()
+        if self._around.cache_mode == "offline":  # nobody is asked: what is remembered holds, however old
+            kept: Rules | None = await self.store.read(rules_key(url.origin))
+            return kept or Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
         return await self._joined(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
         )  # fmt: skip

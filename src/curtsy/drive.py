@@ -31,7 +31,7 @@ from curtsy.core.effects import (
     Tell,
 )
 from curtsy.core.errors import Reason
-from curtsy.core.flow import UNHEARD, UNSENT
+from curtsy.core.journey import UNHEARD, UNSENT
 from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Claimed, Known
 from curtsy.download import Part, TooLong, Unwanted

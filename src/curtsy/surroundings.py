@@ -123,8 +123,8 @@ class Surroundings:
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
     retries: RetryShare = field(default_factory=RetryShare)
-    known: OrderedDict[str, tuple[Rules, float]] = field(default_factory=OrderedDict)
-    """Rules by origin, and until when (by `now`) they need not be asked for."""
+    known: OrderedDict[str, tuple[Rules, float, set[str]]] = field(default_factory=OrderedDict)
+    """Rules by origin, until when (by `now`) they need not be asked for, and the agents that have heeded them."""
 
     number: int = field(default_factory=lambda: random.getrandbits(52))
 
@@ -214,14 +214,19 @@ class Surroundings:
         found = self.known.get(origin)
         if found is None:
             return None
-        rules, until = found
+        rules, until, _ = found
         left = until - self.now()
         return Known(rules, left) if left > 0 else None
+
+    def heeded(self, origin: str) -> set[str]:
+        """The agents that have told the host's record of the Crawl-delay in the rules that are known of an origin."""
+        found = self.known.get(origin)
+        return set() if found is None else found[2]
 
     def remember(self, origin: str, rules: Rules, seconds: float) -> None:
         """Keep rules in memory for as long as they hold."""
         self.known.pop(origin, None)  # the last one learned goes last
-        self.known[origin] = rules, self.now() + seconds
+        self.known[origin] = rules, self.now() + seconds, set()
         if len(self.known) > KNOWN:
             self.known.popitem(last=False)
 

@@ -11,6 +11,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError
 from curtsy.guards import RobotsTxtChecker
 from curtsy.http import AiohttpSender
+from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import AGENT, client
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, hang, later
@@ -151,3 +152,30 @@ async def test_the_checker_of_a_client_asks_with_its_store(site: Site) -> None:
         assert (await web.fetch(site.url("/page"))).ok
 
     assert site.count("/robots.txt") == 1
+
+
+async def test_on_an_offline_client_the_checker_asks_nobody(site: Site) -> None:
+    """R9, issue 4: by what is remembered, and without that as for a file that cannot be had (R6)"""
+    site.robots(PRIVATE)
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with client(clock=clock, store=store, cache_mode="offline") as web:
+        robots = RobotsTxtChecker(client=web)
+        unknown = await robots.is_allowed(site.url("/private"))
+        asked = site.paths()
+        async with client(clock=clock, store=store) as online:
+            await RobotsTxtChecker(client=online).is_allowed(site.url("/"))
+        clock.advance(3 * 86_400)
+        known = await robots.is_allowed(site.url("/private"))
+
+    assert (unknown, asked) == (True, [])
+    assert (known, site.paths()) == (False, ["/robots.txt"])
+
+
+async def test_an_offline_checker_that_is_told_to_wait_for_the_file_forbids(site: Site) -> None:
+    """R6, C5"""
+    async with client(cache_mode="offline", robots_unreachable="disallow") as web:
+        assert not await RobotsTxtChecker(client=web).is_allowed(site.url("/"))
+
+    assert site.paths() == []

@@ -10,6 +10,7 @@ import pytest
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.http import AiohttpSender
+from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import TICK, UNPACED, client
 from tests.support.bounds import Lateness, ends_within
 from tests.support.site import Reply, Site
@@ -120,3 +121,79 @@ async def test_an_origin_without_a_crawl_delay_takes_none_from_another_with_the_
         result = await web.fetch(site.url("/2", host="a.shop.test"))
 
     assert result.record.waited >= 20 - TICK
+
+
+async def test_each_agent_learns_its_own_delay_from_rules_that_another_has_fetched(site: Site) -> None:
+    """R8: from its very first page; and the host keeps the longer of the two, for its pace is one for both"""
+    site.robots("User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nCrawl-delay: 5\n")
+    site.page("/*", "x")
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with (
+        client(clock=clock, store=store) as first,
+        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
+    ):
+        await first.fetch(site.url("/1"))
+        slow = await second.fetch(site.url("/2"))
+        after = await first.fetch(site.url("/3"))
+
+    assert site.count("/robots.txt") == 1
+    assert slow.record.waited >= 20 - TICK
+    assert after.record.waited >= 20 - TICK
+
+
+async def test_an_agent_of_a_single_request_learns_its_own_delay_too(site: Site) -> None:
+    """R8, U10: from rules that the client knows already"""
+    site.robots("User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nAllow: /\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        plain = await web.fetch(site.url("/1"))
+        slow = await web.fetch(site.url("/2"), headers={"User-Agent": "slowbot/1.0"})
+
+    assert plain.record.waited < 10
+    assert slow.record.waited >= 20 - TICK
+
+
+async def test_a_delay_of_another_agent_ends_with_the_file_that_asked_for_it(site: Site) -> None:
+    """R8: whoever fetches a changed file"""
+    lifted = "User-agent: *\nAllow: /\n"
+    site.script(
+        "/robots.txt", [Reply(body=f"User-agent: slowbot\nCrawl-delay: 9999\n\n{lifted}"), Reply(body=lifted)]
+    )  # fmt: skip
+    site.page("/*", "x")
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with (
+        client(clock=clock, store=store) as first,
+        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
+    ):
+        await first.fetch(site.url("/1"))
+        refused = await second.fetch(site.url("/2"))
+        clock.advance(3700)
+        pages = [await first.fetch(site.url("/3")), await second.fetch(site.url("/4"))]
+
+    assert refused.reason is Reason.CRAWL_DELAY_TOO_LONG
+    assert [page.ok for page in pages] == [True, True]
+
+
+async def test_a_file_that_has_not_changed_keeps_the_delays_of_all(site: Site) -> None:
+    """R8"""
+    site.robots("User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nCrawl-delay: 5\n")
+    site.page("/*", "x")
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with (
+        client(clock=clock, store=store) as first,
+        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
+    ):
+        await second.fetch(site.url("/1"))
+        clock.advance(3700)
+        await first.fetch(site.url("/2"))
+        after = await first.fetch(site.url("/3"))
+
+    assert site.count("/robots.txt") == 2
+    assert after.record.waited >= 20 - TICK

@@ -144,7 +144,9 @@ async def test_a_port_that_refuses_is_a_connection_error_and_opens_the_breaker_a
             first = await web.fetch(url)
             second = await web.fetch(url)
 
-    assert (first.reason, first.record.attempts) == (Reason.CONNECTION_ERROR, 3)
+    assert first.reason is Reason.CONNECTION_ERROR
+    assert "after 3 tries" in first.message
+    assert first.record.attempts == 0  # nothing could be sent
     assert first.retry_after == pytest.approx(300, abs=10)
     assert second.reason is Reason.CIRCUIT_OPEN
 
@@ -156,6 +158,22 @@ async def test_a_name_that_does_not_exist_is_a_dns_error() -> None:
 
     assert result.reason is Reason.DNS_ERROR
     assert result.message.endswith("Check the name.")
+    assert (result.record.attempts, result.record.requests_left) == (0, 200)
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [({}, Reason.DNS_ERROR), ({"shop.test": ["10.0.0.1"]}, Reason.ADDRESS_REFUSED)],
+)
+async def test_what_was_never_sent_is_counted_as_no_request(names: dict[str, list[str]], reason: Reason) -> None:
+    """Issue 4, 9, B5: tries without a request cost no budget, and are none in record, statistics and log"""
+    async with client(sender=AiohttpSender(resolver=names), allow_private=False, respect_robots=False) as web:
+        result = await web.fetch("http://shop.test/")
+        stats = web.stats()
+
+    assert result.reason is reason
+    assert (result.record.attempts, result.record.retries, result.record.latency) == (0, 0, None)
+    assert (stats.fetches, stats.requests, stats.retries) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["self-signed", "expired", "wrong host"])

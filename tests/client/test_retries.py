@@ -182,8 +182,20 @@ async def test_a_retry_after_that_is_too_long_to_wait_for_opens_the_breaker_for_
     expected = min(max(float(said), 300), 86_400)
     assert (result.status, site.count("/")) == (429, 1)
     assert result.retry_after == pytest.approx(expected, abs=2)
+    assert ("above max_retry_after" in result.message) is (float(said) > 86_400)
     assert second.reason is Reason.CIRCUIT_OPEN
     assert second.retry_after == pytest.approx(expected, abs=10)
+
+
+async def test_a_retry_after_above_the_cap_is_named_in_the_result(site: Site) -> None:
+    """F50: by what the site asked for, what holds instead, and the setting that says so"""
+    site.reply("/", later(7200, 503))
+
+    async with client(max_retries=0, max_retry_after=1800) as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.retry_after == 1800
+    assert result.message.endswith("Come back in 30 min; it asks for 2 h, which is above max_retry_after.")
 
 
 @pytest.mark.parametrize("mode", ["obey", "trip", "retry"])
@@ -321,5 +333,5 @@ async def test_connections_that_are_refused_are_tried_again() -> None:
         async with client(**ALONE) as web:
             result = await web.fetch(f"http://127.0.0.1:{port}/")
 
-    assert (result.reason, result.record.attempts) == (Reason.CONNECTION_ERROR, 4)
+    assert (result.reason, result.record.attempts, result.record.retries) == (Reason.CONNECTION_ERROR, 0, 0)
     assert "after 4 tries: connection refused" in result.message.lower()

@@ -37,6 +37,7 @@ class World:
         self.seconds = 1000.0
         self.keeps_cookies = False
         self.cookies: list[str] = []
+        self.agents: set[str] = set()
 
     def now(self) -> float:
         return self.seconds
@@ -46,6 +47,9 @@ class World:
 
     def refused_address(self, url: Url) -> str | None:
         return "127.0.0.1 is loopback" if url.host == "127.0.0.1" else None
+
+    def heeded(self, origin: str) -> set[str]:
+        return self.agents
 
     def cookies_for(self, url: Url) -> str | None:
         return None

@@ -30,7 +30,8 @@ from curtsy.core.effects import (
     Tell,
 )
 from curtsy.core.errors import Reason
-from curtsy.core.flow import UNSENT, closed
+from curtsy.core.flow import closed
+from curtsy.core.journey import UNSENT
 from curtsy.core.message import Failure, Headers, Reply, Response
 from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy
@@ -409,7 +410,8 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
                 is_claimed |= isinstance(answer, Claimed)
             case Send():
                 is_held = answer is not None
-                pages += is_held and not effect.cut
+                is_sent = answer is not None and (answer.sent_ago is not None or getattr(answer, "is_answer", False))
+                pages += is_sent and not effect.cut
                 assert "/private" not in effect.request.url.text
                 assert effect.request.url.scheme in ("http", "https")
             case Settle():

@@ -45,6 +45,43 @@ same = get_domain_budget_manager() is get_domain_budget_manager()
 print(json.dumps([before, after.requests_today, after.pages_today, after.max_requests_per_day, same]))
 """
 
+FOLLOWING = """
+import asyncio, json, pathlib, time
+from curtsy import LimitConfig, get_rate_limiter
+
+def seen():
+    limiter = get_rate_limiter()
+    one = limiter.domain("example.org")
+    return [
+        limiter.overall.qps, one.policy.qps, *(limiter.domain(name).policy.qps for name in ("slow.org", "own.org")),
+        one.guarded.breaker, one.guarded.breaker_cooldown, one.policy.strategy,
+    ]
+
+async def main():
+    limiter = get_rate_limiter()
+    limiter.update_config("own.org", LimitConfig(7.0, 1))
+    before = seen()
+    await limiter.wait("example.org")
+    waiting = asyncio.ensure_future(limiter.wait("example.org"))  # at the old rate, for an hour
+    await asyncio.sleep(0)
+    pathlib.Path("config/domains.yaml").write_text(
+        "default_policy: {qps: 50, breaker_cooldown: 400, strategy: leaky_bucket}\\n"
+        "allowlist: [{domain: slow.org, qps: 2}]\\nglobal_qps: 9\\n"
+    )
+    until = time.monotonic() + 20
+    while seen() == before and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    await asyncio.wait_for(waiting, 20)
+    after = seen()
+    get_rate_limiter(global_qps=3.0)
+    pathlib.Path("config/domains.yaml").write_text("default_policy: {qps: 40}\\nglobal_qps: 8\\n")
+    while seen()[1] == 50 and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    print(json.dumps([before, after, seen()]))
+
+asyncio.run(main())
+"""
+
 CHANGED = """
 import json, pathlib, time
 from curtsy.guards import get_domain_budget_manager
@@ -140,3 +177,15 @@ def test_the_budget_manager_follows_a_file_that_changes(tmp_path: Path) -> None:
     (tmp_path / "config" / "domains.yaml").write_text("default_policy:\n  max_requests_per_day: 5\n")
 
     assert said(CHANGED, tmp_path) == [5, 77]
+
+
+def test_the_limiter_follows_a_file_that_changes(tmp_path: Path) -> None:
+    """U9, Q6: for whoever waits already too; what the program has said itself stays."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "domains.yaml").write_text("default_policy: {qps: 0.0003}\n")
+
+    before, after, last = said(FOLLOWING, tmp_path)
+
+    assert before == [0.8, 0.0003, 0.0003, 7.0, True, 300.0, "token_bucket"]
+    assert after == [9.0, 50.0, 2.0, 7.0, True, 400.0, "leaky_bucket"]
+    assert (last[:2], last[3]) == ([3.0, 40.0], 7.0)

@@ -16,7 +16,8 @@ from typing import Any, NoReturn, Protocol
 from curtsy.alarm import Waiter
 from curtsy.core.effects import Ask, Claim, Effect, Enter, Send, Settle
 from curtsy.core.errors import Reason
-from curtsy.core.flow import UNSENT, fetch
+from curtsy.core.flow import fetch
+from curtsy.core.journey import UNSENT
 from curtsy.core.message import SECOND, Failure, Reply, Request, Response
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.flow import redirect_target
+from curtsy.core.journey import redirect_target
 from curtsy.core.message import Response, Url, parse_url
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier import Claimed, Deferred, Done, Failed

@@ -453,6 +453,8 @@ class CrawlDelay(msgspec.Struct, frozen=True):
 
     seconds: float | None
     origin: str = ""
+    joined: bool = False
+    """Whether a longer one that is known of this origin stays: it holds for somebody else who asks the host."""
 
 
 class Spend(msgspec.Struct, frozen=True):
@@ -509,8 +511,10 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
         case Override(limits):
             _changed(policy, limits)  # raises if one of them is wrong, before anything is kept
             return edit(host, overrides=limits)
-        case CrawlDelay(seconds, origin):
+        case CrawlDelay(seconds, origin, joined):
             delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # beyond any max_crawl_delay
+            if joined:
+                delay = max(delay, dict(host.delays).get(origin, 0))
             others = tuple(each for each in host.delays if each[0] != origin)
             delays = with_delays(others, ((origin, delay),)) if delay else others
             longest = delays[-1][1] if delays else 0

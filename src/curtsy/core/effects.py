@@ -74,6 +74,10 @@ class World(Protocol):
         """The calendar's second."""
         ...
 
+    def heeded(self, origin: str) -> set[str]:
+        """The agents that have told the host's record of the Crawl-delay in the rules that are known of an origin."""
+        ...
+
     @property
     def keeps_cookies(self) -> bool:
         """Whether cookies are kept."""

@@ -147,8 +147,8 @@ def redirected(url: Url, status: int) -> str:
     return f"{url.text} redirects ({status}), and was not to be followed. Ask for the URL in its Location."
 
 
-def bad_status(url: Url, status: int, retry_after: float | None, attempts: int) -> str:
-    """For an answer that says no."""
+def bad_status(url: Url, status: int, retry_after: float | None, attempts: int, asked_for: float | None = None) -> str:
+    """For an answer that says no. `asked_for`: what the site wished, if the settings allow less."""
     tries = f" after {attempts} tries" if attempts > 1 else ""
     if status in (404, 410):
         return f"{url.text} does not exist ({status}). Correct the link, or leave it out."
@@ -156,6 +156,8 @@ def bad_status(url: Url, status: int, retry_after: float | None, attempts: int) 
         return f"{url.text} is not for us ({status}). Ask the site's owner for access, or leave it out."
     if status == 429 or status >= 500:
         advice = "Try again later." if retry_after is None else f"Come back in {span(retry_after)}."
+        if asked_for is not None:
+            advice = f"{advice[:-1]}; it asks for {span(asked_for)}, which is above max_retry_after."
     else:
         advice = "Correct the request, or leave it out."
     return f"{url.text} answered with status {status}{tries}. {advice}"

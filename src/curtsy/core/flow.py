@@ -12,17 +12,13 @@ blocking or async; so the way exists once. It runs
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Generator
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from curtsy.core import explain
-from curtsy.core.admission import CrawlDelay, Go, Late, No
+from curtsy.core.admission import Go, Late
 from curtsy.core.cache import (
     Absent,
     Drop,
@@ -38,36 +34,40 @@ from curtsy.core.cache import (
 )
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.effects import (
-    Admitted,
-    Amend,
     Ask,
-    Claim,
     Effect,
-    Enter,
-    Hold,
     Keep,
     Later,
-    Learn,
     MayRetry,
     Recall,
-    Release,
     Remember,
     Send,
     Settle,
     Tell,
     World,
 )
-from curtsy.core.errors import REFUSALS, Reason
+from curtsy.core.errors import Reason
+from curtsy.core.heeding import judged, rules_for
+from curtsy.core.journey import (
+    NOT_ADMITTED,
+    REDIRECTS,
+    UNHEARD,
+    Journey,
+    Refusal,
+    enter,
+    is_cut_off,
+    not_admitted,
+    own_headers,
+    redirect_target,
+    shorter,
+)  # fmt: skip
 from curtsy.core.message import NO_HEADERS, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_worth_repeating
-from curtsy.core.policy import Policies, Policy
+from curtsy.core.policy import Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, crawl_delay_in, judge
+from curtsy.core.rules import Rules
 from curtsy.core.secrets import mask_url
-
-ROBOTS_REDIRECTS = 5
-"""Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
 
 REPEATABLE = frozenset({"GET", "HEAD"})
 """Methods that may be sent again without asking the caller."""
@@ -76,60 +76,6 @@ REPEATABLE = frozenset({"GET", "HEAD"})
 _HARMLESS = frozenset(
     {"accept", "accept-language", "accept-encoding", "user-agent", "cache-control", "content-type"}
 )  # fmt: skip
-
-_NOT_ADMITTED = (No, Late)
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-
-UNSENT = Outcome(Kind.ABANDONED, sent=False)
-"""A place that was not used after all."""
-
-UNHEARD = Outcome(Kind.ABANDONED)
-"""A request whose answer nobody waited for: it says nothing of the host."""
-
-
-class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """We chose not to ask."""
-
-    reason: Reason
-    message: str
-    retry_after: float | None = None
-
-
-@dataclass(slots=True)
-class Journey:
-    """What has happened to one fetch so far."""
-
-    ask: Ask
-    world: World
-    began: float
-    policies: Policies
-    """Those in force when it began."""
-
-    url: Url | None = None
-    attempts: int = 0
-    retries: int = 0
-    waited: float = 0.0
-    bytes: int = 0
-    cache: str | None = None
-    robots_line: int | None = None
-    go: Go | None = None
-    retry_after: float | None = None
-    next_in: float | None = None
-    latency: float | None = None
-    robots_requests: int = 0
-
-    def patience(self) -> float | None:
-        """Seconds that may be stood in line: to the deadline, and before the first request no longer than wished."""
-        left, linger = self.left(), self.ask.linger
-        if linger is None or self.attempts:
-            return left
-        return linger if left is None else min(left, linger)
-
-    def left(self) -> float | None:
-        """Seconds until the deadline; None without one."""
-        if self.ask.deadline is None:
-            return None
-        return max(0.0, self.began + self.ask.deadline - self.world.now())
 
 
 def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
@@ -154,7 +100,7 @@ def closed(ask: Ask, world: World) -> FetchResult:
 
 def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
     ask = journey.ask
-    request = Request(first, ask.method.upper(), _own_headers(ask.headers, first, journey.policies), ask.body)
+    request = Request(first, ask.method.upper(), own_headers(ask.headers, first, journey.policies), ask.body)
     most, status = journey.policies.of(first.domain).max_redirects, 0
     asked: set[str] = set()
     wants_cookie = False
@@ -162,7 +108,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
         journey.url, journey.cache = request.url, None
         sent = _with_cookies(request, journey.world)
         end = yield from hop(sent, journey)
-        if not isinstance(end, Response) or end.status not in _REDIRECTS:
+        if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
         target = redirect_target(request.url, end)
         if target is None:
@@ -207,7 +153,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     if isinstance(found, Fresh) or (is_renewed_later and (yield Later(Ask(url.text, request.method, request.headers)))):
         # A hit costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
         if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None and rules.is_known:
-            refusal = _judged(rules, request, policy, journey)
+            refusal = judged(rules, request, policy, journey)
             if refusal is not None:
                 return refusal
         journey.cache = "hit" if isinstance(found, Fresh) else "stale"
@@ -218,7 +164,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         rules_or_not = yield from rules_for(request, policy, journey)
         if not isinstance(rules_or_not, Rules):
             return rules_or_not
-        refusal = _judged(rules_or_not, request, policy, journey)
+        refusal = judged(rules_or_not, request, policy, journey)
         if refusal is not None:
             return refusal
     sent = found.conditional(request) if isinstance(found, Stale) else request
@@ -240,115 +186,6 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
     return None
 
 
-def _judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
-    """The verdict of the rules, as a refusal that names the line, or None."""
-    agent = request.headers.get("user-agent") or journey.policies.user_agent
-    verdict = judge(rules, policy, agent, request.url.text)
-    journey.robots_line = verdict.line
-    if verdict.allowed:
-        return None
-    if verdict.line is None:
-        return Refusal(Reason.ROBOTS_UNREACHABLE, explain.disallowed(request.url, verdict, agent))
-    return Refusal(Reason.ROBOTS_DISALLOWED, explain.disallowed(request.url, verdict, agent))
-
-
-def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Rules | Refusal | Failure]:
-    """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
-    url = request.url
-    while True:
-        claim = yield Claim(url.origin, journey.patience())
-        if isinstance(claim, Known):
-            return claim.rules
-        if isinstance(claim, Late):
-            return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
-        assert isinstance(claim, Claimed)
-        found = yield from _robots_txt(request, policy, journey)
-        if isinstance(found, Refusal | Failure | Known | Busy):
-            yield Release(url.origin)
-            if isinstance(found, Busy):
-                continue
-            return found.rules if isinstance(found, Known) else found
-        if found.body is not None:
-            agent = request.headers.get("user-agent") or journey.policies.user_agent
-            delay, before = crawl_delay_in(found.body, agent), claim.rules and crawl_delay(claim.rules, agent)
-            # First of all, for whoever waits for the rules goes on when they are learned (R8).
-            if delay is not None or before is not None:
-                yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
-        rules: Rules = yield Learn(url.origin, policy, found.body, found.why)
-        return rules
-
-
-class Found(msgspec.Struct, frozen=True, gc=False):
-    """What came of asking for robots.txt."""
-
-    body: bytes | None
-    """Empty if there is no such file; None if it could not be had."""
-
-    why: str = ""
-    """Why not, in words."""
-
-
-NO_FILE = Found(b"")
-
-
-def _robots_txt(
-    request: Request, policy: Policy, journey: Journey
-) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy]:
-    """Fetch robots.txt.
-
-    When not even this may be asked of the host, the page may not either: then the refusal comes back. `Known` and
-    `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it.
-    """
-    first = url = parse_url(request.url.origin + "/robots.txt")
-    headers = _own_headers(Headers(_agent_only(request.headers)), request.url, journey.policies)
-    claimed_at = journey.world.now()
-    redirects = 0
-    while redirects <= ROBOTS_REDIRECTS:
-        if isinstance(url, InvalidUrl):
-            return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
-        is_own = url.origin == request.url.origin
-        there = policy if is_own else journey.policies.of(url.domain)
-        if there.denied:
-            return NO_FILE
-        ticket = yield from _enter(url, there, journey, robots=True)
-        if isinstance(ticket, _NOT_ADMITTED):
-            if is_own or isinstance(ticket, Late):
-                return _not_admitted(url, there, ticket)
-            return Found(None, f"{url.text}, where it redirects to, may not be asked now")
-        journey.waited += ticket.waited
-        if journey.world.now() - claimed_at > CLAIM / 3:
-            claimed_at = journey.world.now()
-            held: Known | Claimed | Busy = yield Hold(request.url.origin)
-            if not isinstance(held, Claimed):
-                yield Settle(ticket, UNSENT)
-                return held
-        asked = Request(url, "GET", headers if is_own else Headers(_agent_only(headers)))
-        timeout = _shorter(there.robots_timeout, journey.left())
-        reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
-        if reply is None:
-            continue
-        journey.robots_requests += reply.sent_ago is not None
-        is_cut_off = _is_cut_off(reply, journey)
-        yield Settle(ticket, UNHEARD if is_cut_off else classify(reply, journey.world.epoch(), robots=True))
-        if is_cut_off:
-            return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
-        if isinstance(reply, Failure):
-            if reply.reason in REFUSALS and (url is first or reply.reason is Reason.CLOSED):
-                return reply
-            if reply.reason in REFUSALS:
-                return NO_FILE
-            return Found(None, f"{url.text} could not be fetched: {reply.detail}")
-        if 200 <= reply.status < 300:
-            return Found(reply.body)
-        if reply.status == 429 or reply.status >= 500:
-            return Found(None, f"{url.text} answered with status {reply.status}")
-        target = redirect_target(url, reply)
-        if target is None:
-            return NO_FILE  # RFC 9309, 2.3.1.3
-        url, redirects = target, redirects + 1
-    return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
-
-
 def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
     """Ask, and ask again while that is worth it. Retry says whether, admission says when."""
     world, url = journey.world, request.url
@@ -358,40 +195,44 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
     last: Reply | None = None
     tries = 0
     while True:
-        ticket = yield from _enter(url, policy, journey, page=request.method != "HEAD")
-        if isinstance(ticket, _NOT_ADMITTED):
+        ticket = yield from enter(url, policy, journey, page=request.method != "HEAD")
+        if isinstance(ticket, NOT_ADMITTED):
             if last is None:
-                return _not_admitted(url, policy, ticket)
+                return not_admitted(url, policy, ticket)
             # A retry that may not go any more: the result keeps the last answer, and says when to come back.
             yield MayRetry(unused=True)
             journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
         journey.waited += ticket.waited
-        reply = yield Send(request, policy, ticket, _shorter(policy.timeout, journey.left()), policy.max_body)
+        reply = yield Send(request, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
         if reply is None:
             continue
-        journey.attempts += 1
-        journey.retries += last is not None
+        # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
+        is_sent = reply.sent_ago is not None or (isinstance(reply, Failure) and reply.is_answer)
+        journey.tries += 1
+        journey.attempts += is_sent
+        journey.retries += is_sent and last is not None
+        journey.again += last is not None
         tries += 1
         last = reply
         journey.bytes += reply.wire_bytes
         journey.latency = reply.sent_ago
         if isinstance(reply, Response):
             world.take_cookies(url, reply.headers)
-        is_cut_off = _is_cut_off(reply, journey)
-        outcome = UNHEARD if is_cut_off else classify(reply, world.epoch())
+        has_run_out = is_cut_off(reply, journey)
+        outcome = UNHEARD if has_run_out else classify(reply, world.epoch())
         journey.go = _left(ticket.go, outcome)
-        may_pass = not is_cut_off and is_worth_repeating(reply)
+        may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
         if again and outcome.retry_after is None:
             outcome = msgspec.structs.replace(
                 outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
             )
         journey.next_in = yield Settle(ticket, outcome)
+        asked = outcome.retry_after
+        journey.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
         if not again:
-            journey.retry_after = outcome.retry_after
-            if outcome.retry_after is not None:
-                journey.retry_after = min(outcome.retry_after, policy.max_retry_after)
+            journey.retry_after = None if asked is None else min(asked, policy.max_retry_after)
             return last
 
 
@@ -407,18 +248,6 @@ def _left(go: Go, outcome: Outcome) -> Go:
         None if requests is None else requests + is_free,
         None if pages is None else pages + is_no_page,
     )
-
-
-def _enter(
-    url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False
-) -> Generator[Effect, Any, Admitted | No | Late]:
-    left = journey.left()
-    if left == 0:
-        return Late(0.0)  # there would be no time to hear the answer
-    answer: Admitted | No | Late = yield Enter(
-        policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain
-    )  # fmt: skip
-    return answer
 
 
 def _kept(
@@ -449,34 +278,6 @@ def _from_cache(entry: Entry, body: bytes, method: str) -> Response:
     return Response(entry.status, Headers(entry.headers), b"" if method == "HEAD" else body)
 
 
-def _not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
-    if isinstance(answer, Late):
-        return Refusal(Reason.DEADLINE, explain.late(url, answer.needed), answer.needed)
-    return Refusal(answer.reason, explain.refused(url, policy, answer), answer.retry_after)
-
-
-def _is_cut_off(reply: Reply, journey: Journey) -> bool:
-    """Whether it was the caller's patience that ended, and not the host's time. Timers go off a little early."""
-    if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
-        return False
-    left = journey.left()
-    return left is not None and left < 0.05
-
-
-def _shorter(timeout: float, left: float | None) -> float:
-    return timeout if left is None else min(timeout, max(left, 0.001))
-
-
-def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
-    """Where a reply sends us; None if it does not."""
-    if reply.status not in _REDIRECTS:
-        return None
-    location = reply.headers.all("location")
-    if not location or not location[0].strip():
-        return InvalidUrl("", "it names no place to go to")
-    return parse_url(location[0], url)
-
-
 def _redirected(request: Request, target: Url, status: int) -> Request:
     """The request that follows a redirect. What might be a secret stays with the origin that it was meant for (F25)."""
     method, body, fields = request.method, request.body, request.headers.fields
@@ -497,26 +298,6 @@ def _with_cookies(request: Request, world: World) -> Request:
     )  # fmt: skip
 
 
-def _agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:
-    return tuple(each for each in headers.fields if each[0].lower() == "user-agent")
-
-
-def _own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
-    """The caller's headers, with who we are and, if the URL has credentials, who the caller is."""
-    if "user-agent" not in headers:
-        headers = _with_agent(headers.fields, policies.user_agent)
-    if url.credentials and "authorization" not in headers:
-        name, _, password = url.credentials.encode("utf-8", "surrogatepass").partition(b":")
-        secret = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
-        return Headers((*headers.fields, ("Authorization", "Basic " + b64encode(secret).decode())))
-    return headers
-
-
-@lru_cache(maxsize=256)  # most fetches of a program have the same ones
-def _with_agent(fields: tuple[tuple[str, str], ...], agent: str) -> Headers:
-    return Headers((("User-Agent", agent), *fields))
-
-
 def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> FetchResult:
     """What the caller gets, and the one record of it."""
     ask, world, url = journey.ask, journey.world, journey.url
@@ -529,13 +310,14 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
         case Refusal():
             reason, message, retry_after = end.reason, end.message, end.retry_after
         case Failure() if url is not None:
-            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.retries + 1)
+            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.again + 1)
         case Response() if url is not None:
             status, headers, body = end.status, end.headers, end.body
-            if not ask.follow and status in _REDIRECTS:
+            if not ask.follow and status in REDIRECTS:
                 reason, message = Reason.REDIRECTED, explain.redirected(url, status)
             elif not 200 <= status < 300:
-                reason, message = Reason.HTTP_STATUS, explain.bad_status(url, status, retry_after, journey.retries + 1)
+                reason = Reason.HTTP_STATUS
+                message = explain.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)
     shown = asked.text if isinstance(asked, Url) else explain.given(asked)
     final = shown if url is None else url.text
     record = FetchRecord(

@@ -93,7 +93,7 @@ class FetchRecord(StatsFields, frozen=True):
     """The line of robots.txt that decided; None if none did."""
 
     requests_left: int | None
-    """Of the host's budget of the day; None if that is unlimited or nothing was sent."""
+    """Of the host's budget of the day; None if that is unlimited or nothing was to be sent."""
 
     pages_left: int | None
     retry_after: float | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from curtsy.core.errors import Reason
+from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier import HostQueue
 from curtsy.crawling.progress import HostProgress
@@ -65,7 +65,7 @@ class Hosts:
             return
         if result.reason in _STATES:
             known.state, known.why = _STATES[result.reason], result.message
-        elif record.attempts and result.reason is not Reason.REDIRECTED:
+        elif result.reason not in REFUSALS and result.reason is not Reason.REDIRECTED:
             known.errors += 1
             if result.retry_after is not None:
                 known.state, known.why = "resting", result.message

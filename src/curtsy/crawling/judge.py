@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.flow import redirect_target
+from curtsy.core.journey import redirect_target
 from curtsy.core.message import Headers, InvalidUrl, Response, Url, parse_url
 from curtsy.core.outcome import is_worth_repeating
 from curtsy.core.result import FetchResult

@@ -14,7 +14,7 @@ from curtsy.client import AsyncClient
 from curtsy.core.admission import CrawlDelay
 from curtsy.core.effects import Ask
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
-from curtsy.core.flow import redirect_target
+from curtsy.core.journey import redirect_target
 from curtsy.core.message import Headers, Response, Url, parse_url
 from curtsy.core.policy import number
 from curtsy.core.result import FetchResult

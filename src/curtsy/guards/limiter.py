@@ -73,14 +73,7 @@ class RateLimiter:
         self._policies = policies
         self._configs = {parse_domain(name): each for name, each in {**listed, **(domains or {})}.items()}
         self._unlimited = Policies(UNLIMITED, {domain: UNLIMITED.but(category="unlimited") for domain in unlimited})
-        self.base = UNLIMITED.but(strategy=strategy)
-        self.guarded = self.base.but(
-            breaker=circuit_breaker,
-            breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
-            breaker_error_rate=None,
-            on_429="trip",
-            adapt=False,
-        )
+        self.base, self.guarded = _templates(strategy, circuit_breaker, cooldown_seconds)
         self.overall = _overall(global_qps)
         self.store, self._async_store = _open(store)
         self._is_store_ours = isinstance(store, str)
@@ -254,6 +247,20 @@ class RateLimiter:
             total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
         )
 
+    def use_policies(self, policies: Policies) -> None:
+        """Change rates, strategy and breaker to those of other policies, while running; the global rate stays.
+
+        Domains that have a configuration of their own keep it. It holds for those who wait already.
+        """
+        default = policies.default
+        self.base, self.guarded = _templates(default.strategy, default.breaker, default.breaker_cooldown)
+        self._policies = policies
+        with self._lock:
+            limiters = list(self._limiters.values())
+        for limiter in limiters:
+            limiter.use(self._config_of(limiter.domain))
+            self.gate.lines.nudge(limiter.key)
+
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate, while running; None for no limit. It holds for those who wait already."""
         self.overall = _overall(global_qps)
@@ -352,6 +359,19 @@ def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[S
     if isinstance(store, str):
         return open_store(store), open_async_store(store)
     return store
+
+
+def _templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float) -> tuple[Policy, Policy]:
+    """What the policies of all domains have in common, but for their rate: without and with the breaker."""
+    base = UNLIMITED.but(strategy=strategy)
+    guarded = base.but(
+        breaker=circuit_breaker,
+        breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
+        breaker_error_rate=None,
+        on_429="trip",
+        adapt=False,
+    )
+    return base, guarded
 
 
 def _overall(global_qps: float | None) -> Policy:

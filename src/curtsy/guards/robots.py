@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from curtsy.client import AsyncClient
-from curtsy.core.flow import Refusal
+from curtsy.core.journey import Refusal
 from curtsy.core.message import Url, parse_url
 from curtsy.core.policy import DAY, number
 from curtsy.core.robots import Verdict

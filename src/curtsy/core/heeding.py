@@ -1,0 +1,160 @@
+"""The rules of an origin, as part of a fetch: remembered, or asked for as politely as a page (R5 to R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+
+from curtsy.core import explain
+from curtsy.core.admission import CrawlDelay, Late
+from curtsy.core.effects import Amend, Claim, Effect, Hold, Learn, Release, Send, Settle
+from curtsy.core.errors import REFUSALS, Reason
+from curtsy.core.journey import (
+    NOT_ADMITTED,
+    UNHEARD,
+    UNSENT,
+    Journey,
+    Refusal,
+    agent_only,
+    enter,
+    is_cut_off,
+    not_admitted,
+    own_headers,
+    redirect_target,
+    shorter,
+)  # fmt: skip
+from curtsy.core.message import Failure, Headers, InvalidUrl, Request, Url, parse_url
+from curtsy.core.outcome import classify
+from curtsy.core.policy import Policy
+from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, crawl_delay_in, judge
+
+ROBOTS_REDIRECTS = 5
+"""Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
+
+
+def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Rules | Refusal | Failure]:
+    """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
+    url, world = request.url, journey.world
+    agent = request.headers.get("user-agent") or journey.policies.user_agent
+    while True:
+        claim = yield Claim(url.origin, journey.patience())
+        if isinstance(claim, Late):
+            return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
+        found = claim if isinstance(claim, Known) else (yield from _robots_txt(request, policy, journey))
+        if claim is not found and not isinstance(found, Found):
+            yield Release(url.origin)
+        if isinstance(found, Busy):
+            continue
+        if isinstance(found, Known):
+            # Somebody else has fetched them, perhaps under another name, for whom another delay holds.
+            if agent not in world.heeded(url.origin):
+                yield from _heed(url, policy, crawl_delay(found.rules, agent), joined=True)
+                world.heeded(url.origin).add(agent)
+            return found.rules
+        if not isinstance(found, Found):
+            return found
+        assert isinstance(claim, Claimed)
+        if found.body is not None:
+            # First of all, for whoever waits for the rules goes on when they are learned (R8).
+            before = None if claim.rules is None else claim.rules.body
+            delay = crawl_delay_in(found.body, agent)
+            if delay is not None or (before and before != found.body[:MOST]):
+                yield from _heed(url, policy, delay, joined=before == found.body[:MOST])
+        rules: Rules = yield Learn(url.origin, policy, found.body, found.why)
+        world.heeded(url.origin).add(agent)
+        return rules
+
+
+def _heed(url: Url, policy: Policy, delay: float | None, *, joined: bool) -> Generator[Effect, Any, None]:
+    """Have the host's record hold the delay that the rules ask of us.
+
+    A new file ends the delays of the one before. Who reads the same one under another name has his delay joined: a host
+    has one pace for all who share its record.
+    """
+    if delay is not None or not joined:
+        yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined))
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """What came of asking for robots.txt."""
+
+    body: bytes | None
+    """Empty if there is no such file; None if it could not be had."""
+
+    why: str = ""
+    """Why not, in words."""
+
+
+NO_FILE = Found(b"")
+
+
+def _robots_txt(
+    request: Request, policy: Policy, journey: Journey
+) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy]:
+    """Fetch robots.txt.
+
+    When not even this may be asked of the host, the page may not either: then the refusal comes back. `Known` and
+    `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it.
+    """
+    first = url = parse_url(request.url.origin + "/robots.txt")
+    headers = own_headers(Headers(agent_only(request.headers)), request.url, journey.policies)
+    claimed_at = journey.world.now()
+    redirects = 0
+    while redirects <= ROBOTS_REDIRECTS:
+        if isinstance(url, InvalidUrl):
+            return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
+        is_own = url.origin == request.url.origin
+        there = policy if is_own else journey.policies.of(url.domain)
+        if there.denied:
+            return NO_FILE
+        ticket = yield from enter(url, there, journey, robots=True)
+        if isinstance(ticket, NOT_ADMITTED):
+            if is_own or isinstance(ticket, Late):
+                return not_admitted(url, there, ticket)
+            return Found(None, f"{url.text}, where it redirects to, may not be asked now")
+        journey.waited += ticket.waited
+        if journey.world.now() - claimed_at > CLAIM / 3:
+            claimed_at = journey.world.now()
+            held: Known | Claimed | Busy = yield Hold(request.url.origin)
+            if not isinstance(held, Claimed):
+                yield Settle(ticket, UNSENT)
+                return held
+        asked = Request(url, "GET", headers if is_own else Headers(agent_only(headers)))
+        timeout = shorter(there.robots_timeout, journey.left())
+        reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
+        if reply is None:
+            continue
+        journey.robots_requests += reply.sent_ago is not None
+        has_run_out = is_cut_off(reply, journey)
+        yield Settle(ticket, UNHEARD if has_run_out else classify(reply, journey.world.epoch(), robots=True))
+        if has_run_out:
+            return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
+        if isinstance(reply, Failure):
+            if reply.reason in REFUSALS and (url is first or reply.reason is Reason.CLOSED):
+                return reply
+            if reply.reason in REFUSALS:
+                return NO_FILE
+            return Found(None, f"{url.text} could not be fetched: {reply.detail}")
+        if 200 <= reply.status < 300:
+            return Found(reply.body)
+        if reply.status == 429 or reply.status >= 500:
+            return Found(None, f"{url.text} answered with status {reply.status}")
+        target = redirect_target(url, reply)
+        if target is None:
+            return NO_FILE  # RFC 9309, 2.3.1.3
+        url, redirects = target, redirects + 1
+    return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
+
+
+def judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
+    """The verdict of the rules, as a refusal that names the line, or None."""
+    agent = request.headers.get("user-agent") or journey.policies.user_agent
+    verdict = judge(rules, policy, agent, request.url.text)
+    journey.robots_line = verdict.line
+    if verdict.allowed:
+        return None
+    if verdict.line is None:
+        return Refusal(Reason.ROBOTS_UNREACHABLE, explain.disallowed(request.url, verdict, agent))
+    return Refusal(Reason.ROBOTS_DISALLOWED, explain.disallowed(request.url, verdict, agent))

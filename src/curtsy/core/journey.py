@@ -1,0 +1,151 @@
+"""A fetch on its way: what has happened to it so far, and the steps that pages and robots.txt have in common."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from curtsy.core import explain
+from curtsy.core.admission import Go, Late, No
+from curtsy.core.effects import Admitted, Ask, Effect, Enter, World
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Response, Url, parse_url
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import Policies, Policy
+
+NOT_ADMITTED = (No, Late)
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+UNSENT = Outcome(Kind.ABANDONED, sent=False)
+"""A place that was not used after all."""
+
+UNHEARD = Outcome(Kind.ABANDONED)
+"""A request whose answer nobody waited for: it says nothing of the host."""
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """We chose not to ask."""
+
+    reason: Reason
+    message: str
+    retry_after: float | None = None
+
+
+@dataclass(slots=True)
+class Journey:
+    """What has happened to one fetch so far."""
+
+    ask: Ask
+    world: World
+    began: float
+    policies: Policies
+    """Those in force when it began."""
+
+    url: Url | None = None
+    tries: int = 0
+    """Times that a page was asked for, whether or not a request could be sent."""
+
+    attempts: int = 0
+    """Requests sent."""
+
+    retries: int = 0
+    """Those among them that were sent again."""
+
+    again: int = 0
+    """Tries that came after one that failed."""
+
+    waited: float = 0.0
+    bytes: int = 0
+    cache: str | None = None
+    robots_line: int | None = None
+    go: Go | None = None
+    retry_after: float | None = None
+    asked_for: float | None = None
+    """Seconds that the site wished to be left alone, where `max_retry_after` is less."""
+
+    next_in: float | None = None
+    latency: float | None = None
+    robots_requests: int = 0
+
+    def patience(self) -> float | None:
+        """Seconds that may be stood in line: to the deadline, and before the first try no longer than wished."""
+        left, linger = self.left(), self.ask.linger
+        if linger is None or self.tries:
+            return left
+        return linger if left is None else min(left, linger)
+
+    def left(self) -> float | None:
+        """Seconds until the deadline; None without one."""
+        if self.ask.deadline is None:
+            return None
+        return max(0.0, self.began + self.ask.deadline - self.world.now())
+
+
+def enter(
+    url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False
+) -> Generator[Effect, Any, Admitted | No | Late]:
+    """Stand in line for a request, and be let through or told why not."""
+    left = journey.left()
+    if left == 0:
+        return Late(0.0)  # there would be no time to hear the answer
+    answer: Admitted | No | Late = yield Enter(
+        policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain
+    )  # fmt: skip
+    return answer
+
+
+def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
+    """What the gate's answer means for who asked."""
+    if isinstance(answer, Late):
+        return Refusal(Reason.DEADLINE, explain.late(url, answer.needed), answer.needed)
+    return Refusal(answer.reason, explain.refused(url, policy, answer), answer.retry_after)
+
+
+def is_cut_off(reply: Reply, journey: Journey) -> bool:
+    """Whether it was the caller's patience that ended, and not the host's time. Timers go off a little early."""
+    if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
+        return False
+    left = journey.left()
+    return left is not None and left < 0.05
+
+
+def shorter(timeout: float, left: float | None) -> float:
+    """The timeout of a request that has so many seconds left."""
+    return timeout if left is None else min(timeout, max(left, 0.001))
+
+
+def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
+    """Where a reply sends us; None if it does not."""
+    if reply.status not in REDIRECTS:
+        return None
+    location = reply.headers.all("location")
+    if not location or not location[0].strip():
+        return InvalidUrl("", "it names no place to go to")
+    return parse_url(location[0], url)
+
+
+def agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:
+    """Of all headers, who is asking."""
+    return tuple(each for each in headers.fields if each[0].lower() == "user-agent")
+
+
+def own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
+    """The caller's headers, with who we are and, if the URL has credentials, who the caller is."""
+    if "user-agent" not in headers:
+        headers = _with_agent(headers.fields, policies.user_agent)
+    if url.credentials and "authorization" not in headers:
+        name, _, password = url.credentials.encode("utf-8", "surrogatepass").partition(b":")
+        secret = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
+        return Headers((*headers.fields, ("Authorization", "Basic " + b64encode(secret).decode())))
+    return headers
+
+
+@lru_cache(maxsize=256)  # most fetches of a program have the same ones
+def _with_agent(fields: tuple[tuple[str, str], ...], agent: str) -> Headers:
+    return Headers((("User-Agent", agent), *fields))
