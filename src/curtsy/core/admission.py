@@ -13,7 +13,7 @@ import msgspec
 from curtsy.core import breaker
 from curtsy.core.budget import Day, charged, refunded, today
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import Host, Place, fresh, in_time, parted, with_delays
+from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, parted, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import CALM, ROLL, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
@@ -86,9 +86,6 @@ class Late(msgspec.Struct, frozen=True, gc=False):
 Decision = Go | Wait | No
 
 _replace = msgspec.structs.replace
-
-CLOSE = SECOND // 1000
-"""How far two looks at the clocks may be apart though nobody has set one."""
 
 FORGIVEN = SECOND // 50
 """How late a scheduled departure may be and still count as on time."""
@@ -201,11 +198,12 @@ def admit(
             requests_left = most_requests - day.requests - 1
         if most_pages:
             pages_left = most_pages - day.pages - page if day.pages < most_pages else 0
-    # The offset noted before, while no clock was set: for each of very many hosts a new number costs more than it says.
-    offset = now.epoch - at
+    offset = host.offset
+    if not 0 <= offset + at - now.epoch < CLOSE:  # a clock was set, or has drifted
+        offset = offset_at(now)
     left = _replace(
         host,
-        offset=host.offset if -CLOSE < offset - host.offset < CLOSE else offset,
+        offset=offset,
         sent_at=sent_at,
         roll=int(roll * ROLL),
         spent=TOKEN if is_rested else spent_after(spent, sent_at - sent_before, policy) + count * TOKEN,
@@ -325,7 +323,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
             sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
     return _replace(
         host,
-        offset=now.epoch - now.at,
+        offset=offset_at(now),
         written_at=at,
         earlier=host.earlier if days is None else days["earlier"],
         day=host.day if days is None else days["day"],
@@ -532,7 +530,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
 
 def _as_of(now: Now, host: Host) -> Host:
     """The record, in time already, as it is about to be written."""
-    return _replace(host, offset=now.epoch - now.at, written_at=now.at)
+    return _replace(host, offset=offset_at(now), written_at=now.at)
 
 
 OVERRIDABLE = {

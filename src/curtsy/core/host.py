@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import ClassVar, Self, TypedDict
 
 import msgspec
@@ -12,6 +13,9 @@ from curtsy.core.budget import Day
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import DAY, TOKEN
 from curtsy.core.record import WEEK, Record
+
+CLOSE = SECOND // 1000
+"""How exactly the offset between the clocks is noted."""
 
 MOST_DELAYS = 16
 """Origins of one record whose Crawl-delays are told apart."""
@@ -41,7 +45,7 @@ class Host(Record, frozen=True, tag="host"):
     """The run of the clock that the instants below belong to."""
 
     offset: int = 0
-    """What to add to an instant to have the epoch, as of the last write."""
+    """What to add to an instant to have the epoch, to the millisecond, as of the last write."""
 
     sent_at: int = 0
     """The last real departure."""
@@ -213,9 +217,23 @@ def _latest(one: int, other: int) -> int:
     return max(one, other) if one and other else one or other
 
 
+def offset_at(now: Now) -> int:
+    """How far the calendar is ahead of the clock, to the millisecond: the same number for very many hosts.
+
+    Rounded up: after a reboot a host was then asked later than it was, never sooner.
+    """
+    return _same(-((now.at - now.epoch) // CLOSE) * CLOSE)
+
+
+@lru_cache(maxsize=64)
+def _same(offset: int) -> int:
+    """One object for equal numbers. Each host's own would be one more that a decision has to reach for in memory."""
+    return offset
+
+
 def fresh(now: Now) -> Host:
     """The record of a host that nothing is known of."""
-    return Host(boot=now.boot, offset=now.epoch - now.at, written_at=now.at)
+    return Host(boot=now.boot, offset=offset_at(now), written_at=now.at)
 
 
 def in_time(host: Host, now: Now) -> Host:
@@ -236,7 +254,7 @@ def in_time(host: Host, now: Now) -> Host:
     return msgspec.structs.replace(
         host,
         boot=now.boot,
-        offset=now.epoch - at,
+        offset=offset_at(now),
         sent_at=moved(host.sent_at),
         recent=tuple(moved(each) for each in host.recent),
         places=tuple(Place(each.number, moved(each.left_at), moved(each.until)) for each in host.places),
