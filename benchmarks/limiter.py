@@ -124,7 +124,7 @@ def one_decision(names: list[str], days: bool = False) -> float:
 
     run()  # every host has a history
     looks = sorted(-(time.perf_counter() - time.perf_counter()) for _ in range(50_000))
-    return min(run() for _ in range(3)) - sum(looks[:49_500]) / 49_500 * 1e6
+    return min(run() for _ in range(5)) - sum(looks[:49_500]) / 49_500 * 1e6
 
 
 def decisions(quick: bool) -> None:
@@ -146,7 +146,7 @@ def decisions(quick: bool) -> None:
                 call(key)
             return len(chosen)
 
-        theirs = best(run, 3)
+        theirs = best(run)
         peer(f"{name}, one rate, {len(keys):,} keys", theirs, "µs", theirs / many)
     from aiolimiter import AsyncLimiter
 
@@ -157,7 +157,7 @@ def decisions(quick: bool) -> None:
             await limiter.acquire()
         return (time.perf_counter() - began) / 50_000 * 1e6
 
-    theirs = min(asyncio.run(single()) for _ in range(3))
+    theirs = min(asyncio.run(single()) for _ in range(5))
     peer("aiolimiter, one rate, one key", theirs, "µs", theirs / one)
 
 

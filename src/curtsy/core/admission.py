@@ -135,15 +135,17 @@ def admit(
         places = _still_held(places, at)
     latest = host.day
     day = requests_left = pages_left = None
+    requests = pages = 0
     wait_until, because = 0, ""
     most_requests, most_pages = policy.max_requests_per_day, policy.max_pages_per_day
     if most_requests or most_pages:
         second, day = now.epoch // SECOND, latest
         if day is None or not day.starts <= second < day.ends:
             day = today(host.days, second, policy.calendar)
-        if most_requests and day.requests >= most_requests:
+        requests, pages = day.requests, day.pages
+        if most_requests and requests >= most_requests:
             return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "requests", day.starts)
-        if page and most_pages and day.pages >= most_pages:
+        if page and most_pages and pages >= most_pages:
             # A request on its way has a page set aside. If it brings none, there is one left after all.
             if not places:
                 return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "pages", day.starts)
@@ -190,14 +192,14 @@ def admit(
     earlier = host.earlier
     if day is not None:
         if day is latest:
-            latest = Day(day.starts, day.ends, day.requests + 1, day.pages + page)
+            latest = Day(day.starts, day.ends, requests + 1, pages + page)
         else:
             *others, latest = charged(host.days, day, 1, page)
             earlier = tuple(others)
         if most_requests:
-            requests_left = most_requests - day.requests - 1
+            requests_left = most_requests - requests - 1
         if most_pages:
-            pages_left = most_pages - day.pages - page if day.pages < most_pages else 0
+            pages_left = most_pages - pages - page if pages < most_pages else 0
     offset = host.offset
     if not 0 <= offset + at - now.epoch < CLOSE:  # a clock was set, or has drifted
         offset = offset_at(now)
