@@ -75,9 +75,12 @@ async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Sl
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(slow: Slow, when: str) -> None:
+async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(
+    slow: Slow, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next is told when what was taken in vain is back."""
-    gate = AsyncGate(slow, roll=lambda: 1e6)  # whoever polls does so after days
+    monkeypatch.setattr("curtsy.gate.POLL", 1e6)  # whoever polls does so after days
+    gate = AsyncGate(slow)
     slow.stop_at = (1, when)
     first = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
     second = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))

@@ -13,10 +13,10 @@ import msgspec
 from curtsy.core import breaker
 from curtsy.core.budget import Day, charged, refunded, today
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, parted, with_delays
+from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, parted, shared, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.pace import CALM, ROLL, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
+from curtsy.core.pace import CALM, ROLLS, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
 from curtsy.core.policy import DAY, TOKEN, Policy, number
 
 __all__ = [
@@ -207,7 +207,7 @@ def admit(
         host,
         offset=offset,
         sent_at=sent_at,
-        roll=int(roll * ROLL),
+        roll=ROLLS[int(roll * len(ROLLS))],
         spent=TOKEN if is_rested else spent_after(spent, sent_at - sent_before, policy) + count * TOKEN,
         recent=recent,
         serial=serial,
@@ -348,7 +348,9 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
         rest = max(rest, retry_after)
     if rest > 0:
         rest_until = max(rest_until, at + round(min(rest, policy.max_retry_after) * SECOND))
-    latency = host.latency if outcome.latency is None else smoothed(host.latency, round(outcome.latency * SECOND))
+    latency = host.latency
+    if outcome.latency is not None:
+        latency = shared(smoothed(latency, round(outcome.latency * SECOND)))
     delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
     if policy.adapt:
         if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):
@@ -387,7 +389,7 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     if at - window_at > policy.breaker_window * SECOND:
         # What the last window saw counts half in this one, and nothing if it is long past.
         halves = 2 if at - window_at < 2 * policy.breaker_window * SECOND else replies + 1
-        window_at, replies, errors = at, replies // halves, errors // halves
+        window_at, replies, errors = shared(at // SECOND * SECOND), replies // halves, errors // halves
     failures = host.failures + 1 if is_failure else 0
     replies, errors = replies + 1, errors + is_failure
     if is_failure and breaker.too_many(failures, replies, errors, policy):

@@ -51,7 +51,7 @@ class Host(Record, frozen=True, tag="host"):
     """The last real departure."""
 
     roll: int = 0
-    """The dice of the pause after it, 0 to 65535."""
+    """The dice of the pause after it, one of `pace.ROLLS`."""
 
     spent: int = 0
     """Token bucket: millionths of a request that had not flowed back at `sent_at`."""
@@ -81,7 +81,7 @@ class Host(Record, frozen=True, tag="host"):
     """When the delay was last raised: answers to what left before then belong to the same episode."""
 
     latency: int = 0
-    """The response time, smoothed."""
+    """The response time, smoothed, in whole milliseconds."""
 
     crawl_delay: int = 0
     """What the site's robots.txt asks for."""
@@ -222,13 +222,13 @@ def offset_at(now: Now) -> int:
 
     Rounded up: after a reboot a host was then asked later than it was, never sooner.
     """
-    return _same(-((now.at - now.epoch) // CLOSE) * CLOSE)
+    return shared(-((now.at - now.epoch) // CLOSE) * CLOSE)
 
 
-@lru_cache(maxsize=64)
-def _same(offset: int) -> int:
-    """One object for equal numbers. Each host's own would be one more that a decision has to reach for in memory."""
-    return offset
+@lru_cache(maxsize=4096)
+def shared(number: int) -> int:
+    """One object for equal numbers of many hosts. Each host's own would be one more to reach for in memory."""
+    return number
 
 
 def fresh(now: Now) -> Host:

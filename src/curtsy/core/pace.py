@@ -9,7 +9,10 @@ from curtsy.core.message import SECOND
 from curtsy.core.policy import TOKEN, Policy
 
 ROLL = 65_536
-"""The dice have this many sides."""
+"""A roll is below this."""
+
+ROLLS = tuple(range(0, ROLL, 257))
+"""The sides of the dice, both ends among them: 256 numbers that all hosts share."""
 
 FIRST_DELAY = SECOND // 5
 """Where doubling starts for a host that has no delay at all (N8)."""
@@ -60,8 +63,8 @@ def latency_delay(latency: int, policy: Policy) -> int:
 
 
 def smoothed(latency: int, sample: int) -> int:
-    """The response time, each new one counting for a quarter; the first as it is."""
-    return sample if not latency else latency + (sample - latency) // 4
+    """The response time, each new one counting for a quarter, the first as it is; in whole milliseconds, rounded up."""
+    return -(-(4 * sample if not latency else 3 * latency + sample) // 4000) * 1000
 
 
 def raised(delay: int, retry_after: int | None, policy: Policy) -> int:
