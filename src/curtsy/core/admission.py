@@ -16,7 +16,7 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, parted, shared, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.pace import CALM, ROLLS, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
+from curtsy.core.pace import CALM, ROLLS, SIDES, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
 from curtsy.core.policy import DAY, TOKEN, Policy, number
 
 __all__ = [
@@ -207,7 +207,7 @@ def admit(
         host,
         offset=offset,
         sent_at=sent_at,
-        roll=ROLLS[int(roll * len(ROLLS))],
+        roll=ROLLS[int(roll * SIDES)],
         spent=TOKEN if is_rested else spent_after(spent, sent_at - sent_before, policy) + count * TOKEN,
         recent=recent,
         serial=serial,

@@ -11,8 +11,9 @@ from curtsy.core.policy import TOKEN, Policy
 ROLL = 65_536
 """A roll is below this."""
 
+SIDES = 256
 ROLLS = tuple(range(0, ROLL, 257))
-"""The sides of the dice, both ends among them: 256 numbers that all hosts share."""
+"""The sides of the dice, both ends among them: numbers that all hosts share."""
 
 FIRST_DELAY = SECOND // 5
 """Where doubling starts for a host that has no delay at all (N8)."""
