@@ -26,10 +26,10 @@ from typing import Any
 
 from curtsy.core.admission import Go, admit, settle
 from curtsy.core.host import Host
-from curtsy.core.message import Instant, Now
+from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, UTC, LimitConfig, Policy
-from curtsy.gate import AsyncGate, Request
+from curtsy.gate import AsyncGate, Request, Ticket
 from curtsy.guards import RateLimiter
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -317,16 +317,19 @@ def lateness(quick: bool) -> None:
     print("\nWake-up (milliseconds late, 10,000 waiters over 1,000 hosts, 1 a second each)")
     hosts, each = (100, 5) if quick else (1_000, 10)
 
-    async def ours() -> tuple[list[float], float]:
+    async def ours() -> tuple[list[float], float, float]:
         store = MemoryStore()
         gate = AsyncGate(AsyncMemoryStore(store))
         policy = UNLIMITED.but(qps=1.0)
         departures: dict[int, list[float]] = {}
+        admissions: dict[int, list[int]] = {}
 
         async def one(host: int) -> None:
             # Hosts start at moments of their own, as in a crawl: else all 1,000 would be due in the same instant.
-            await gate.enter(Request(f"host:{host}", policy, page=False))
+            ticket = await gate.enter(Request(f"host:{host}", policy, page=False))
             departures.setdefault(host, []).append(time.monotonic())
+            assert isinstance(ticket, Ticket)
+            admissions.setdefault(host, []).append(ticket.go.lease.left_at)
 
         async def start(host: int) -> list[asyncio.Task[None]]:
             await asyncio.sleep(host / hosts)
@@ -335,14 +338,17 @@ def lateness(quick: bool) -> None:
         for tasks in await asyncio.gather(*(start(host) for host in range(hosts))):
             await asyncio.gather(*tasks)
         gaps = [b - a for line in departures.values() for a, b in itertools.pairwise(line)]
-        return [(gap - 1.0) * 1000 for gap in gaps], min(gaps)
+        least = min(b - a for line in admissions.values() for a, b in itertools.pairwise(line)) / SECOND
+        return [(gap - 1.0) * 1000 for gap in gaps], least, min(gaps)
 
-    late, least = asyncio.run(ours())
+    late, least, noted = asyncio.run(ours())
     late.sort()
     say("p50", late[len(late) // 2], "ms")
     say("p99", late[int(len(late) * 0.99)], "ms", 5.0)
     say("worst", late[-1], "ms")
-    say("least gap", least, "s", 1.0, most=False)
+    say("least gap between two admissions", least, "s", 1.0, most=False)
+    # A task that is late to look at the clock makes the gap before it look longer and the next one shorter.
+    say("least gap as the tasks themselves note it", noted, "s")
 
 
 def _hammer(url: str, seconds: float, number: int, results: Any) -> None:

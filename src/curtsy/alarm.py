@@ -20,6 +20,9 @@ EARLY = 0.0011
 """Seconds by which a loop's timer is set too early, for epoll rounds up to a millisecond and the kernel adds some. What
 is left over is spun: on average half a millisecond."""
 
+SLACK = 0.002
+"""The share of a long wait by which its timer is set too early besides: the kernel may be late by a thousandth."""
+
 
 class Waiter:
     """One thread or task that waits, and can be woken from anywhere. A wake-up is never lost, only merged."""
@@ -146,10 +149,11 @@ class _Timer:
             self._handle.cancel()
         self._due = due
         loop = asyncio.get_running_loop()
-        if due - now <= EARLY:
+        left = due - now
+        if left <= EARLY:
             self._handle = loop.call_soon(self._fire)
         else:
-            self._handle = loop.call_later(due - now - EARLY, self._fire)
+            self._handle = loop.call_later(left - max(EARLY, left * SLACK), self._fire)
 
     def _fire(self) -> None:
         self._handle = None
