@@ -102,7 +102,7 @@ def test_a_negative_rate_is_named_with_file_line_entry_rule_value_and_default(pr
         ("qsp: 1", "qsp is not a setting here. Did you mean qps?"),
         ("category: x", "category is not a setting here. Did you mean domain_category?"),
         ("store: x", "store is not a setting here. It belongs at the top of the file."),
-        ("zzz: 1", "zzz is not a setting here. docs/reference/settings.md lists all of them."),
+        ("zzz: 1", "zzz is not a setting here. `curtsy config show` lists all of them."),
     ],
 )
 def test_a_value_that_breaks_a_rule_is_named_with_its_line(project: Project, line: str, message: str) -> None:

@@ -27,6 +27,15 @@ def test_what_is_shown_can_be_read_back(shell: Shell) -> None:
     assert (as_json["qps"]["value"], as_json["qps"]["origin"]) == (0.8, "built-in")
 
 
+def test_a_misspelt_variable_is_told_where_the_settings_are_shown(shell: Shell) -> None:
+    """C7: beside the settings, which it is not among"""
+    for form in ((), ("--json",), ("--origin",)):
+        done = shell("config", "show", *form, CURTSY_USERAGENT="x")
+
+        assert done.code == 0
+        assert "CURTSY_USERAGENT: not a setting, and ignored. Did you mean CURTSY_USER_AGENT?" in done.err
+
+
 def test_the_origin_of_each_value_is_shown(shell: Shell) -> None:
     """U9, C7: file and line, environment, preset, command line; secrets in the store's URL are masked"""
     shell.settle("allowlist:\n  - domain: example.org\n    max_pages_per_day: 5\n")

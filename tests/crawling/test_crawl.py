@@ -549,6 +549,8 @@ def test_a_blocking_crawl_can_be_run_for_its_outputs(site: Site, tmp_path: Path)
         ({"scope": "domains"}, "domains"),
         ({"match": "("}, r"\("),
         ({"patience": -1}, "patience"),
+        ({"max_page": 3}, "Did you mean max_pages\\?"),
+        ({"max_request_per_day": 3}, "Did you mean max_requests_per_day\\?"),
         ({"job": "no/../such name?", "store": None} | {"job": "a b"}, "a b"),
     ],
 )

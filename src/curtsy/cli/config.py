@@ -53,6 +53,8 @@ def show(given: Given, domain: str | None, is_origin: bool, is_json: bool) -> Ex
 
     settings = given.settings()
     general, policy = values_of(settings, domain)
+    for warning in settings.warnings:
+        screen.say(warning)
     if is_json:
         both = general | policy
         screen.write_json(

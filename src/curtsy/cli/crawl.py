@@ -272,12 +272,8 @@ async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
 
 @contextmanager
 def _serving(client: AsyncClient, port: int) -> Iterator[None]:
-    try:
-        from curtsy.watch.metrics import serve_metrics
-    except ImportError as error:
-        raise click.ClickException(
-            f'metrics need the library {error.name}, which is missing. Install it: pip install "curtsy[metrics]".'
-        ) from None
+    from curtsy.watch.metrics import serve_metrics
+
     with serve_metrics(port, client.stats) as server:
         screen.say(f"metrics are at http://127.0.0.1:{server.port}/metrics.")
         yield

@@ -328,7 +328,7 @@ class Crawler:
     def _words(self, ended: str) -> str:
         match ended:
             case "done":
-                return "all that may be fetched was"
+                return "nothing is left that may be fetched"
             case "max_pages":
                 return f"it has its {self._options.max_pages:,} page{'s' if self._options.max_pages != 1 else ''}"
             case "max_time":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import difflib
+import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output, open_output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary
+from curtsy.settings.keys import keys
 
 T = TypeVar("T")
 
@@ -58,6 +61,7 @@ def acrawl(
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: _several(name, value) for name, value in given.items() if name in names})
     settings = {name: value for name, value in given.items() if name not in names}
+    _check_names(settings, names)
     if client is not None and settings:
         raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
     urls = [seeds] if isinstance(seeds, str) else list(seeds)
@@ -101,6 +105,15 @@ def acrawl(
         if ours:
             _close_later(client.close())
         raise
+
+
+def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
+    """Raise PolicyError for a misspelt option of a crawl. What else nobody knows, the client says."""
+    known = {*inspect.signature(AsyncClient).parameters, *keys()}
+    for name in settings:
+        near = difflib.get_close_matches(name, [*options, *known], 1)
+        if name not in known and near and near[0] in options:
+            raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near[0]}?")
 
 
 def _check(urls: list[str], options: CrawlOptions) -> None:

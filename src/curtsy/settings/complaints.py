@@ -60,7 +60,7 @@ class Complaints:
         elif len(known) <= 15:
             hint = f"Known here: {', '.join(known)}."
         else:
-            hint = "docs/reference/settings.md lists all of them."
+            hint = "`curtsy config show` lists all of them."
         self.add(spot, section, f"{shown(name, bare=True)} is not a setting here. {hint}")
 
 
