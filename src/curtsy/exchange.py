@@ -241,7 +241,8 @@ class Exchange:
             case TimeoutError() if error.errno is None:
                 return self._fail(Reason.TIMEOUT, f"no answer within {self._limits.timeout:g} s")
             case aiohttp.ClientConnectorDNSError():
-                return self._fail(Reason.DNS_ERROR, _words(error.os_error))
+                is_lasting = error.os_error.errno in _NO_SUCH_NAME
+                return Failure(Reason.DNS_ERROR, _words(error.os_error), is_lasting=is_lasting)
             case aiohttp.ClientConnectorCertificateError():
                 return self._fail(Reason.TLS_ERROR, _words(error.certificate_error))
             case aiohttp.ClientConnectorSSLError() | ssl.SSLError() if _is_plain(error):
@@ -270,6 +271,10 @@ class Exchange:
                 if not isinstance(error, aiohttp.ClientError):
                     log.warning("an error that was not foreseen ended a request", exc_info=error)
                 return self._fail(Reason.CONNECTION_ERROR, f"the request failed: {type(error).__name__}")
+
+
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+"""What a resolver says that was reached and knows of no such name; without a network it says something else."""
 
 
 class _GaveUp(Exception):

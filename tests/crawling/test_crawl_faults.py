@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,8 +12,14 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from curtsy.address import TableResolver
 from curtsy.clock import FakeClock
+from curtsy.core.message import SECOND
 from curtsy.crawling.start import acrawl
+from curtsy.http import AiohttpSender
 from tests.crawling.crawl_process import ROOT
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.site import Reply, Site, Visit, reset
@@ -246,3 +253,47 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
     assert (summary["ended"], summary["fetched"]) == ("done", 61)
     assert sorted(lines) == sorted(site.url(path) for path in ["/", *(f"/{number}" for number in range(60))])
     assert Counter(visit.path for visit in site.visits() if visit.path != "/robots.txt").most_common(1)[0][1] == 1
+
+
+# What a name may come to.
+
+
+class Nowhere(AbstractResolver):
+    """A resolver that has no answer, and says why; from the fifth question on it knows the name."""
+
+    def __init__(self, site: Site, why: int) -> None:
+        self._known, self._why, self._asked = TableResolver(site.names), why, 0
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self._asked += 1
+        if self._asked < 5:
+            raise socket.gaierror(self._why, "no address")
+        return await self._known.resolve(host, port, family)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("why", "pages", "least", "most"),
+    [(socket.EAI_NONAME, 0, 0, 60), (socket.EAI_AGAIN, 1, 300, 3600)],
+)
+async def test_a_name_that_does_not_exist_is_not_waited_for(
+    site: Site, why: int, pages: int, least: float, most: float
+) -> None:
+    """N3, F12: but one that could not be looked up just now is"""
+    site.page("/", html())
+    manners = polite()
+    clock = manners["clock"]
+    began = clock.now().at
+
+    sender = AiohttpSender(resolver=Nowhere(site, why))
+    async with acrawl(site.url("/", host="shop.test"), **manners, sender=sender) as crawl:
+        found = [page async for page in crawl]
+
+    assert len(found) == pages
+    assert least <= (clock.now().at - began) / SECOND <= most
+    assert crawl.summary is not None
+    assert crawl.summary.ended == "done"

@@ -199,9 +199,10 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
         if isinstance(ticket, NOT_ADMITTED):
             if last is None:
                 return not_admitted(url, policy, ticket)
-            # A retry that may not go any more: the result keeps the last answer, and says when to come back.
+            # A retry that may not go any more: the result keeps the last answer, and says when to come back, if ever.
             yield MayRetry(unused=True)
-            journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
+            if not (isinstance(last, Failure) and last.is_lasting):
+                journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
         journey.waited += ticket.waited
         reply = yield Send(request, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)

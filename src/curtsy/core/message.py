@@ -395,5 +395,8 @@ class Failure(msgspec.Struct, frozen=True):
     is_answer: bool = False
     """Whether the host did answer, and is well: only not in the protocol that the URL names."""
 
+    is_lasting: bool = False
+    """Whether coming back in some minutes is of no use: there is no such name."""
+
 
 Reply = Response | Failure
