@@ -191,7 +191,7 @@ class SystemAlarm:
     def sleep(self, waiter: Waiter, seconds: float | None) -> None:
         """Wait until woken, at most so long."""
         assert isinstance(waiter, ThreadWaiter)
-        waiter.event.wait(None if seconds is None else max(0.0, seconds))
+        waiter.event.wait(None if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX))
         waiter.event.clear()
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
@@ -352,14 +352,18 @@ class FakeAlarm:
                         return
                 news, is_quiet = self._news, self.quiet()
                 self._changed.wait(self.PATIENCE)
-                self._wait_for_loops()
-                if news != self._news or self._stirring or not self._is_awaited() or not (is_quiet and self.quiet()):
+                held_up = self._wait_for_loops()
+                is_stirring = any(getattr(waiter, "loop", None) not in held_up for waiter in self._stirring)
+                if news != self._news or is_stirring or not self._is_awaited() or not (is_quiet and self.quiet()):
                     continue
                 due = self._heap[0][0]
             self.clock.advance(max(0, due - self.clock.now().at) / SECOND)
 
-    def _wait_for_loops(self) -> None:
-        """Let every event loop that somebody waits in end what it is at: on a busy machine that takes a while."""
+    def _wait_for_loops(self) -> set[asyncio.AbstractEventLoop]:
+        """Let every event loop that somebody waits in end what it is at; answers those that did not.
+
+        On a busy machine that takes a while.
+        """
         busy: set[asyncio.AbstractEventLoop] = set()
 
         def went_round(loop: asyncio.AbstractEventLoop) -> None:
@@ -374,6 +378,7 @@ class FakeAlarm:
             except RuntimeError:
                 busy.discard(loop)  # it is closed: nobody waits there any more
         self._changed.wait_for(lambda: not busy, self.BUSY)
+        return busy
 
     def _is_awaited(self) -> bool:
         """Whether anybody still waits for time to pass; nobody's next moment is forgotten."""

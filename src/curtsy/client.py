@@ -436,7 +436,8 @@ class AsyncClient:
         self._check_open()
         if self._around.cache_mode == "offline":  # nobody is asked: what is remembered holds, however old
             kept: Rules | None = await self.store.read(rules_key(url.origin))
-            return kept or Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
+            is_known = kept is not None and kept.is_known
+            return kept if is_known else Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
         return await self._joined(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
         )  # fmt: skip

@@ -119,7 +119,8 @@ class AsyncDriver:
         if isinstance(effect, Enter):
             overall = self.surroundings.policies.overall
             answer = self.gate.enter_at_once(
-                effect.key, effect.policy, overall, page=effect.page, robots=effect.robots
+                effect.key, effect.policy, overall, page=effect.page, robots=effect.robots,
+                crawl_delay=effect.crawl_delay,
             )  # fmt: skip
             if isinstance(answer, Ticket):
                 passage.ticket = answer

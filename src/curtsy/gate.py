@@ -62,6 +62,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     renew: Callable[[], tuple[Policy, Policy | None]] | None = None
     """The host's policy and the global one as they are now, for limits that change while one waits."""
 
+    crawl_delay: int = 0
+    """Microseconds that robots.txt asks of who asks, whatever the record says."""
+
     def present(self) -> Request:
         """The same under the policies of the moment."""
         if self.renew is None:
@@ -139,7 +142,7 @@ class _Way:
         holding = False
         try:
             if ahead and until is not None:
-                needed = yield Update(key, foresee(request.policy, ahead))
+                needed = yield Update(key, foresee(request.policy, ahead, request.crawl_delay))
                 if needed > until - self.alarm.now():
                     return Late(needed)
             while True:
@@ -149,7 +152,8 @@ class _Way:
                 if not lines.is_first(key, waiter):
                     left = None if until is None else until - self.alarm.now()
                     if left is not None and left <= 0:
-                        return Late((yield Update(key, foresee(request.policy, lines.ahead(key, waiter)))))
+                        ahead = lines.ahead(key, waiter)
+                        return Late((yield Update(key, foresee(request.policy, ahead, request.crawl_delay))))
                     yield Sleep(left)
                     continue
                 decision, epoch, asked_at = yield from self._ask(request, waiter, until)
@@ -164,7 +168,9 @@ class _Way:
                         left = None if until is None else until - self.alarm.now()
                         if left is not None:
                             # How long a place is held nobody knows: only what comes besides is certain.
-                            needed = (yield Update(key, foresee(request.policy, 0))) if because in HELD else seconds
+                            needed = seconds
+                            if because in HELD:
+                                needed = yield Update(key, foresee(request.policy, 0, request.crawl_delay))
                             if needed > left or left <= 0:
                                 return Late(needed or POLL)
                         if because in HELD and lines.held(key) < (request.policy.concurrency or 1):
@@ -181,9 +187,12 @@ class _Way:
         """
         decision: Decision
         policy, page, robots, count = request.policy, request.page, request.robots, request.count
+        crawl_delay = request.crawl_delay
         beside: tuple[str, Step[Any]] | None = None
         if request.overall is not None and request.overall.qps is not None:
-            decision = yield Update(request.key, look(policy, page=page, robots=robots, count=count))
+            decision = yield Update(
+                request.key, look(policy, page=page, robots=robots, count=count, crawl_delay=crawl_delay)
+            )
             if not isinstance(decision, Go):
                 return decision, 0, 0.0
             token = yield from self._token(request, waiter, until)
@@ -192,7 +201,7 @@ class _Way:
             if token is not PREPAID:
                 beside = GLOBAL, give_back(request.overall, token)
         asked_at = self.alarm.now()
-        step = charge(policy, self._roll(), page=page, robots=robots, count=count)
+        step = charge(policy, self._roll(), page=page, robots=robots, count=count, crawl_delay=crawl_delay)
         decision, epoch = yield Update(request.key, step, partial(uncharge, policy, count), beside)
         if beside is not None and not isinstance(decision, Go):
             yield Update(*beside, undo=_let_it_be)
@@ -329,7 +338,7 @@ class AsyncGate(_Way):
         self._background: set[asyncio.Future[None]] = set()
 
     def enter_at_once(
-        self, key: str, policy: Policy, overall: Policy | None, *, page: bool, robots: bool
+        self, key: str, policy: Policy, overall: Policy | None, *, page: bool, robots: bool, crawl_delay: int = 0
     ) -> Ticket | No | None:
         """The short way through, for a request that need not wait; None if it must stand in line.
 
@@ -340,7 +349,8 @@ class AsyncGate(_Way):
         if store is None or (overall is not None and overall.qps is not None) or lines.is_queued(key):
             return None
         asked_at = self.alarm.now()
-        decision, epoch = store.update(key, charge(policy, self._roll(), page=page, robots=robots))
+        step = charge(policy, self._roll(), page=page, robots=robots, crawl_delay=crawl_delay)
+        decision, epoch = store.update(key, step)
         if isinstance(decision, Go):
             if policy.concurrency is not None:
                 lines.hold(key)

@@ -13,12 +13,14 @@ from curtsy.stores import Step
 
 
 def charge(
-    policy: Policy, roll: float, *, page: bool, robots: bool = False, count: int = 1
+    policy: Policy, roll: float, *, page: bool, robots: bool = False, count: int = 1, crawl_delay: int = 0
 ) -> Step[tuple[Decision, int]]:
     """Admit for good; answers the decision, and the epoch in microseconds at which it was made."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
-        host, decision = admit(host, now, policy, roll, page=page, robots=robots, count=count)
+        host, decision = admit(
+            host, now, policy, roll, page=page, robots=robots, count=count, crawl_delay=crawl_delay
+        )  # fmt: skip
         return host, (decision, now.epoch)
 
     return step
@@ -38,20 +40,20 @@ def uncharge(policy: Policy, count: int, answer: tuple[Decision, int]) -> Step[N
     return step
 
 
-def look(policy: Policy, *, page: bool, robots: bool = False, count: int = 1) -> Step[Decision]:
+def look(policy: Policy, *, page: bool, robots: bool = False, count: int = 1, crawl_delay: int = 0) -> Step[Decision]:
     """Decide, and change nothing."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
-        return host, admit(host, now, policy, page=page, robots=robots, count=count)[1]
+        return host, admit(host, now, policy, page=page, robots=robots, count=count, crawl_delay=crawl_delay)[1]
 
     return step
 
 
-def foresee(policy: Policy, ahead: int) -> Step[float]:
+def foresee(policy: Policy, ahead: int, crawl_delay: int = 0) -> Step[float]:
     """The seconds that one with so many before it must wait at the least."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
-        return host, forecast(host, now, policy, ahead)
+        return host, forecast(host, now, policy, ahead, crawl_delay)
 
     return step
 

@@ -123,8 +123,8 @@ class Surroundings:
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
     retries: RetryShare = field(default_factory=RetryShare)
-    known: OrderedDict[str, tuple[Rules, float, set[str]]] = field(default_factory=OrderedDict)
-    """Rules by origin, until when (by `now`) they need not be asked for, and the agents that have heeded them."""
+    known: OrderedDict[str, tuple[Rules, float, dict[str, float]]] = field(default_factory=OrderedDict)
+    """Rules by origin, until when (by `now`) they need not be asked for, and the delays of agents that heed them."""
 
     number: int = field(default_factory=lambda: random.getrandbits(52))
 
@@ -184,7 +184,8 @@ class Surroundings:
             return (effect.policy if now is policies else now.of(domain)), now.overall
 
         return GateRequest(
-            effect.key, effect.policy, policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed
+            effect.key, effect.policy, policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,
+            effect.crawl_delay,
         )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -218,15 +219,15 @@ class Surroundings:
         left = until - self.now()
         return Known(rules, left) if left > 0 else None
 
-    def heeded(self, origin: str) -> set[str]:
-        """The agents that have told the host's record of the Crawl-delay in the rules that are known of an origin."""
+    def heeded(self, origin: str) -> dict[str, float]:
+        """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
         found = self.known.get(origin)
-        return set() if found is None else found[2]
+        return {} if found is None else found[2]
 
     def remember(self, origin: str, rules: Rules, seconds: float) -> None:
         """Keep rules in memory for as long as they hold."""
         self.known.pop(origin, None)  # the last one learned goes last
-        self.known[origin] = rules, self.now() + seconds, set()
+        self.known[origin] = rules, self.now() + seconds, {}
         if len(self.known) > KNOWN:
             self.known.popitem(last=False)
 

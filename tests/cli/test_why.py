@@ -17,7 +17,8 @@ from curtsy.core.message import Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.rules import Rules, learned
 from curtsy.settings import Settings, load
-from curtsy.watch.assessment import Assessment, assess
+from curtsy.stores.memory import MemoryStore
+from curtsy.watch.assessment import Assessment, assess, recall
 from curtsy.watch.checks import Check, Known
 from tests.cli.shell import Shell
 from tests.support.site import Site, closed_port
@@ -176,6 +177,25 @@ def test_the_pause_is_waited_for(settings: Settings) -> None:
     assert found.message == "It may be fetched in 2.5 s, after the random pause of 1.5 to 5.5 s between two requests."
     assert named(found, "pace").state == "wait"
     assert named(found, "budget").says == "1 of 200 requests, 1 of 100 pages today"
+
+
+@pytest.mark.parametrize(("delay", "verdict"), [(20, "allowed"), (900, "refused")])
+def test_the_delay_that_the_rules_ask_of_us_counts_though_another_has_fetched_them(
+    settings: Settings, delay: int, verdict: str
+) -> None:
+    """R8: as the fetch would heed it"""
+    policy, store = settings.policies.default, MemoryStore(CLOCK)
+    rules = learned(None, CLOCK.now(), policy, b"User-agent: *\nCrawl-delay: %d\n" % delay)
+    host = asked(settings, ago=1.0)
+    store.update("host:example.org", lambda _, now: (host, None))
+    store.update("rules:https://example.org", lambda _, now: (rules, None))
+    url = parse_url("https://example.org/")
+    assert isinstance(url, Url)
+
+    found = assess(url, settings, recall(url, settings, store, None))
+
+    assert found.verdict == verdict
+    assert found.allowed_in == (None if verdict == "refused" else pytest.approx(delay - 1, abs=0.1))
 
 
 def test_a_hand_a_breaker_and_a_budget_refuse_in_that_order(settings: Settings) -> None:

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from curtsy.clock import FakeClock
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.journey import Refusal
+from curtsy.core.message import Url, parse_url
+from curtsy.core.rules import claim
 from curtsy.guards import RobotsTxtChecker
 from curtsy.http import AiohttpSender
 from curtsy.stores.memory import MemoryStore
+from curtsy.surroundings import rules_key
 from tests.client.fetching import AGENT, client
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, hang, later
@@ -171,6 +175,21 @@ async def test_on_an_offline_client_the_checker_asks_nobody(site: Site) -> None:
 
     assert (unknown, asked) == (True, [])
     assert (known, site.paths()) == (False, ["/robots.txt"])
+
+
+async def test_a_claim_that_nobody_came_back_from_is_no_knowledge_of_the_rules(site: Site) -> None:
+    """R6, F35: a process was killed while it asked for them"""
+    store = MemoryStore(FakeClock())
+    key = rules_key(site.url("/").removesuffix("/"))
+    store.update(key, lambda rules, now: (claim(rules, now, 7)[0], None))
+    url = parse_url(site.url("/"))
+    assert isinstance(url, Url)
+
+    async with client(store=store, cache_mode="offline") as web:
+        found = await web.rules_or_why(url, AGENT)
+
+    assert isinstance(found, Refusal)
+    assert (found.reason, site.paths()) == (Reason.NOT_IN_CACHE, [])
 
 
 async def test_an_offline_checker_that_is_told_to_wait_for_the_file_forbids(site: Site) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
+from curtsy.guards import RobotsTxtChecker
 from curtsy.http import AiohttpSender
 from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import TICK, UNPACED, client
@@ -179,9 +180,12 @@ async def test_a_delay_of_another_agent_ends_with_the_file_that_asked_for_it(sit
     assert [page.ok for page in pages] == [True, True]
 
 
-async def test_a_file_that_has_not_changed_keeps_the_delays_of_all(site: Site) -> None:
-    """R8"""
-    site.robots("User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nCrawl-delay: 5\n")
+SLOW = "User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nAllow: /\n"
+
+
+async def test_the_delay_of_an_agent_that_is_gone_ends_when_the_file_is_fetched_again(site: Site) -> None:
+    """R8: and one that is not gone keeps to its own"""
+    site.robots(SLOW)
     site.page("/*", "x")
     clock = FakeClock()
     store = MemoryStore(clock)
@@ -194,6 +198,68 @@ async def test_a_file_that_has_not_changed_keeps_the_delays_of_all(site: Site) -
         clock.advance(3700)
         await first.fetch(site.url("/2"))
         after = await first.fetch(site.url("/3"))
+        slow = await second.fetch(site.url("/4"))
 
     assert site.count("/robots.txt") == 2
-    assert after.record.waited >= 20 - TICK
+    assert after.record.waited < 10
+    assert slow.record.waited >= 20 - TICK
+
+
+async def test_an_old_copy_that_another_has_fetched_has_our_own_delay(site: Site) -> None:
+    """R8, R6: while the site cannot be reached"""
+    site.script("/robots.txt", [Reply(body=SLOW), Reply(503)])
+    site.page("/*", "x")
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with (
+        client(clock=clock, store=store) as first,
+        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
+    ):
+        await first.fetch(site.url("/1"))
+        clock.advance(4000)
+        results = [await second.fetch(site.url(f"/{number}")) for number in (2, 3)]
+
+    assert [result.ok for result in results] == [True, True]
+    assert min(result.record.waited for result in results) >= 20 - TICK
+
+
+async def test_a_delay_holds_though_the_record_has_lost_it(site: Site) -> None:
+    """R8: a store that was emptied, or another who has had the file fetched anew"""
+    site.robots(SLOW)
+    site.page("/*", "x")
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with client(clock=clock, store=store, user_agent="slowbot/1.0") as web:
+        await web.fetch(site.url("/1"))
+        for key in store.keys("host:"):
+            store.forget(key)
+        await web.fetch(site.url("/2"))
+        after = await web.fetch(site.url("/3"))
+        async with client(clock=clock, store=store) as other:
+            site.robots(SLOW + "# changed")
+            other.forget_rules()
+            await other.fetch(site.url("/4"))
+        last = await web.fetch(site.url("/5"))
+
+    assert min(after.record.waited, last.record.waited) >= 20 - TICK
+
+
+async def test_a_delay_that_is_too_long_for_one_agent_refuses_nobody_else(site: Site) -> None:
+    """R8: nor does the mere question whether something is allowed slow anybody down"""
+    site.robots(
+        "User-agent: quick\nAllow: /\n\nUser-agent: middling\nCrawl-delay: 30\n\nUser-agent: *\nCrawl-delay: 999\n"
+    )
+    site.page("/*", "x")
+
+    async with client(user_agent="quick/1.0") as web:
+        await web.fetch(site.url("/1"))
+        refused = await web.fetch(site.url("/2"), headers={"User-Agent": "other/1.0"})
+        asked = await RobotsTxtChecker("middling/1.0", client=web).is_allowed(site.url("/"))
+        after = await web.fetch(site.url("/3"))
+
+    assert (refused.reason, asked) == (Reason.CRAWL_DELAY_TOO_LONG, True)
+    assert after.ok
+    assert after.record.waited < 10
+    assert "/2" not in site.paths()

@@ -37,7 +37,7 @@ class World:
         self.seconds = 1000.0
         self.keeps_cookies = False
         self.cookies: list[str] = []
-        self.agents: set[str] = set()
+        self.agents: dict[str, float] = {}
 
     def now(self) -> float:
         return self.seconds
@@ -48,7 +48,7 @@ class World:
     def refused_address(self, url: Url) -> str | None:
         return "127.0.0.1 is loopback" if url.host == "127.0.0.1" else None
 
-    def heeded(self, origin: str) -> set[str]:
+    def heeded(self, origin: str) -> dict[str, float]:
         return self.agents
 
     def cookies_for(self, url: Url) -> str | None:

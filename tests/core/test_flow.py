@@ -60,7 +60,7 @@ def test_the_way_of_a_page_on_a_fresh_origin() -> None:
     assert hand.carry(Ask(URL)).ok
 
     assert hand.kinds() == [
-        "Claim", "Enter", "Send", "Settle", "Amend", "Learn", "Enter", "Send", "Settle", "Tell",
+        "Claim", "Enter", "Send", "Settle", "Learn", "Amend", "Enter", "Send", "Settle", "Tell",
     ]  # fmt: skip
     first, second = hand.of(Enter)
     assert (first.robots, first.page, second.robots, second.page) == (True, False, False, True)
@@ -68,24 +68,23 @@ def test_the_way_of_a_page_on_a_fresh_origin() -> None:
     assert (hand.of(Send)[0].cut, hand.of(Send)[0].timeout, hand.of(Send)[1].timeout) == (True, 10.0, 30.0)
 
 
-def test_the_delay_is_known_before_the_rules_are_given_to_those_who_wait() -> None:
-    """R8: from the very first page on, in every process"""
+def test_a_page_is_entered_for_with_the_delay_that_the_rules_ask_of_its_agent() -> None:
+    """R8: from the very first page on, whatever the host's record says; and the record is told, once"""
     hand = Hand(
         claim=[Claimed(None)], send=[robots(b"User-agent: *\nCrawl-delay: 7\n"), Response(200, Headers(), b"x")]
     )
 
     hand.carry(Ask(URL))
+    hand.carry(Ask(URL))
 
-    assert hand.of(Amend) == [
-        Amend("host:example.org", hand.of(Amend)[0].policy, CrawlDelay(7.0, "https://example.org"))
-    ]
-    assert hand.kinds().index("Amend") < hand.kinds().index("Learn")
+    assert [effect.change for effect in hand.of(Amend)] == [CrawlDelay(7.0, "https://example.org", joined=True)]
+    assert [effect.crawl_delay for effect in hand.of(Enter) if not effect.robots] == [7_000_000] * 2
 
 
 @pytest.mark.parametrize(
     ("before", "after", "amended"),
     [(None, b"", []), (b"", b"", []), (b"User-agent: *\nCrawl-delay: 7", b"", [CrawlDelay(None, "https://example.org")]),
-     (b"", b"User-agent: *\nCrawl-delay: 7", [CrawlDelay(7.0, "https://example.org")])],
+     (b"", b"User-agent: *\nCrawl-delay: 7", [CrawlDelay(7.0, "https://example.org", joined=True)])],
 )  # fmt: skip
 def test_only_an_origin_that_had_a_delay_takes_one_back(before: bytes | None, after: bytes, amended: list[Any]) -> None:
     """R8, C6"""
@@ -95,6 +94,20 @@ def test_only_an_origin_that_had_a_delay_takes_one_back(before: bytes | None, af
     hand.carry(Ask(URL))
 
     assert [effect.change for effect in hand.of(Amend)] == amended
+
+
+def test_tries_are_counted_for_each_page_and_retries_only_if_something_was_sent_before() -> None:
+    """Issue 4, 9"""
+    nameless = Failure(Reason.DNS_ERROR, "name not known")
+    moved = Response(302, Headers([("Location", "/b")]), b"")
+    hops = Hand(send=[Response(503, Headers(), b""), moved, Failure(Reason.BAD_RESPONSE, "garbage", 0.1)])
+    late = Hand(send=[nameless, Response(200, Headers(), b"x")])
+
+    result, found = hops.carry(Ask(URL)), late.carry(Ask(URL))
+
+    assert "tries" not in result.message
+    assert (result.record.attempts, result.record.retries) == (3, 1)
+    assert (found.ok, found.record.attempts, found.record.retries) == (True, 1, 0)
 
 
 def test_a_fresh_copy_asks_for_nothing() -> None:

@@ -100,14 +100,15 @@ def admit(
     page: bool = True,
     robots: bool = False,
     count: int = 1,
+    crawl_delay: int = 0,
     scheduled: bool = False,
 ) -> tuple[Host | None, Decision]:
     """Decide whether a request may leave now. Go means that it does, already charged; all else changes nothing.
 
     `page` says that the answer may be a page, `robots` that robots.txt itself is asked for, `roll` in [0, 1) are the
-    dice of the pause that follows, `count` is how many tokens of the rate it takes. `scheduled` keeps a departure that
-    is a little late on its schedule, so that lateness does not add up. Of all that asks for a wait the latest moment
-    wins (C1).
+    dice of the pause that follows, `count` is how many tokens of the rate it takes. `crawl_delay` are the microseconds
+    that robots.txt asks of who asks, whatever the record says. `scheduled` keeps a departure that is a little late on
+    its schedule, so that lateness does not add up. Of all that asks for a wait the latest moment wins (C1).
     """
     at = now.at
     if host is None:
@@ -170,10 +171,11 @@ def admit(
         and count == 1
         and not host.delay
         and not host.crawl_delay
+        and not crawl_delay
         and host.latency <= policy.target_us
     )
     if sent_before and not is_rested:
-        ready_at, why = _paced(host, policy, count)
+        ready_at, why = _paced(host, policy, count, crawl_delay)
         if ready_at > wait_until:
             wait_until, because = ready_at, why
     if wait_until > at:
@@ -225,7 +227,7 @@ def _still_held(places: tuple[Place, ...], at: int) -> tuple[Place, ...]:
     return tuple([place for place in places if place.until > at])
 
 
-def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
+def _paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> tuple[int, str]:
     """The instant from which rate, pause and delays let the next request go, and which of them is the last."""
     sent_at = host.sent_at
     latest, why = rate_ready(sent_at, host.spent, host.recent, policy, count), "rate"
@@ -235,9 +237,11 @@ def _paced(host: Host, policy: Policy, count: int = 1) -> tuple[int, str]:
             latest, why = paused, "pause"
     if sent_at + policy.delay_us > latest:
         latest, why = sent_at + policy.delay_us, "delay"
-    if sent_at + host.crawl_delay > latest:
+    if host.crawl_delay > crawl_delay:
+        crawl_delay = host.crawl_delay
+    if sent_at + crawl_delay > latest:
         # A delay too long to wait for is refused above; robots.txt itself is not held up by it for longer than that.
-        held = min(host.crawl_delay, round(policy.max_crawl_delay * SECOND))
+        held = min(crawl_delay, round(policy.max_crawl_delay * SECOND))
         latest, why = max(latest, sent_at + held), "crawl_delay"
     if policy.adapt:
         if sent_at + host.delay > latest:
@@ -257,7 +261,7 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
     return max(0, ready_at - now.at) / SECOND
 
 
-def forecast(host: Host | None, now: Now, policy: Policy, ahead: int) -> float:
+def forecast(host: Host | None, now: Now, policy: Policy, ahead: int, crawl_delay: int = 0) -> float:
     """Seconds that a request with so many others before it must wait at the least.
 
     A place that is taken counts for nothing here: it may come free at any moment.
@@ -267,11 +271,11 @@ def forecast(host: Host | None, now: Now, policy: Policy, ahead: int) -> float:
         host = in_time(host, now)
         if host.overrides:
             policy = _overridden(policy, host.overrides)
-        ready_at = _paced(host, policy)[0] if host.sent_at else 0
+        ready_at = _paced(host, policy, 1, crawl_delay)[0] if host.sent_at else 0
         wait = max(0, ready_at - now.at, host.rest_until - now.at)
         if policy.interval_ns:  # what has flowed back is rounded up, for the forecast must not be too late
             spent = max(0, host.spent + (host.sent_at - now.at) * 1000 * TOKEN // policy.interval_ns)
-        gap = min(host.crawl_delay, round(policy.max_crawl_delay * SECOND))
+        gap = min(max(host.crawl_delay, crawl_delay), round(policy.max_crawl_delay * SECOND))
         if policy.adapt:  # it sinks on the way, if all goes well
             gap = max(gap, int(host.delay * 0.9 ** (1 + (ahead + len(host.places)) // CALM)) - 1000)
     if policy.strategy == "sliding_window":

@@ -74,8 +74,8 @@ class World(Protocol):
         """The calendar's second."""
         ...
 
-    def heeded(self, origin: str) -> set[str]:
-        """The agents that have told the host's record of the Crawl-delay in the rules that are known of an origin."""
+    def heeded(self, origin: str) -> dict[str, float]:
+        """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
         ...
 
     @property
@@ -123,6 +123,9 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
     domain: str = ""
     """Whose policy it is: settings that change while it waits hold for it."""
+
+    crawl_delay: int = 0
+    """Microseconds that robots.txt asks of who sends it."""
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):

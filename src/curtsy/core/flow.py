@@ -47,7 +47,7 @@ from curtsy.core.effects import (
     World,
 )
 from curtsy.core.errors import Reason
-from curtsy.core.heeding import judged, rules_for
+from curtsy.core.heeding import heed, judged, rules_for
 from curtsy.core.journey import (
     NOT_ADMITTED,
     REDIRECTS,
@@ -62,7 +62,7 @@ from curtsy.core.journey import (
     shorter,
 )  # fmt: skip
 from curtsy.core.message import NO_HEADERS, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
-from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_worth_repeating
+from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_sent, is_worth_repeating
 from curtsy.core.policy import Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
@@ -160,6 +160,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         assert kept is not None
         return _from_cache(kept[0], kept[1], request.method)
 
+    delay = 0.0
     if policy.respect_robots:
         rules_or_not = yield from rules_for(request, policy, journey)
         if not isinstance(rules_or_not, Rules):
@@ -167,8 +168,12 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         refusal = judged(rules_or_not, request, policy, journey)
         if refusal is not None:
             return refusal
+        asked = yield from heed(rules_or_not, request, policy, journey)
+        if isinstance(asked, Refusal):
+            return asked
+        delay = asked
     sent = found.conditional(request) if isinstance(found, Stale) else request
-    end = yield from exchange(sent, policy, journey)
+    end = yield from exchange(sent, policy, journey, delay)
     if isinstance(end, Refusal) or not world.has_cache:
         return end
     return (yield from _kept(request, end, found, kept, journey))
@@ -186,16 +191,18 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
     return None
 
 
-def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
+def exchange(
+    request: Request, policy: Policy, journey: Journey, crawl_delay: float = 0.0
+) -> Generator[Effect, Any, Reply | Refusal]:
     """Ask, and ask again while that is worth it. Retry says whether, admission says when."""
     world, url = journey.world, request.url
     repeatable = journey.ask.repeatable
     may_repeat = request.method in REPEATABLE if repeatable is None else repeatable
     most = policy.max_retries if world.max_retries is None else world.max_retries
     last: Reply | None = None
-    tries = 0
+    tries, sent_before, journey.again = 0, False, 0
     while True:
-        ticket = yield from enter(url, policy, journey, page=request.method != "HEAD")
+        ticket = yield from enter(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
         if isinstance(ticket, NOT_ADMITTED):
             if last is None:
                 return not_admitted(url, policy, ticket)
@@ -209,12 +216,13 @@ def exchange(request: Request, policy: Policy, journey: Journey) -> Generator[Ef
         if reply is None:
             continue
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
-        is_sent = reply.sent_ago is not None or (isinstance(reply, Failure) and reply.is_answer)
+        was_sent = is_sent(reply)
         journey.tries += 1
-        journey.attempts += is_sent
-        journey.retries += is_sent and last is not None
-        journey.again += last is not None
+        journey.attempts += was_sent
+        journey.retries += was_sent and sent_before
+        sent_before = sent_before or was_sent
         tries += 1
+        journey.again = tries - 1
         last = reply
         journey.bytes += reply.wire_bytes
         journey.latency = reply.sent_ago

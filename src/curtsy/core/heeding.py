@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core import explain
-from curtsy.core.admission import CrawlDelay, Late
+from curtsy.core.admission import CrawlDelay, Late, No
 from curtsy.core.effects import Amend, Claim, Effect, Hold, Learn, Release, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.journey import (
@@ -17,6 +17,7 @@ from curtsy.core.journey import (
     UNSENT,
     Journey,
     Refusal,
+    agent_of,
     agent_only,
     enter,
     is_cut_off,
@@ -25,10 +26,10 @@ from curtsy.core.journey import (
     redirect_target,
     shorter,
 )  # fmt: skip
-from curtsy.core.message import Failure, Headers, InvalidUrl, Request, Url, parse_url
-from curtsy.core.outcome import classify
+from curtsy.core.message import Failure, Headers, InvalidUrl, Request, parse_url
+from curtsy.core.outcome import classify, is_sent
 from curtsy.core.policy import Policy
-from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, crawl_delay_in, judge
+from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, judge
 
 ROBOTS_REDIRECTS = 5
 """Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
@@ -36,45 +37,43 @@ ROBOTS_REDIRECTS = 5
 
 def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Rules | Refusal | Failure]:
     """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
-    url, world = request.url, journey.world
-    agent = request.headers.get("user-agent") or journey.policies.user_agent
+    url = request.url
     while True:
         claim = yield Claim(url.origin, journey.patience())
+        if isinstance(claim, Known):
+            return claim.rules
         if isinstance(claim, Late):
             return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
-        found = claim if isinstance(claim, Known) else (yield from _robots_txt(request, policy, journey))
-        if claim is not found and not isinstance(found, Found):
-            yield Release(url.origin)
-        if isinstance(found, Busy):
-            continue
-        if isinstance(found, Known):
-            # Somebody else has fetched them, perhaps under another name, for whom another delay holds.
-            if agent not in world.heeded(url.origin):
-                yield from _heed(url, policy, crawl_delay(found.rules, agent), joined=True)
-                world.heeded(url.origin).add(agent)
-            return found.rules
-        if not isinstance(found, Found):
-            return found
         assert isinstance(claim, Claimed)
-        if found.body is not None:
-            # First of all, for whoever waits for the rules goes on when they are learned (R8).
-            before = None if claim.rules is None else claim.rules.body
-            delay = crawl_delay_in(found.body, agent)
-            if delay is not None or (before and before != found.body[:MOST]):
-                yield from _heed(url, policy, delay, joined=before == found.body[:MOST])
+        found = yield from _robots_txt(request, policy, journey)
+        if isinstance(found, Refusal | Failure | Known | Busy):
+            yield Release(url.origin)
+            if isinstance(found, Busy):
+                continue
+            return found.rules if isinstance(found, Known) else found
+        if found.body is not None and claim.rules is not None and claim.rules.body:
+            # What the file before asked for has ended; who goes on asking is told by `heed()` what this one does.
+            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(None, url.origin))
         rules: Rules = yield Learn(url.origin, policy, found.body, found.why)
-        world.heeded(url.origin).add(agent)
         return rules
 
 
-def _heed(url: Url, policy: Policy, delay: float | None, *, joined: bool) -> Generator[Effect, Any, None]:
-    """Have the host's record hold the delay that the rules ask of us.
+def heed(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, float | Refusal]:
+    """The seconds that the rules ask of who sends a request, or a refusal if that is too long (R8).
 
-    A new file ends the delays of the one before. Who reads the same one under another name has his delay joined: a host
-    has one pace for all who share its record.
+    The first time the host's record is told: a host has one pace, and who asks it under another name shares that.
     """
-    if delay is not None or not joined:
-        yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined))
+    url, agent = request.url, agent_of(request, journey)
+    heeded = journey.world.heeded(url.origin)
+    delay = heeded.get(agent)
+    if delay is None:
+        delay = crawl_delay(rules, agent) or 0.0
+        if 0 < delay <= policy.max_crawl_delay:
+            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined=True))
+        heeded[agent] = delay
+    if delay > policy.max_crawl_delay:
+        return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
+    return delay
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +125,7 @@ def _robots_txt(
         reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
         if reply is None:
             continue
-        journey.robots_requests += reply.sent_ago is not None
+        journey.robots_requests += is_sent(reply)
         has_run_out = is_cut_off(reply, journey)
         yield Settle(ticket, UNHEARD if has_run_out else classify(reply, journey.world.epoch(), robots=True))
         if has_run_out:
@@ -150,7 +149,7 @@ def _robots_txt(
 
 def judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
     """The verdict of the rules, as a refusal that names the line, or None."""
-    agent = request.headers.get("user-agent") or journey.policies.user_agent
+    agent = agent_of(request, journey)
     verdict = judge(rules, policy, agent, request.url.text)
     journey.robots_line = verdict.line
     if verdict.allowed:

@@ -15,7 +15,7 @@ from curtsy.core import explain
 from curtsy.core.admission import Go, Late, No
 from curtsy.core.effects import Admitted, Ask, Effect, Enter, World
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Response, Url, parse_url
+from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policies, Policy
 
@@ -58,7 +58,7 @@ class Journey:
     """Those among them that were sent again."""
 
     again: int = 0
-    """Tries that came after one that failed."""
+    """Tries of the last page that came after one that failed."""
 
     waited: float = 0.0
     bytes: int = 0
@@ -88,14 +88,15 @@ class Journey:
 
 
 def enter(
-    url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False
+    url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False, crawl_delay: float = 0.0
 ) -> Generator[Effect, Any, Admitted | No | Late]:
     """Stand in line for a request, and be let through or told why not."""
     left = journey.left()
     if left == 0:
         return Late(0.0)  # there would be no time to hear the answer
     answer: Admitted | No | Late = yield Enter(
-        policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain
+        policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain,
+        round(crawl_delay * SECOND) if crawl_delay else 0,
     )  # fmt: skip
     return answer
 
@@ -128,6 +129,11 @@ def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
     if not location or not location[0].strip():
         return InvalidUrl("", "it names no place to go to")
     return parse_url(location[0], url)
+
+
+def agent_of(request: Request, journey: Journey) -> str:
+    """Who sends a request."""
+    return request.headers.get("user-agent") or journey.policies.user_agent
 
 
 def agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:

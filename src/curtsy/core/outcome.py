@@ -99,6 +99,11 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
     )
 
 
+def is_sent(reply: Reply) -> bool:
+    """Whether a request was written, or the host had its work with us all the same."""
+    return reply.sent_ago is not None or (isinstance(reply, Failure) and reply.is_answer)
+
+
 def is_worth_repeating(reply: Reply) -> bool:
     """Whether the same request may fare better in a while (N3)."""
     if isinstance(reply, Failure):

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from curtsy.core import explain
-from curtsy.core.admission import No, Wait, admit
+from curtsy.core.admission import CrawlDelay, No, Wait, admit, amend
 from curtsy.core.cache import Absent, Entry, Fresh
 from curtsy.core.errors import Reason
 from curtsy.core.explain import span
 from curtsy.core.host import in_time
 from curtsy.core.message import SECOND, Failure, Url
 from curtsy.core.policy import Policy
-from curtsy.core.rules import judge
+from curtsy.core.rules import crawl_delay, judge
 from curtsy.settings import Settings
 from curtsy.stores import Store
 from curtsy.watch.checks import Check, Known, address_of, checks_of, freshness_of, unanswered
@@ -57,9 +57,14 @@ class Assessment:
 
 def recall(url: Url, settings: Settings, store: Store, kept: Entry | None) -> Known:
     """What is remembered that concerns a URL; `kept` is what the cache has of it. Raises StoreError."""
-    key = settings.policies.of(url.domain).key_for(url.domain)
-    host, overall, rules = store.read(key), store.read("global"), store.read(f"rules:{url.origin}")
-    return Known(store.now(), host, overall, rules, kept)
+    policy = settings.policies.of(url.domain)
+    host, overall = store.read(policy.key_for(url.domain)), store.read("global")
+    rules, now = store.read(f"rules:{url.origin}"), store.now()
+    if host is not None and rules is not None and policy.respect_robots:
+        # The rules may have come for somebody else: what they ask of us joins the record with our first page.
+        delay = CrawlDelay(crawl_delay(rules, settings.user_agent), url.origin, joined=True)
+        host = amend(host, now, policy, delay)
+    return Known(now, host, overall, rules, kept)
 
 
 def assess(url: Url, settings: Settings, known: Known) -> Assessment:
