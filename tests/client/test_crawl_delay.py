@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
+from curtsy.client import AsyncClient
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.guards import RobotsTxtChecker
@@ -124,17 +127,24 @@ async def test_an_origin_without_a_crawl_delay_takes_none_from_another_with_the_
     assert result.record.waited >= 20 - TICK
 
 
-async def test_each_agent_learns_its_own_delay_from_rules_that_another_has_fetched(site: Site) -> None:
-    """R8: from its very first page; and the host keeps the longer of the two, for its pace is one for both"""
-    site.robots("User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nCrawl-delay: 5\n")
-    site.page("/*", "x")
+@asynccontextmanager
+async def two_agents() -> AsyncIterator[tuple[AsyncClient, AsyncClient, FakeClock]]:
+    """A client, and another one called slowbot on the same store."""
     clock = FakeClock()
     store = MemoryStore(clock)
-
     async with (
         client(clock=clock, store=store) as first,
         client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
     ):
+        yield first, second, clock
+
+
+async def test_each_agent_learns_its_own_delay_from_rules_that_another_has_fetched(site: Site) -> None:
+    """R8: from its very first page; and the host keeps the longer of the two, for its pace is one for both"""
+    site.robots("User-agent: slowbot\nCrawl-delay: 20\n\nUser-agent: *\nCrawl-delay: 5\n")
+    site.page("/*", "x")
+
+    async with two_agents() as (first, second, _):
         await first.fetch(site.url("/1"))
         slow = await second.fetch(site.url("/2"))
         after = await first.fetch(site.url("/3"))
@@ -164,13 +174,8 @@ async def test_a_delay_of_another_agent_ends_with_the_file_that_asked_for_it(sit
         "/robots.txt", [Reply(body=f"User-agent: slowbot\nCrawl-delay: 9999\n\n{lifted}"), Reply(body=lifted)]
     )  # fmt: skip
     site.page("/*", "x")
-    clock = FakeClock()
-    store = MemoryStore(clock)
 
-    async with (
-        client(clock=clock, store=store) as first,
-        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
-    ):
+    async with two_agents() as (first, second, clock):
         await first.fetch(site.url("/1"))
         refused = await second.fetch(site.url("/2"))
         clock.advance(3700)
@@ -187,13 +192,8 @@ async def test_the_delay_of_an_agent_that_is_gone_ends_when_the_file_is_fetched_
     """R8: and one that is not gone keeps to its own"""
     site.robots(SLOW)
     site.page("/*", "x")
-    clock = FakeClock()
-    store = MemoryStore(clock)
 
-    async with (
-        client(clock=clock, store=store) as first,
-        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
-    ):
+    async with two_agents() as (first, second, clock):
         await second.fetch(site.url("/1"))
         clock.advance(3700)
         await first.fetch(site.url("/2"))
@@ -209,13 +209,8 @@ async def test_an_old_copy_that_another_has_fetched_has_our_own_delay(site: Site
     """R8, R6: while the site cannot be reached"""
     site.script("/robots.txt", [Reply(body=SLOW), Reply(503)])
     site.page("/*", "x")
-    clock = FakeClock()
-    store = MemoryStore(clock)
 
-    async with (
-        client(clock=clock, store=store) as first,
-        client(clock=clock, store=store, user_agent="slowbot/1.0") as second,
-    ):
+    async with two_agents() as (first, second, clock):
         await first.fetch(site.url("/1"))
         clock.advance(4000)
         results = [await second.fetch(site.url(f"/{number}")) for number in (2, 3)]
