@@ -23,8 +23,8 @@ found = {
     "qps": limiter.domain("example.org").policy.qps,
     "other": limiter.domain("a.slow.org").policy.qps,
     "burst": limiter.domain("example.org").policy.burst,
-    "breaker": limiter.guarded.breaker,
-    "cooldown": limiter.guarded.breaker_cooldown,
+    "breaker": limiter.domain("example.org").guarded.breaker,
+    "cooldown": limiter.domain("example.org").guarded.breaker_cooldown,
     "same": limiter is get_rate_limiter(),
 }
 changed = get_rate_limiter(global_qps=3.0)

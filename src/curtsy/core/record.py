@@ -140,8 +140,12 @@ class LimitStats:
 
     def __init__(self, domain: str) -> None:
         self.domain = domain
-        self._lock = threading.Lock()
+        self.renew_lock()
         self.reset()
+
+    def renew_lock(self) -> None:
+        """Start with a free lock, as a forked child does: who held it is not there."""
+        self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Start again from nothing."""
@@ -203,7 +207,7 @@ class TotalStats(StatsFields, frozen=True):
     """Requests asked for, whether they went or not."""
 
     blocked_requests: int = 0
-    """Refused because a breaker was open."""
+    """Refused because a breaker was open, or the domain denied."""
 
     circuit_breaker_trips: int = 0
     circuit_breakers_open: int = 0

@@ -9,7 +9,7 @@ from curtsy.core.breaker import State
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import DAY, UNLIMITED, number
+from curtsy.core.policy import DAY, UNLIMITED, number, rule
 from curtsy.log import library_logger
 from curtsy.stores import Store
 from curtsy.stores.memory import MemoryStore
@@ -29,12 +29,16 @@ def checked_cooldown(seconds: float) -> float:
 
 
 def outcome_of(status: int | None) -> Outcome:
-    """What a failure that is reported by hand means: with 429 or 403 a block, else a failure."""
+    """What a status reported by hand means: 403 and 429 are a block, 5xx and None a failure, others an answer (U6)."""
+    if status is None:
+        return Outcome(Kind.FAILED)
+    if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 999:
+        raise rule("status", status, "an HTTP status such as 503, or None if there was no answer")
     if status == 403:
         return Outcome(Kind.BLOCKED, status)
     if status == 429:
         return Outcome(Kind.SLOWED, status)
-    return Outcome(Kind.FAILED, status or 0)
+    return Outcome(Kind.FAILED if status >= 500 else Kind.ANSWERED, status)
 
 
 class CircuitBreaker:
@@ -93,8 +97,12 @@ class CircuitBreaker:
         self._change(lambda host, now: settle(host, now, self._policy, None, Outcome(Kind.ANSWERED)))
 
     def record_failure(self, status: int | None = None) -> None:
-        """A request failed; 403 and 429 open it at once, others after some in a row."""
-        self._change(lambda host, now: settle(host, now, self._policy, None, outcome_of(status)))
+        """A request failed; 403 and 429 open it at once, 5xx and no status after some in a row.
+
+        Any other status is an answer, and counts as a success (U6).
+        """
+        outcome = outcome_of(status)
+        self._change(lambda host, now: settle(host, now, self._policy, None, outcome))
 
     @property
     def state(self) -> State:

@@ -6,8 +6,10 @@ program that must never go over the limit uses the client, which does both in on
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from weakref import WeakSet
 
 from pydantic import BaseModel, Field
 
@@ -75,6 +77,11 @@ class DomainDailyBudgetManager:
         self._store = _sheltered(store)
         self._memory = MemoryStore()
         self._out: set[str] = set()
+        self._renew_locks()
+        _all_managers.add(self)
+
+    def _renew_locks(self) -> None:
+        """Start with a free lock, as a forked child does: who held it is not there."""
         self._lock = threading.Lock()
 
     def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
@@ -98,6 +105,8 @@ class DomainDailyBudgetManager:
 
     def record_domain_request(self, domain: str, is_page: bool = False) -> None:
         """Count a request that was sent to the domain, and its page if it brought one."""
+        if not isinstance(is_page, bool):
+            raise rule("is_page", is_page, "True or False")
         policy = self._policy(domain)
 
         def step(host: Host | None, now: Now) -> tuple[Host, None]:
@@ -163,6 +172,8 @@ def _sheltered(store: Store | str | None) -> Store:
     """A store whose outages are bridged in memory, and what was counted there brought home (B8)."""
     if store is None or isinstance(store, str):
         return open_store(store)
+    if not hasattr(store, "update"):
+        raise rule("store", store, "a store, or the URL of one such as 'sqlite:///state.sqlite'")
     return store if isinstance(store, Shelter | MemoryStore) else Shelter(store)
 
 
@@ -172,6 +183,18 @@ def _left(limit: int, spent: int) -> int:
 
 _manager: DomainDailyBudgetManager | None = None
 _manager_lock = threading.Lock()
+_all_managers: WeakSet[DomainDailyBudgetManager] = WeakSet()
+
+
+def _after_fork() -> None:
+    global _manager_lock
+    _manager_lock = threading.Lock()
+    for manager in list(_all_managers):
+        manager._renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def get_domain_budget_manager() -> DomainDailyBudgetManager:

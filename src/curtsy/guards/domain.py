@@ -8,9 +8,10 @@ from curtsy.core.admission import Decision, Go, Late, No, admit
 from curtsy.core.errors import PolicyError, WaitTimeout
 from curtsy.core.host import Host
 from curtsy.core.message import Now, parse_domain
-from curtsy.core.policy import UNLIMITED, LimitConfig, number, rule
+from curtsy.core.policy import LimitConfig, Policy, number, rule
 from curtsy.core.record import LimitStats
 from curtsy.gate import Answer, Request, Ticket
+from curtsy.guards.terms import Rates, Terms
 from curtsy.log import library_logger
 
 if TYPE_CHECKING:
@@ -27,30 +28,57 @@ class DomainLimiter:
             from curtsy.guards.limiter import RateLimiter  # which makes us, so it cannot come first
 
             limiter = RateLimiter(config)
+        elif config is not None:
+            raise rule("config", config, "left out if there is a limiter, which has the configurations of its domains")
         self.domain = parse_domain(domain)
         self._limiter = limiter
         self.stats = LimitStats(self.domain)
-        self.key = UNLIMITED.key_for(self.domain)
-        self.use(config or LimitConfig())
+        self._rates: Rates | None = None
+        self._warned: LimitConfig | None = None
 
-    def use(self, config: LimitConfig) -> None:
-        """Replace the configuration whole. Tokens and statistics stay, and it holds for those who wait already."""
-        self.config = config
-        rate: dict[str, float | None] = {"qps": config.requests_per_second, "burst": config.burst_capacity}
-        if self._limiter.is_unlimited(self.domain):
-            rate = {"qps": None}
-        self.policy = self._limiter.base.but(**rate)
+    def use(self, terms: Terms) -> Rates:
+        """Have what some terms say of the domain. Tokens and statistics stay."""
+        self._rates = terms.of(self.domain)
+        return self._rates
+
+    @property
+    def rates(self) -> Rates:
+        """What holds for the domain now: worked out again when something has changed, not before."""
+        terms, rates = self._limiter.terms(), self._rates
+        if rates is None or rates.terms is not terms:
+            rates = self._limiter.renewed(self)
+        config = rates.config
+        if config is not self._warned and config != self._warned:
+            self._warned = config
+            if config.warning:
+                _log.warning(f"{self.domain}: {config.warning}")
+        return rates
+
+    @property
+    def config(self) -> LimitConfig:
+        """The configuration, or what the domain's policy says of the same."""
+        return self.rates.config
+
+    @property
+    def policy(self) -> Policy:
         """The rate alone, for `wait` and `allow`."""
-        self.guarded = self._limiter.guarded.but(**rate)
+        return self.rates.policy
+
+    @property
+    def guarded(self) -> Policy:
         """The rate and the breaker, for `acquire`."""
-        if config.warning:
-            _log.warning(f"{self.domain}: {config.warning}")
+        return self.rates.guarded
+
+    @property
+    def key(self) -> str:
+        """The key of the record."""
+        return self.rates.key
 
     async def wait(self, timeout: float | None = None, n: int = 1) -> None:
         """Wait for `n` tokens, first come first served."""
         limiter = self._limiter
         request = self._request(n, timeout)
-        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self) as waiter:
+        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self, request.key) as waiter:
             answer = await limiter.async_gate.enter(request, waiter)
         self.count(answer, timeout, n)
 
@@ -58,7 +86,7 @@ class DomainLimiter:
         """Wait for `n` tokens, first come first served, in a thread that may block."""
         limiter = self._limiter
         request = self._request(n, timeout)
-        with limiter.waiting(limiter.gate.alarm.waiter(), self) as waiter:
+        with limiter.waiting(limiter.gate.alarm.waiter(), self, request.key) as waiter:
             answer = limiter.gate.enter(request, waiter)
         self.count(answer, timeout, n)
 
@@ -66,15 +94,16 @@ class DomainLimiter:
         """Take `n` tokens if they are there, without waiting and without going ahead of those who wait."""
         limiter = self._limiter
         limiter.check_open()
-        policy = self._request(n, None).policy
-        if limiter.gate.lines.is_queued(self.key):
+        request = self._request(n, None)
+        key, policy = request.key, request.policy
+        if limiter.gate.lines.is_queued(key):
             return False
 
         def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
             changed, decision = admit(host, now, policy, page=False, count=n)
             return changed, (decision, now.epoch)
 
-        decision, epoch = limiter.store.update(self.key, step)
+        decision, epoch = limiter.store.update(key, step)
         if not isinstance(decision, Go):
             return False
         self.stats.count(epoch, 0.0, n)
@@ -83,15 +112,16 @@ class DomainLimiter:
     def _request(self, n: int, timeout: float | None) -> Request:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise rule("n", n, "a whole number of at least 1")
-        if n > self.config.burst_capacity:
+        rates = self.rates
+        if n > rates.config.burst_capacity:
             raise PolicyError(
-                f"{self.domain}: n = {n} must be at most burst_capacity ({self.config.burst_capacity}), for the bucket "
-                "never holds more. Ask for fewer at once, or raise burst_capacity."
+                f"{self.domain}: n = {n} must be at most burst_capacity ({rates.config.burst_capacity}), for the "
+                "bucket never holds more. Ask for fewer at once, or raise burst_capacity."
             )
         if timeout is not None:
             number("timeout", timeout)
         return Request(
-            self.key, self.policy, page=False, count=n, deadline=timeout, renew=lambda: (self.policy, None)
+            rates.key, rates.policy, page=False, count=n, deadline=timeout, renew=lambda: (self.policy, None)
         )  # fmt: skip
 
     def count(self, answer: Answer, timeout: float | None = None, n: int = 1) -> None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from curtsy.alarm import Alarm, Waiter
 from curtsy.core.admission import No, Reset, settle
@@ -19,9 +19,10 @@ from curtsy.core.message import Now, Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, number, rule
 from curtsy.core.record import StatsSnapshot, TotalStats
-from curtsy.gate import GLOBAL, AsyncGate, Gate, Request
-from curtsy.guards.breaker import checked_cooldown, outcome_of
+from curtsy.gate import GLOBAL, Answer, AsyncGate, Gate, Request, Ticket
+from curtsy.guards.breaker import outcome_of
 from curtsy.guards.domain import DomainLimiter
+from curtsy.guards.terms import Rates, Terms, templates
 from curtsy.log import library_logger
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -36,8 +37,8 @@ class RateLimiter:
     """Limits how fast domains are asked, each by itself and all together, and leaves failing ones alone.
 
     `config` is the rate of a domain that is not in `domains`; a path is read as the JSON file of that form. With
-    `policies`, the rate of such a domain is that of its policy. By itself a limiter knows no global rate:
-    `get_rate_limiter()` is the program's own, which does.
+    `policies`, such a domain has the rate, strategy and breaker of its policy. By itself a limiter knows no global
+    rate: `get_rate_limiter()` is the program's own, which does.
     """
 
     def __init__(
@@ -69,32 +70,47 @@ class RateLimiter:
         if per_domain_qps is not None:
             number("per_domain_qps", per_domain_qps, above=True)
             default = LimitConfig(per_domain_qps, default.burst_capacity)
-        self._default = default
-        self._policies = policies
-        self._configs = {parse_domain(name): each for name, each in {**listed, **(domains or {})}.items()}
-        self._unlimited = Policies(UNLIMITED, {domain: UNLIMITED.but(category="unlimited") for domain in unlimited})
-        self.base, self.guarded = _templates(strategy, circuit_breaker, cooldown_seconds)
-        self.overall = _overall(global_qps)
+        if policies is not None and not isinstance(policies, Policies):
+            raise rule("policies", policies, "a Policies(default, entries)")
+        if not isinstance(unlimited, tuple | list | set | frozenset):
+            raise rule("unlimited", unlimited, "a list of domains, such as ['example.com']")
+        self._configs = {parse_domain(name): each for name, each in {**listed, **_checked(domains)}.items()}
+        self._terms = Terms(
+            default,
+            self._configs,
+            templates(strategy, circuit_breaker, cooldown_seconds),
+            Policies(UNLIMITED, {domain: UNLIMITED.but(category="unlimited") for domain in unlimited}),
+            policies,
+        )
+        self.overall = overall_of(global_qps)
         self.store, self._async_store = _open(store)
         self._is_store_ours = isinstance(store, str)
         self.gate = Gate(self.store, alarm=alarm)
         self.async_gate = AsyncGate(self._async_store, alarm=self.gate.alarm)
         self._limiters: dict[str, DomainLimiter] = {}
-        self._waiters: WeakSet[Waiter] = WeakSet()
-        self._lock = threading.Lock()
+        self._renew_locks()
+        _all_limiters.add(self)
         self.is_closed = False
         self._asked = self._blocked = 0
         self._refusals: dict[str, No] = {}
         self._told_at = self.gate.alarm.now()
         self._alerts: tuple[str, ...] = ()
+        usual = self._terms.usual
         _log.info(
             "Rate limiter ready",
             global_qps=global_qps,
-            per_domain_qps=self._default.requests_per_second,
-            burst=self._default.burst_capacity,
-            circuit_breaker=circuit_breaker,
-            cooldown=cooldown_seconds,
+            per_domain_qps=usual.qps,
+            burst=None if usual.qps is None else usual.burst,
+            circuit_breaker=usual.breaker,
+            cooldown=usual.breaker_cooldown,
         )
+
+    def _renew_locks(self) -> None:
+        """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
+        self._lock = threading.Lock()
+        self._waiters: WeakKeyDictionary[Waiter, str] = WeakKeyDictionary()
+        for limiter in self._limiters.values():
+            limiter.stats.renew_lock()
 
     # The limiter of L
 
@@ -126,35 +142,37 @@ class RateLimiter:
         if not isinstance(config, LimitConfig):
             raise rule("config", config, "a LimitConfig(requests_per_second, burst_capacity)")
         limiter = self.domain(domain)
+        key = limiter.key  # those who wait stand in the line of this one
         with self._lock:
+            self._terms.check(config)
             self._configs[limiter.domain] = config
-        limiter.use(config)
-        self.gate.lines.nudge(limiter.key)
+            limiter.use(self._terms)
+        self.gate.lines.nudge(key)
 
     def domain(self, domain: str) -> DomainLimiter:
         """The limiter of one domain, made on first use."""
         self.check_open()
-        limiter = self._limiters.get(domain)
+        limiter = self._limiters.get(domain) if isinstance(domain, str) else None
         if limiter is None:
             name = parse_domain(domain)
             with self._lock:
                 limiter = self._limiters.get(name)
                 if limiter is None:
-                    limiter = DomainLimiter(name, self._config_of(name), limiter=self)
-                    self._limiters[name] = limiter
+                    limiter = self._limiters[name] = DomainLimiter(name, limiter=self)
         return limiter
 
-    def _config_of(self, name: str) -> LimitConfig:
-        if name in self._configs or self._policies is None:
-            return self._configs.get(name, self._default)
-        policy = self._policies.of(name)
-        return LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
+    def terms(self) -> Terms:
+        """What holds now."""
+        return self._terms
+
+    def renewed(self, limiter: DomainLimiter) -> Rates:
+        """Have a domain's limiter use the terms that hold now."""
+        with self._lock:  # so that `update_config()` comes either before, or after
+            return limiter.use(self._terms)
 
     def is_unlimited(self, domain: str) -> bool:
         """Whether a domain is on the list of those that have no limit, or its policy has none (Q12)."""
-        if self._unlimited.of(domain).category == "unlimited":
-            return True
-        return self._policies is not None and domain not in self._configs and self._policies.of(domain).qps is None
+        return self.terms().of(domain).policy.qps is None
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
         """The statistics of every domain seen, by domain: a copy."""
@@ -182,17 +200,23 @@ class RateLimiter:
     # The limiter of Q
 
     async def acquire(self, url: str) -> bool:
-        """Wait until the URL's domain and the global rate let a request go; False if its breaker is open.
+        """Wait until the URL's domain and the global rate let a request go.
 
-        Why it was refused, and for how long, is in `refusal(url)`.
+        False if its breaker is open or it is on the denylist: why, and for how long, is in `refusal(url)`.
         """
         limiter = self._of_url(url)
-        request = Request(
-            limiter.key, limiter.guarded, self.overall, page=False, renew=lambda: (limiter.guarded, self.overall)
-        )  # fmt: skip
+        rates = limiter.rates
         self._tell()
-        with self.waiting(self.async_gate.alarm.async_waiter(), limiter) as waiter:
-            answer = await self.async_gate.enter(request, waiter)
+        answer: Answer = No(Reason.DOMAIN_DENIED, None)
+        if not rates.denied:
+            request = Request(
+                rates.key, rates.guarded, self.overall, page=False,
+                renew=lambda: (limiter.rates.guarded, self.overall),
+            )  # fmt: skip
+            with self.waiting(self.async_gate.alarm.async_waiter(), limiter, rates.key) as waiter:
+                answer = await self.async_gate.enter(request, waiter)
+            if isinstance(answer, Ticket) and limiter.rates.denied:  # since it came
+                answer = No(Reason.DOMAIN_DENIED, None)
         with self._lock:
             self._asked += 1
             self._refusals.pop(limiter.domain, None)
@@ -212,18 +236,20 @@ class RateLimiter:
         self._report(url, Outcome(Kind.ANSWERED))
 
     def record_failure(self, url: str, status: int | None = None) -> None:
-        """A request failed; 403 and 429 open the domain's breaker at once, others after three in a row."""
+        """A request failed; 403 and 429 open the domain's breaker at once, 5xx and no status after three in a row.
+
+        Any other status is an answer, and counts as a success (U6).
+        """
         self._report(url, outcome_of(status))
 
     def reset_breaker(self, domain: str) -> None:
         """Close a domain's breaker by hand."""
-        limiter = self.domain(domain)
-        self.gate.amend(limiter.key, limiter.guarded, Reset())
+        rates = self.domain(domain).rates
+        self.gate.amend(rates.key, rates.guarded, Reset())
 
     def breaker_state(self, domain: str) -> tuple[State, float]:
         """Where a domain's breaker stands, and the seconds until a trial is let through."""
-        limiter = self.domain(domain)
-        host, now = self.store.update(limiter.key, lambda host, now: (host, (host, now)))
+        host, now = self.store.update(self.domain(domain).key, lambda host, now: (host, (host, now)))
         if host is None or not host.tripped_at:
             return State.CLOSED, 0.0
         return host.breaker_state(now), host.breaker_left(now)
@@ -234,7 +260,8 @@ class RateLimiter:
             return self._seen(domain).stats.snapshot()
         with self._lock:
             limiters, asked, blocked = list(self._limiters.values()), self._asked, self._blocked
-        breakers = self.store.update_many([(limiter.key, _breaker) for limiter in limiters])
+        keys = dict.fromkeys(limiter.key for limiter in limiters)  # each once: some may share a record
+        breakers = self.store.update_many([(key, _breaker) for key in keys])
         each = [limiter.stats.snapshot() for limiter in limiters]
         # What came by wait() and allow() was asked for as well, and is never blocked.
         return TotalStats(
@@ -252,19 +279,23 @@ class RateLimiter:
 
         Domains that have a configuration of their own keep it. It holds for those who wait already.
         """
-        default = policies.default
-        self.base, self.guarded = _templates(default.strategy, default.breaker, default.breaker_cooldown)
-        self._policies = policies
-        with self._lock:
-            limiters = list(self._limiters.values())
-        for limiter in limiters:
-            limiter.use(self._config_of(limiter.domain))
-            self.gate.lines.nudge(limiter.key)
+        self._put(policies, self.overall)
 
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate, while running; None for no limit. It holds for those who wait already."""
-        self.overall = _overall(global_qps)
+        self.overall = overall_of(global_qps, self.overall.burst)
         self.gate.lines.nudge(GLOBAL)
+
+    def _put(self, policies: Policies, overall: Policy) -> None:
+        """Put other settings in place, all or none of them, and tell those who wait."""
+        if not isinstance(policies, Policies):
+            raise rule("policies", policies, "a Policies(default, entries)")
+        with self._lock:
+            self._terms = self._terms.under(policies)
+            self.overall = overall
+            keys = set(self._waiters.values())
+        for key in (GLOBAL, *keys):
+            self.gate.lines.nudge(key)
 
     def _of_url(self, url: str) -> DomainLimiter:
         found = parse_url(url)
@@ -274,15 +305,16 @@ class RateLimiter:
 
     def _report(self, url: str, outcome: Outcome) -> None:
         limiter = self._of_url(url)
+        rates = limiter.rates
 
         def step(host: Host | None, now: Now) -> tuple[Host, bool]:
-            settled = settle(host, now, limiter.guarded, None, outcome)
+            settled = settle(host, now, rates.guarded, None, outcome)
             return settled, settled.trips > (host.trips if host else 0)
 
-        has_tripped = self.store.update(limiter.key, step)
+        has_tripped = self.store.update(rates.key, step)
         if has_tripped:
             _log.warning("Circuit breaker opened", domain=limiter.domain)
-        self.gate.lines.nudge(limiter.key)
+        self.gate.lines.nudge(rates.key)
 
     def _tell(self) -> None:
         """Write the line of statistics when it is time, and alerts as they begin and end (Q10)."""
@@ -336,11 +368,11 @@ class RateLimiter:
         return LimiterClosed("This rate limiter is closed. Make another one to go on.")
 
     @contextmanager
-    def waiting(self, waiter: Waiter, limiter: DomainLimiter) -> Iterator[Waiter]:
-        """Have a waiter told when the limiter is closed, and count it if it gives up."""
+    def waiting(self, waiter: Waiter, limiter: DomainLimiter, key: str) -> Iterator[Waiter]:
+        """Have a waiter in the line of `key` told when the limiter is closed or changed; count it if it gives up."""
         with self._lock:  # so that `close()` comes either before, or finds it
             self.check_open()
-            self._waiters.add(waiter)
+            self._waiters[waiter] = key
         try:
             yield waiter
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -348,36 +380,51 @@ class RateLimiter:
             raise
         finally:
             with self._lock:
-                self._waiters.discard(waiter)
+                self._waiters.pop(waiter, None)
+
+
+def _checked(domains: Mapping[str, LimitConfig] | None) -> Mapping[str, LimitConfig]:
+    if domains is None:
+        return {}
+    if not isinstance(domains, Mapping):
+        raise rule("domains", domains, "a dict of a LimitConfig for each domain")
+    for name, each in domains.items():
+        if not isinstance(each, LimitConfig):
+            raise rule(f"domains[{name!r}]", each, "a LimitConfig(requests_per_second, burst_capacity)")
+    return domains
 
 
 def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[Store, AsyncStore]:
-    if store is None or store == "memory:":
+    if store is None or (isinstance(store, str) and store == "memory:"):
         store = MemoryStore()
     if isinstance(store, MemoryStore):
         return store, AsyncMemoryStore(store)
     if isinstance(store, str):
         return open_store(store), open_async_store(store)
+    if not isinstance(store, tuple) or len(store) != 2 or not all(hasattr(each, "update") for each in store):
+        must = "a URL such as 'sqlite:///state.sqlite', a MemoryStore, or a pair of a blocking store and its async one"
+        raise rule("store", store, must)
     return store
 
 
-def _templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float) -> tuple[Policy, Policy]:
-    """What the policies of all domains have in common, but for their rate: without and with the breaker."""
-    base = UNLIMITED.but(strategy=strategy)
-    guarded = base.but(
-        breaker=circuit_breaker,
-        breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
-        breaker_error_rate=None,
-        on_429="trip",
-        adapt=False,
-    )
-    return base, guarded
-
-
-def _overall(global_qps: float | None) -> Policy:
-    return UNLIMITED.but(qps=None if global_qps is None else number("global_qps", global_qps, above=True))
+def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
+    """The policy of a global rate; None for no limit."""
+    qps = None if global_qps is None else number("global_qps", global_qps, above=True)
+    return UNLIMITED.but(qps=qps, burst=burst)
 
 
 def _breaker(host: Host | None, now: Now) -> tuple[Host | None, tuple[int, bool]]:
     """How often a breaker has opened, and whether it is open."""
     return host, (0, False) if host is None else (host.trips, host.breaker_state(now) is State.OPEN)
+
+
+_all_limiters: WeakSet[RateLimiter] = WeakSet()
+
+
+def _after_fork() -> None:
+    for limiter in list(_all_limiters):
+        limiter._renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

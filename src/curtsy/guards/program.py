@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
 from curtsy.core.policy import Policies
 from curtsy.guards.domain import DomainLimiter
-from curtsy.guards.limiter import RateLimiter
+from curtsy.guards.limiter import RateLimiter, overall_of
+from curtsy.guards.terms import Terms
 from curtsy.log import library_logger
 
 if TYPE_CHECKING:
@@ -53,28 +55,51 @@ class _ProgramLimiter(RateLimiter):
             strategy=default.strategy,
             policies=policies,
         )
+        self.overall = overall_of(self.overall.qps, policies.overall.burst)
         self._live = live
-        self._followed = policies
+        self._followed: Policies | None = policies
         self._is_global_ours = global_qps is not None
+
+    def _renew_locks(self) -> None:
+        """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
+        super()._renew_locks()
         self._following = threading.Lock()
+        self._followed = None  # who was about to follow may not have come to it
 
     def domain(self, domain: str) -> DomainLimiter:
         """The limiter of one domain, made on first use, by the settings as they are now."""
+        self.terms()
+        return super().domain(domain)
+
+    def terms(self) -> Terms:
+        """What the settings say now."""
         policies = self._live.check().policies
         if policies is not self._followed:
             self._follow(policies)
-        return super().domain(domain)
+        return super().terms()
 
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate, while running; None for no limit. It holds for those who wait already."""
-        self._is_global_ours = True
-        super().use_global(global_qps)
+        with self._following:
+            super().use_global(global_qps)
+            self._is_global_ours = True
 
     def _follow(self, policies: Policies) -> None:
         with self._following:
             if policies is self._followed:
                 return
-            self._followed = policies
-            self.use_policies(policies)
-            if not self._is_global_ours:
-                super().use_global(policies.global_qps)
+            self._followed = policies  # even if they cannot be used: that is told once
+            qps = self.overall.qps if self._is_global_ours else policies.global_qps
+            try:
+                self._put(policies, overall_of(qps, policies.overall.burst))
+            except Exception as error:  # whatever is wrong with them, nobody's request fails for it (U9)
+                _log.warning("The limiter cannot use the changed settings; it keeps the ones before", error=str(error))
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

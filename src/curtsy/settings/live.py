@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from curtsy.core.errors import PolicyError
 from curtsy.log import library_logger
@@ -52,6 +53,13 @@ class LiveSettings:
         self._current = self._load()
         self._looked_at = clock()
         self._is_broken = False
+        _all_live.add(self)
+
+    def _renew_lock(self) -> None:
+        """Start with a free lock, as a forked child does: who held it is not there."""
+        if self._lock.locked():
+            self._used = []  # what it was about to read is still to be read here
+        self._lock = threading.Lock()
 
     @property
     def current(self) -> Settings:
@@ -95,7 +103,8 @@ class LiveSettings:
             _log.warning("The changed settings cannot be used; the ones before are kept", error=str(error))
             return
         self._current = settings
-        _log.info("Settings are fine again" if self._is_broken else "Settings read again", files=settings.files)
+        what = "Settings are fine again" if self._is_broken else "Settings read again"
+        _log.info(what, files=[str(path) for path in settings.files])
         self._is_broken = False
         for warning in settings.warnings:
             _log.warning(warning)
@@ -110,3 +119,15 @@ def _stamp(path: Path) -> Stamp:
     except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+_all_live: WeakSet[LiveSettings] = WeakSet()
+
+
+def _after_fork() -> None:
+    for live in list(_all_live):
+        live._renew_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
