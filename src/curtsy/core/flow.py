@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core import explain
-from curtsy.core.admission import Go, Late
+from curtsy.core.admission import Go, Late, No
 from curtsy.core.cache import (
     Absent,
     Drop,
@@ -54,6 +54,7 @@ from curtsy.core.journey import (
     UNHEARD,
     Journey,
     Refusal,
+    agent_of,
     enter,
     is_cut_off,
     not_admitted,
@@ -153,7 +154,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     if isinstance(found, Fresh) or (is_renewed_later and (yield Later(Ask(url.text, request.method, request.headers)))):
         # A hit costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
         if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None and rules.is_known:
-            refusal = judged(rules, request, policy, journey)
+            refusal = judged(rules, agent_of(request, journey), request, policy, journey)
             if refusal is not None:
                 return refusal
         journey.cache = "hit" if isinstance(found, Fresh) else "stale"
@@ -165,13 +166,14 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         rules_or_not = yield from rules_for(request, policy, journey)
         if not isinstance(rules_or_not, Rules):
             return rules_or_not
-        refusal = judged(rules_or_not, request, policy, journey)
+        agent = agent_of(request, journey)
+        refusal = judged(rules_or_not, agent, request, policy, journey)
         if refusal is not None:
             return refusal
-        asked = yield from heed(rules_or_not, request, policy, journey)
-        if isinstance(asked, Refusal):
-            return asked
-        delay = asked
+        heeded = world.heeded(url.origin).get(agent)
+        delay = (yield from heed(rules_or_not, agent, url, policy, journey)) if heeded is None else heeded
+        if delay > policy.max_crawl_delay:
+            return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
     sent = found.conditional(request) if isinstance(found, Stale) else request
     end = yield from exchange(sent, policy, journey, delay)
     if isinstance(end, Refusal) or not world.has_cache:
@@ -216,7 +218,7 @@ def exchange(
         if reply is None:
             continue
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
-        was_sent = is_sent(reply)
+        was_sent = reply.sent_ago is not None or is_sent(reply)
         journey.tries += 1
         journey.attempts += was_sent
         journey.retries += was_sent and sent_before

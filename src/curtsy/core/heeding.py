@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core import explain
-from curtsy.core.admission import CrawlDelay, Late, No
+from curtsy.core.admission import CrawlDelay, Late
 from curtsy.core.effects import Amend, Claim, Effect, Hold, Learn, Release, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.journey import (
@@ -17,7 +17,6 @@ from curtsy.core.journey import (
     UNSENT,
     Journey,
     Refusal,
-    agent_of,
     agent_only,
     enter,
     is_cut_off,
@@ -26,7 +25,7 @@ from curtsy.core.journey import (
     redirect_target,
     shorter,
 )  # fmt: skip
-from curtsy.core.message import Failure, Headers, InvalidUrl, Request, parse_url
+from curtsy.core.message import Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.outcome import classify, is_sent
 from curtsy.core.policy import Policy
 from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, judge
@@ -58,21 +57,16 @@ def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[E
         return rules
 
 
-def heed(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, float | Refusal]:
-    """The seconds that the rules ask of who sends a request, or a refusal if that is too long (R8).
+def heed(rules: Rules, agent: str, url: Url, policy: Policy, journey: Journey) -> Generator[Effect, Any, float]:
+    """The seconds that the rules ask of an agent that has not heeded them yet (R8).
 
-    The first time the host's record is told: a host has one pace, and who asks it under another name shares that.
+    The host's record is told, unless that is too long and nobody will ask: a host has one pace, and who asks it under
+    another name shares that.
     """
-    url, agent = request.url, agent_of(request, journey)
-    heeded = journey.world.heeded(url.origin)
-    delay = heeded.get(agent)
-    if delay is None:
-        delay = crawl_delay(rules, agent) or 0.0
-        if 0 < delay <= policy.max_crawl_delay:
-            yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined=True))
-        heeded[agent] = delay
-    if delay > policy.max_crawl_delay:
-        return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
+    delay = crawl_delay(rules, agent) or 0.0
+    if 0 < delay <= policy.max_crawl_delay:
+        yield Amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin, joined=True))
+    journey.world.heeded(url.origin)[agent] = delay
     return delay
 
 
@@ -147,9 +141,8 @@ def _robots_txt(
     return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
 
 
-def judged(rules: Rules, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
+def judged(rules: Rules, agent: str, request: Request, policy: Policy, journey: Journey) -> Refusal | None:
     """The verdict of the rules, as a refusal that names the line, or None."""
-    agent = agent_of(request, journey)
     verdict = judge(rules, policy, agent, request.url.text)
     journey.robots_line = verdict.line
     if verdict.allowed:
