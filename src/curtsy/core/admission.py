@@ -327,9 +327,12 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
             recent = tuple(sorted((*recent[:found], *recent[found + 1 :], really)))
         if sent_at < really <= at:
             sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
+    offset = host.offset
+    if not 0 <= offset + at - now.epoch < CLOSE:  # as in `admit()`
+        offset = offset_at(now)
     return _replace(
         host,
-        offset=offset_at(now),
+        offset=offset,
         written_at=at,
         earlier=host.earlier if days is None else days["earlier"],
         day=host.day if days is None else days["day"],
@@ -354,7 +357,8 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
         rest_until = max(rest_until, at + round(min(rest, policy.max_retry_after) * SECOND))
     latency = host.latency
     if outcome.latency is not None:
-        latency = shared(smoothed(latency, round(outcome.latency * SECOND)))
+        latency = smoothed(latency, round(outcome.latency * SECOND))
+        latency = host.latency if latency == host.latency else shared(latency)
     delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
     if policy.adapt:
         if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):

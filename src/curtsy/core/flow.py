@@ -34,6 +34,7 @@ from curtsy.core.cache import (
 )
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.effects import (
+    Admitted,
     Ask,
     Effect,
     Keep,
@@ -55,7 +56,7 @@ from curtsy.core.journey import (
     Journey,
     Refusal,
     agent_of,
-    enter,
+    entrance,
     is_cut_off,
     not_admitted,
     own_headers,
@@ -204,7 +205,8 @@ def exchange(
     last: Reply | None = None
     tries, sent_before, journey.again = 0, False, 0
     while True:
-        ticket = yield from enter(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
+        way = entrance(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
+        ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):
             if last is None:
                 return not_admitted(url, policy, ticket)

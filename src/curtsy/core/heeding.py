@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from curtsy.core import explain
-from curtsy.core.admission import CrawlDelay, Late
-from curtsy.core.effects import Amend, Claim, Effect, Hold, Learn, Release, Send, Settle
+from curtsy.core.admission import CrawlDelay, Late, No
+from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, Release, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.journey import (
     NOT_ADMITTED,
@@ -18,7 +18,7 @@ from curtsy.core.journey import (
     Journey,
     Refusal,
     agent_only,
-    enter,
+    entrance,
     is_cut_off,
     not_admitted,
     own_headers,
@@ -102,7 +102,8 @@ def _robots_txt(
         there = policy if is_own else journey.policies.of(url.domain)
         if there.denied:
             return NO_FILE
-        ticket = yield from enter(url, there, journey, robots=True)
+        way = entrance(url, there, journey, robots=True)
+        ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):
             if is_own or isinstance(ticket, Late):
                 return not_admitted(url, there, ticket)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from curtsy.core import explain
 from curtsy.core.admission import Go, Late, No
-from curtsy.core.effects import Admitted, Ask, Effect, Enter, World
+from curtsy.core.effects import Ask, Enter, World
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
@@ -87,18 +85,16 @@ class Journey:
         return max(0.0, self.began + self.ask.deadline - self.world.now())
 
 
-def enter(
+def entrance(
     url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False, crawl_delay: float = 0.0
-) -> Generator[Effect, Any, Admitted | No | Late]:
-    """Stand in line for a request, and be let through or told why not."""
-    left = journey.left()
-    if left == 0:
-        return Late(0.0)  # there would be no time to hear the answer
-    answer: Admitted | No | Late = yield Enter(
+) -> Enter | Late:
+    """The way in for a request; `Late` if there would be no time to hear the answer."""
+    if journey.left() == 0:
+        return Late(0.0)
+    return Enter(
         policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain,
         round(crawl_delay * SECOND) if crawl_delay else 0,
     )  # fmt: skip
-    return answer
 
 
 def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
