@@ -35,6 +35,11 @@ class Waiter:
         self.due: float | None = None
         """When its present wait ends by itself; None if it does not. What an alarm has noted besides is past."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody can get up here any more."""
+        return False
+
     def wake(self) -> None:
         """End the present wait, or the next one at once."""
         raise NotImplementedError
@@ -65,6 +70,11 @@ class TaskWaiter(Waiter):
         self._thread = threading.get_ident()
         self.future: asyncio.Future[None] | None = None
         self.woken = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its loop was closed, with no word to those who wait in it."""
+        return self.loop.is_closed()
 
     def wake(self) -> None:
         """End the present wait, or the next one at once."""

@@ -20,6 +20,11 @@ class Line:
         self.out = 0
         """Places that this process holds: when one of them is given back, the first of the line is told."""
 
+    def clear(self) -> None:
+        """Let nobody be first who cannot ask any more."""
+        while self.waiters and self.waiters[0].is_gone:
+            self.waiters.popleft()
+
 
 class Lines:
     """All lines of one process before one store. Safe for threads; the lock is held for moments only."""
@@ -40,6 +45,7 @@ class Lines:
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = Line()
+            line.clear()
             line.waiters.append(waiter)
             return len(line.waiters) - 1
 
@@ -51,6 +57,7 @@ class Lines:
                 return  # a forked child clears up what its parent began, and nobody of that stands in its lines
             was_first = line.waiters[0] is waiter
             line.waiters.remove(waiter)
+            line.clear()
             line.out += holding
             following = line.waiters[0] if was_first and line.waiters else None
             if not line.waiters and not line.out:
@@ -100,7 +107,7 @@ class Lines:
     def is_queued(self, key: str) -> bool:
         """Whether anybody waits for the host."""
         line = self._lines.get(key)
-        return line is not None and bool(line.waiters)
+        return line is not None and bool(line.waiters) and not all(each.is_gone for each in line.waiters)
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
         """Whether it is this waiter's turn to ask."""

@@ -26,6 +26,7 @@ from tests.strategies import (
     Change,
     Event,
     Flight,
+    Pass,
     Play,
     Reboot,
     SetClock,
@@ -650,3 +651,23 @@ def test_what_robots_txt_no_longer_asks_for_is_forgotten() -> None:
     play.happen(Change(CrawlDelay(None)))
 
     assert isinstance(play.ask(), Go)
+
+
+@pytest.mark.parametrize("before", ["token_bucket", "sliding_window"])
+def test_another_strategy_opens_no_second_burst(before: Strategy) -> None:
+    """L7, Q12: what was spent under the one before counts, and goes on to count"""
+    after: Strategy = "sliding_window" if before == "token_bucket" else "token_bucket"
+    slow = FREE.but(qps=0.1, burst=10)
+    play = Play([slow.but(strategy=before), slow.but(strategy=after)])
+    for _ in range(10):
+        play.depart()
+    play.run([Settings(1)])
+
+    assert isinstance(play.ask(), Wait)
+
+    play.run([Pass(101 * SECOND)])
+    left = 0
+    while isinstance(play.ask(), Go) and left < 30:
+        play.depart()
+        left += 1
+    assert left <= 10

@@ -14,7 +14,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import AsyncGate, Request, Ticket
+from curtsy.gate import AsyncGate, Gate, Request, Ticket
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.gate.asking import (
@@ -213,3 +213,22 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
         assert record.places == ()
         assert [day.requests for day in record.days] == [sent[host]]
         assert sent[host] <= policy.max_requests_per_day
+
+
+def test_a_loop_that_was_closed_with_no_word_holds_up_nobody(store: MemoryStore) -> None:
+    """L9: who waited in it cannot get up any more, and does not stand in the way"""
+    gate = AsyncGate(AsyncMemoryStore(store))
+    blocking = Gate(store)
+    slow = UNLIMITED.but(qps=0.001)
+    assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(gate.enter(Request(HOST, slow)))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+
+    is_queued = gate.lines.is_queued(HOST)
+    ticket = blocking.enter(Request(HOST, UNLIMITED, deadline=5.0))
+
+    assert not is_queued
+    assert isinstance(ticket, Ticket)
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -51,7 +51,10 @@ class Worker:
 
     def said(self) -> list[str]:
         """All it says until its end, whole lines only."""
-        said, _ = self.process.communicate(timeout=40)
+        assert self.process.stdout is not None
+        # Not by `communicate()`: that leaves out what `hear()` has read ahead, and may begin within a line.
+        said = self.process.stdout.read()
+        self.process.communicate(timeout=40)
         return said.rpartition("\n")[0].splitlines()
 
 

@@ -16,7 +16,19 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, parted, shared, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.pace import CALM, ROLLS, SIDES, latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
+from curtsy.core.pace import (
+    CALM,
+    ROLLS,
+    SIDES,
+    departures,
+    latency_delay,
+    pause,
+    raised,
+    rate_ready,
+    smoothed,
+    spent_after,
+    sunk,
+)
 from curtsy.core.policy import DAY, TOKEN, Policy, number
 
 __all__ = [
@@ -190,7 +202,9 @@ def admit(
         places = (*places, place) if places else (place,)
     recent: tuple[int, ...] = ()
     if not is_rested and policy.strategy == "sliding_window" and policy.interval_ns:
-        recent = (*host.recent, *[at] * count)[-int(policy.burst) :]
+        burst = int(policy.burst)
+        before = departures(sent_before, spent, host.recent, burst) if sent_before else host.recent
+        recent = (*before, *[at] * count)[-burst:]
     earlier = host.earlier
     if day is not None:
         if day is latest:

@@ -41,15 +41,24 @@ def rate_ready(sent_at: int, spent: int, recent: tuple[int, ...], policy: Policy
     if not policy.interval_ns:
         return 0
     if policy.strategy == "sliding_window":
-        if not recent or recent[-1] < sent_at:
-            recent = (*recent, sent_at)  # it left under another strategy, which remembers only the last
         # The oldest that must have left the window, so that `count` more fit into it.
         burst = int(policy.burst)
+        recent = departures(sent_at, spent, recent, burst)
         place = len(recent) + count - burst - 1
         return 0 if place < 0 else recent[min(place, len(recent) - 1)] - (-burst * policy.interval_ns // 1000)
     saved = policy.burst_tokens - count * TOKEN
     missing = spent - saved if saved > 0 else spent
     return sent_at if missing <= 0 else sent_at - (-missing * policy.interval_ns // (1000 * TOKEN))
+
+
+def departures(sent_at: int, spent: int, recent: tuple[int, ...], burst: int) -> tuple[int, ...]:
+    """The last departures, for a sliding window.
+
+    What left under another strategy, which remembers only the last and how much was spent, left with that one.
+    """
+    if recent and recent[-1] >= sent_at:
+        return recent
+    return (*recent, *[sent_at] * min(burst, max(1, -(-spent // TOKEN))))
 
 
 def pause(roll: int, policy: Policy) -> int:
