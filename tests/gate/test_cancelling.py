@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from curtsy.alarm import FakeAlarm
 from curtsy.clock import FakeClock
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
@@ -75,12 +76,9 @@ async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Sl
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(
-    slow: Slow, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(slow: Slow, when: str) -> None:
     """The next is told when what was taken in vain is back."""
-    monkeypatch.setattr("curtsy.gate.POLL", 1e6)  # whoever polls does so after days
-    gate = AsyncGate(slow)
+    gate = AsyncGate(slow, alarm=FakeAlarm(FakeClock(), jump=False))  # whoever polls does so at no time
     slow.stop_at = (1, when)
     first = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
     second = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))

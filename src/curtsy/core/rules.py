@@ -146,9 +146,4 @@ def judge(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:
 
 def crawl_delay(rules: Rules, user_agent: str) -> float | None:
     """Seconds that the site wants between two requests; None if it does not say."""
-    return None if rules.body is None else crawl_delay_in(rules.body, user_agent)
-
-
-def crawl_delay_in(body: bytes, user_agent: str) -> float | None:
-    """The same for a file that has just come; what counts is what will be kept of it."""
-    return parsed(body[:MOST]).crawl_delay(user_agent) if body else None
+    return parsed(rules.body).crawl_delay(user_agent) if rules.body else None
