@@ -11,6 +11,7 @@ from curtsy.core.errors import Reason
 from tests.client.fetching import client, until
 from tests.client.keeping import HOUR, keeping
 from tests.support.bounds import ends_within
+from tests.support.noon import zone_at_noon
 from tests.support.site import Reply, Site, closed_port, hang
 
 
@@ -222,7 +223,7 @@ async def test_a_page_is_served_from_the_cache_when_its_budget_is_spent(
     """B1: a hit costs nothing"""
     site.page("/*", "x", headers=HOUR)
 
-    async with client(cache=place, clock=clock, max_pages_per_day=1) as web:
+    async with client(cache=place, clock=clock, max_pages_per_day=1, timezone=zone_at_noon()) as web:
         results = [await web.fetch(site.url(path)) for path in ("/a", "/a", "/b", "/a")]
 
     assert [result.reason for result in results] == [None, None, Reason.DOMAIN_BUDGET_EXCEEDED, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import curtsy
+from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.start import acrawl, crawl
 from tests.client.fetching import until
@@ -252,23 +254,26 @@ async def test_pages_of_a_host_come_one_at_a_time_with_pauses(site: Site) -> Non
     given = polite()
     times: list[float] = []
 
-    def noted(reply: Reply) -> Answer:
-        def answer(visit: Visit) -> Reply:
-            times.append(given["clock"].now().at / 1e6)
-            return reply
-
-        return answer
-
-    site.on("/robots.txt", noted(Reply(404)))
-    site.on("/", noted(_page(html(*(f"/{number}" for number in range(8))))))
+    site.on("/robots.txt", _noted(times, given["clock"], Reply(404)))
+    site.on("/", _noted(times, given["clock"], _page(html(*(f"/{number}" for number in range(8))))))
     for number in range(8):
-        site.on(f"/{number}", noted(_page(html())))
+        site.on(f"/{number}", _noted(times, given["clock"], _page(html())))
 
     paths, _ = await crawled(site, **given, preset=None, store=None)
 
     assert len(paths) == 9
     assert site.max_concurrency() == 1
     assert all(1.5 <= after - before <= 5.6 for before, after in pairwise(sorted(times)))
+
+
+def _noted(times: list[float], clock: FakeClock, reply: Reply) -> Answer:
+    """That reply; when it was asked for goes into `times`, in seconds of the clock's calendar."""
+
+    def answer(visit: Visit) -> Reply:
+        times.append(clock.now().epoch / 1e6)
+        return reply
+
+    return answer
 
 
 def _page(body: str) -> Reply:
@@ -286,7 +291,26 @@ async def test_the_budget_of_the_day_ends_it_and_it_says_when_to_go_on(site: Sit
     assert done.summary is not None
     assert (done.summary.ended, done.summary.queued) == ("later", 5)
     assert done.summary.resume_in is not None
-    assert 0 < done.summary.resume_in <= 25 * 3600
+    assert 3600 < done.summary.resume_in <= 25 * 3600
+
+
+async def test_a_day_that_ends_soon_is_waited_for(site: Site) -> None:
+    """B2, Issue 5: within the crawl's patience; a budget is of its own day all the same"""
+    midnight = 86_400 * (time.time() // 86_400 + 1)
+    clock = FakeClock(midnight - 300)
+    times: list[float] = []
+    site.on("/robots.txt", lambda visit: Reply(404))
+    site.on("/", _noted(times, clock, _page(html(*(f"/{number}" for number in range(6))))))
+    for number in range(6):
+        site.on(f"/{number}", _noted(times, clock, _page(html())))
+
+    given = polite(max_pages_per_day=4, clock=clock, timezone="UTC")
+    paths, done = await crawled(site, **given, preset=None, store=None)
+
+    assert len(paths) == 7
+    assert [sum(at < midnight for at in times), sum(at >= midnight for at in times)] == [4, 3]
+    assert done.summary is not None
+    assert (done.summary.ended, done.summary.queued) == ("done", 0)
 
 
 async def test_a_429_is_obeyed_and_the_page_is_fetched_in_the_end(site: Site) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from curtsy.clock import FakeClock
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.start import acrawl
+from tests.support.noon import zone_at_noon
 from tests.support.site import AnyName, Site
 
 QUICK: dict[str, Any] = {"preset": "own", "allow_private": True, "cache": False, "store": "memory:"}
@@ -28,8 +29,9 @@ def graph(site: Site, pages: Mapping[str, Iterable[str]], host: str | None = Non
 
 
 def polite(**given: Any) -> dict[str, Any]:
-    """The default manners on a fake clock: nothing is kept, and a pause takes no time."""
-    return {"allow_private": True, "cache": False, "clock": FakeClock(time.time()), "global_qps": None, **given}
+    """The default manners on a fake clock that is set right, far from midnight: a pause takes no time."""
+    there = {"allow_private": True, "cache": False, "global_qps": None, "timezone": zone_at_noon()}
+    return {**there, "clock": FakeClock(time.time()), **given}
 
 
 async def crawled(site: Site, path: str = "/", **given: Any) -> tuple[list[str], AsyncCrawl]:
