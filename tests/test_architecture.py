@@ -29,7 +29,7 @@ UNITS = (
     "unseen", "log",  # tells
     "clock",  # where Now comes from
     "watch.distribution", "watch.statistics",  # what is counted, which stores keep too
-    "fields", "tally", "cookies",  # small nouns that know only the core
+    "fields", "tally", "cookies", "place",  # small nouns that know only the core
     "settings",  # files, environment, arguments -> policies
     "stores",  # remember
     "watch.hostview", "watch.alerts", "watch.publishing", "watch.reporting", "watch.rhythm",  # what a client tells

@@ -48,6 +48,31 @@ def test_a_negative_rate_is_named_with_file_line_entry_rule_value_and_default(pr
 
 
 @pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("nope", "store = 'nope' must begin with one of memory:, sqlite:, redis:"),
+        ("reddis://host", "Did you mean redis:?"),
+        ("sqlite:/x", "store = 'sqlite:/x' must name a file after three slashes."),
+        ("redis://host:99999/0", "store: redis://host:99999/0: 'host:99999' is no host and port."),
+        ("redis://host/first", "store: redis://host/first: the database 'first' must be a number."),
+        ("redis://one,two", "store: redis://one,two names several hosts. Write redis+cluster://"),
+        ("redis+sentinel://host", "store: redis+sentinel://host names no service."),
+        ("redis://:hunter2@host:x", "'host:x' is no host and port."),
+    ],
+)
+def test_a_store_that_can_be_nowhere_is_named_with_its_place(project: Project, store: str, message: str) -> None:
+    """U9, F62: when settings are read, not when it is opened; without its password"""
+    in_file = fault(project, f"# ours\nstore: {store}\n")
+    in_environment = fault(project, "", env={"CURTSY_STORE": store})
+
+    assert in_file.startswith("domains.yaml, line 2: store")
+    assert in_environment.startswith("environment variable CURTSY_STORE: store")
+    assert message in in_file
+    assert message in in_environment
+    assert "hunter2" not in in_file + in_environment
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("qps: 0", "qps = 0 must be above 0. Leave the line out to use the default, 0.8."),

@@ -243,6 +243,12 @@ NAN, INF = math.nan, math.inf
         ("on_429", "ignore", "one of obey, trip, retry"),
         ("robots_unreachable", None, "one of allow, disallow"),
         ("max_body", 0, "a whole number of at least 1"),
+        *(("zone", value, "a tzinfo, such as ZoneInfo") for value in ("Europe/Berlin", 0)),
+        *(("deny_paths", value, "a tuple of paths, such as") for value in ("/private", ["/private"], (1,))),
+        *((name, "no", "True or False") for name in ("denied", "allow_private", "adapt", "breaker", "respect_robots")),
+        ("breaker", None, "True or False"),
+        ("category", None, "a word, such as trusted"),
+        ("key", 3, "the name of a record, or None"),
     ],
 )
 def test_an_error_says_the_field_the_rule_and_the_value(name: str, value: Any, must: str) -> None:
@@ -317,6 +323,25 @@ def test_a_number_is_a_finite_number_and_nothing_else(value: Any) -> None:
     else:
         with pytest.raises(PolicyError, match=r"^x = .* must be a number of at least -10 and at most 10"):
             number("x", value, least=-10, most=10)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"default": 5}, "default = 5 must be a Policy."),
+        ({"entries": {"example.org": {"qps": 1}}}, "entries['example.org'] = {'qps': 1} must be a Policy."),
+        ({"global_qps": -1}, "global_qps = -1 must be a number above 0. Leave it out to use the default, 0.8."),
+        ({"global_qps": 1e-9}, "global_qps = 1e-09 must be at least one a day (1 / 86400)."),
+        ({"global_burst": 0}, "global_burst = 0 must be a number of at least 1. Leave it out to use the default, 1."),
+        ({"user_agent": ""}, "user_agent = '' must be text that says who asks."),
+    ],
+)
+def test_policies_name_the_argument_that_is_wrong(given: dict[str, Any], message: str) -> None:
+    """U9, Q1, conventions: by the name that the caller knows"""
+    with pytest.raises(PolicyError) as found:
+        Policies(**given)
+
+    assert str(found.value).startswith(message)
 
 
 # Path patterns

@@ -219,8 +219,8 @@ def test_a_cooldown_below_300_is_warned_about(told: Told, seconds: float, warned
         ({"cooldown_seconds": -1}, "cooldown_seconds = -1 must be a number above 0"),
         ({"cooldown_seconds": math.nan}, "cooldown_seconds = nan must be a number above 0"),
         ({"max_cooldown_seconds": math.inf}, "max_cooldown_seconds = inf must be a number above 0"),
-        ({"failures": 0}, "breaker_failures = 0 must be a whole number of at least 1"),
-        ({"error_rate": 1.5}, "breaker_error_rate = 1.5 must be a number above 0 and at most 1"),
+        ({"failures": 0}, "failures = 0 must be a whole number of at least 1"),
+        ({"error_rate": 1.5}, "error_rate = 1.5 must be a number above 0 and at most 1"),
     ],
 )
 def test_a_bad_breaker_is_an_error(given: dict[str, Any], message: str) -> None:

@@ -159,6 +159,7 @@ async def test_buckets_on_one_store_are_one_only_by_the_same_key(clock: FakeCloc
         ((-1,), "tokens_per_second = -1 must be a number above 0."),
         ((math.nan,), "tokens_per_second = nan must be a number above 0."),
         (("1",), "tokens_per_second = '1' must be a number above 0."),
+        ((1e-9,), "tokens_per_second = 1e-09 must be at least one a day (1 / 86400)."),
         ((1, 0), "capacity = 0 must be a number of at least 1. Leave it out to use the default, 2."),
         ((1, 0.5), "capacity = 0.5 must be a number of at least 1. Leave it out to use the default, 2."),
         ((1, math.inf), "capacity = inf must be a number of at least 1. Leave it out to use the default, 2."),

@@ -55,6 +55,29 @@ async def test_more_tokens_than_the_bucket_holds_are_an_error_at_once(made: Made
         limiter.allow_n(DOMAIN, 6)
 
 
+@pytest.mark.parametrize("place", ["first in line", "behind another"])
+async def test_who_waits_for_more_than_a_lowered_burst_is_told_and_takes_nothing(
+    made: Made, clock: FakeClock, place: str
+) -> None:
+    """U8: it would have gone at once, with more than the burst, or waited for ever"""
+    limiter = made(LimitConfig(1.0, 5))
+    assert limiter.allow_n(DOMAIN, 5)
+    began = clock.now().at
+    ahead = [asyncio.ensure_future(limiter.wait(DOMAIN))] if place == "behind another" else []
+    many = asyncio.ensure_future(limiter.wait_n(DOMAIN, 5))
+    one = asyncio.ensure_future(limiter.wait(DOMAIN))
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    limiter.update_config(DOMAIN, LimitConfig(0.01, 2))
+
+    with pytest.raises(PolicyError, match=r"example.org: n = 5 must be at most burst_capacity \(2\)"):
+        await many
+    await asyncio.gather(one, *ahead)
+    assert clock.now().at - began == (5 - 2 + 1 + len(ahead)) * 100 * SECOND
+    assert (snapshot(limiter).total_requests, snapshot(limiter).canceled_requests) == (6 + len(ahead), 1)
+
+
 async def test_a_faster_rate_holds_for_those_who_wait_already(made: Made, clock: FakeClock) -> None:
     """U8: they are woken, and leave at the new rate."""
     limiter = made(LimitConfig(0.01, 1))

@@ -49,7 +49,10 @@ def test_a_bad_configuration_says_field_rule_and_value(given: dict[str, Any], me
     [
         ({"global_qps": -1}, "global_qps = -1 must be a number above 0."),
         ({"global_qps": math.nan}, "global_qps = nan must be a number above 0."),
+        ({"global_qps": 1e-9}, "global_qps = 1e-09 must be at least one a day (1 / 86400)."),
         ({"per_domain_qps": 0}, "per_domain_qps = 0 must be a number above 0."),
+        ({"per_domain_qps": 1e-9}, "per_domain_qps = 1e-09 must be at least one a day (1 / 86400)."),
+        ({"circuit_breaker": "no"}, "circuit_breaker = 'no' must be True or False."),
         ({"cooldown_seconds": -5}, "cooldown_seconds = -5 must be a number above 0 and at most 2592000."),
         ({"strategy": "tokenbucket"}, "strategy = 'tokenbucket' must be one of token_bucket, leaky_bucket"),
         ({"unlimited": ("https://example.org",)}, "domain = 'https://example.org' must be a host without a scheme."),

@@ -142,6 +142,33 @@ def test_the_environment_sets_its_rates_and_its_breaker(tmp_path: Path) -> None:
     assert said(LIMITER, tmp_path, CIRCUIT_BREAKER_COOLDOWN="600")["cooldown"] == 600.0
 
 
+def test_what_is_odd_in_the_settings_is_told_once(tmp_path: Path) -> None:
+    """L6, Q4: by who reads them, with file and line; a single request is no burst"""
+    (tmp_path / "curtsy.yaml").write_text(
+        "default_policy: {breaker_cooldown: 100, burst: 70}\nallowlist: [{domain: a.org, qps: 0.001, burst: 1}]\n"
+    )
+    program = """
+import json, logging
+from curtsy import get_rate_limiter
+
+told = []
+class Listener(logging.Handler):
+    def emit(self, record):
+        if record.levelno >= logging.WARNING:
+            told.append(record.getMessage())
+logging.getLogger("curtsy").addHandler(Listener())
+limiter = get_rate_limiter()
+for domain in ("a.org", "b.org", "c.org"):
+    limiter.allow(domain)
+print(json.dumps(told))
+"""
+
+    burst, cooldown = said(program, tmp_path)
+
+    assert burst.startswith("curtsy.yaml, line 1, default_policy: burst = 70 is more than a minute's worth")
+    assert cooldown.startswith("curtsy.yaml, line 1, default_policy: breaker_cooldown = 100 is below 300 s.")
+
+
 def test_a_site_of_ones_own_has_no_limit(tmp_path: Path) -> None:
     """C8: the preset `own` means what it says for this limiter too."""
     found = said(LIMITER, tmp_path, CURTSY_PRESET="own")

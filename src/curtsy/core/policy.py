@@ -62,7 +62,7 @@ class LimitConfig:
     """Tokens that the bucket holds, and starts with. At least 1."""
 
     def __post_init__(self) -> None:
-        _rate("requests_per_second", self.requests_per_second, 1.0)
+        rate("requests_per_second", self.requests_per_second, 1.0)
         whole = isinstance(self.burst_capacity, int) and not isinstance(self.burst_capacity, bool)
         if not whole or self.burst_capacity < 1:
             raise rule("burst_capacity", self.burst_capacity, "a whole number of at least 1", 1)
@@ -244,8 +244,18 @@ class Policy:
         derive(self, "target_us", round(self.target_latency * SECOND))
 
     def _check(self) -> None:
+        for name in ("denied", "allow_private", "adapt", "breaker", "respect_robots"):
+            flag(name, getattr(self, name))
+        if self.key is not None and not isinstance(self.key, str):
+            raise rule("key", self.key, "the name of a record, or None for the host's own")
+        if not isinstance(self.category, str):
+            raise rule("category", self.category, "a word, such as trusted", "default")
+        if self.zone is not None and not isinstance(self.zone, tzinfo):
+            raise rule("zone", self.zone, "a tzinfo, such as ZoneInfo('Europe/Berlin'), or None")
+        if not isinstance(self.deny_paths, tuple) or not all(isinstance(path, str) for path in self.deny_paths):
+            raise rule("deny_paths", self.deny_paths, "a tuple of paths, such as ('/private/', '*.pdf$')")
         if self.qps is not None:
-            _rate("qps", self.qps)
+            rate("qps", self.qps)
         number("burst", self.burst, least=1)
         for name in ("breaker_failures", "breaker_min_replies"):
             whole(name, getattr(self, name), 1)
@@ -298,15 +308,25 @@ POLICY_FIELDS = tuple(each.name for each in fields(Policy) if each.init)
 """The names that a policy can be given, in the order of the reference page."""
 
 
-def _rate(name: str, value: object, default: float | None = None) -> None:
-    if number(name, value, above=True, default=default) < 1 / DAY:
+def rate(name: str, value: object, default: float | None = None) -> float:
+    """Check that `value` is a number of requests per second, at least one a day, and return it as a float."""
+    per_second = number(name, value, above=True, default=default)
+    if per_second < 1 / DAY:
         raise rule(name, value, "at least one a day (1 / 86400)", default)
+    return per_second
 
 
-def whole(name: str, value: object, least: int) -> None:
-    """Check that `value` is a whole number of at least so much."""
+def flag(name: str, value: object) -> None:
+    """Check that `value` is True or False: a text would pass for True, whatever it says."""
+    if not isinstance(value, bool):
+        raise rule(name, value, "True or False")
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """Check that `value` is a whole number of at least so much, and return it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise rule(name, value, f"a whole number of at least {least}")
+    return value
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -378,16 +398,22 @@ class Policies:
         global_burst: float = 1,
         user_agent: str = "curtsy",
     ) -> None:
-        self.default = default or Policy()
+        self.default = Policy() if default is None else _checked("default", default)
         self.entries: dict[str, Policy] = {}
         for domain, policy in entries.items() if isinstance(entries, Mapping) else entries:
             name = entry_name(domain)
             if name in self.entries:
                 raise PolicyError(f"there are two entries for {name} (www. makes no difference). Remove one of them.")
-            self.entries[name] = policy
+            self.entries[name] = _checked(f"entries[{domain!r}]", policy)
+        if not isinstance(user_agent, str) or not user_agent:
+            raise rule("user_agent", user_agent, "text that says who asks", "'curtsy'")
         self.user_agent = user_agent
         """What is sent, and what robots.txt is asked for (U10)."""
-        self.overall = UNLIMITED.but(qps=global_qps, burst=global_burst, key="global")
+        self.overall = UNLIMITED.but(
+            qps=None if global_qps is None else rate("global_qps", global_qps, 0.8),
+            burst=number("global_burst", global_burst, least=1, default=1),
+            key="global",
+        )
         """The policy of the one record that every request of the program passes (Q1)."""
         self._known: dict[str, Policy] = {}
 
@@ -427,6 +453,12 @@ class Policies:
     def _find(self, domain: str) -> Policy:
         name = self.entry(domain)
         return self.default if name is None else self.entries[name]
+
+
+def _checked(name: str, policy: object) -> Policy:
+    if not isinstance(policy, Policy):
+        raise rule(name, policy, "a Policy")
+    return policy
 
 
 def entry_name(domain: str) -> str:

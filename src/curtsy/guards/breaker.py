@@ -9,7 +9,7 @@ from curtsy.core.breaker import State
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import DAY, UNLIMITED, number, rule
+from curtsy.core.policy import DAY, UNLIMITED, number, rule, whole
 from curtsy.log import library_logger
 from curtsy.stores import Store
 from curtsy.stores.memory import MemoryStore
@@ -63,8 +63,8 @@ class CircuitBreaker:
             breaker=True,
             breaker_cooldown=self.cooldown_seconds,
             breaker_max_cooldown=max(longest, self.cooldown_seconds),
-            breaker_failures=failures,
-            breaker_error_rate=error_rate,
+            breaker_failures=whole("failures", failures, 1),
+            breaker_error_rate=None if error_rate is None else number("error_rate", error_rate, above=True, most=1.0),
             on_429="trip",
         )
         self._store: Store = store or MemoryStore()

@@ -6,7 +6,7 @@ from curtsy.alarm import Alarm
 from curtsy.core.admission import Go, admit
 from curtsy.core.host import Host
 from curtsy.core.message import Now
-from curtsy.core.policy import UNLIMITED, number
+from curtsy.core.policy import UNLIMITED, number, rate
 from curtsy.gate import AsyncGate, Request, Ticket
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -27,7 +27,7 @@ class TokenBucket:
         key: str = "bucket",
         alarm: Alarm | None = None,
     ) -> None:
-        self.tokens_per_second = number("tokens_per_second", tokens_per_second, above=True)
+        self.tokens_per_second = rate("tokens_per_second", tokens_per_second)
         twice = max(1.0, 2.0 * tokens_per_second)
         self.capacity = twice if capacity is None else number("capacity", capacity, least=1, default=f"{twice:g}")
         self._policy = UNLIMITED.but(qps=self.tokens_per_second, burst=self.capacity)

@@ -34,7 +34,7 @@ class DomainLimiter:
         self._limiter = limiter
         self.stats = LimitStats(self.domain)
         self._rates: Rates | None = None
-        self._warned: LimitConfig | None = None
+        self._warned: str | None = None
 
     def use(self, terms: Terms) -> Rates:
         """Have what some terms say of the domain. Tokens and statistics stay."""
@@ -47,11 +47,11 @@ class DomainLimiter:
         terms, rates = self._limiter.terms(), self._rates
         if rates is None or rates.terms is not terms:
             rates = self._limiter.renewed(self)
-        config = rates.config
-        if config is not self._warned and config != self._warned:
-            self._warned = config
-            if config.warning:
-                _log.warning(f"{self.domain}: {config.warning}")
+        warning = rates.warning
+        if warning is not self._warned and warning != self._warned:
+            self._warned = warning
+            if warning is not None:
+                _log.warning(f"{self.domain}: {warning}")
         return rates
 
     @property
@@ -114,15 +114,26 @@ class DomainLimiter:
             raise rule("n", n, "a whole number of at least 1")
         rates = self.rates
         if n > rates.config.burst_capacity:
-            raise PolicyError(
-                f"{self.domain}: n = {n} must be at most burst_capacity ({rates.config.burst_capacity}), for the "
-                "bucket never holds more. Ask for fewer at once, or raise burst_capacity."
-            )
+            raise self._too_many(n, rates)
         if timeout is not None:
             number("timeout", timeout)
         return Request(
-            rates.key, rates.policy, page=False, count=n, deadline=timeout, renew=lambda: (self.policy, None)
+            rates.key, rates.policy, page=False, count=n, deadline=timeout, renew=lambda: (self._present(n), None)
         )  # fmt: skip
+
+    def _present(self, n: int) -> Policy:
+        """The policy of the moment for who waits; whoever would wait for more than there will ever be is told so."""
+        rates = self.rates
+        if n > rates.config.burst_capacity:
+            self.stats.count_canceled()
+            raise self._too_many(n, rates)
+        return rates.policy
+
+    def _too_many(self, n: int, rates: Rates) -> PolicyError:
+        return PolicyError(
+            f"{self.domain}: n = {n} must be at most burst_capacity ({rates.config.burst_capacity}), for the bucket "
+            "never holds more. Ask for fewer at once, or raise burst_capacity."
+        )
 
     def count(self, answer: Answer, timeout: float | None = None, n: int = 1) -> None:
         """Count what became of a wait, and raise if it did not end well."""

@@ -17,7 +17,7 @@ from curtsy.core.errors import InvalidDomain, LimiterClosed, Reason, UnknownDoma
 from curtsy.core.host import Host
 from curtsy.core.message import Now, Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, number, rule
+from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, flag, rate, rule
 from curtsy.core.record import StatsSnapshot, TotalStats
 from curtsy.gate import GLOBAL, Answer, AsyncGate, Gate, Request, Ticket
 from curtsy.guards.breaker import outcome_of
@@ -68,10 +68,10 @@ class RateLimiter:
         else:
             default = config or LimitConfig()
         if per_domain_qps is not None:
-            number("per_domain_qps", per_domain_qps, above=True)
-            default = LimitConfig(per_domain_qps, default.burst_capacity)
+            default = LimitConfig(rate("per_domain_qps", per_domain_qps), default.burst_capacity)
         if policies is not None and not isinstance(policies, Policies):
             raise rule("policies", policies, "a Policies(default, entries)")
+        flag("circuit_breaker", circuit_breaker)
         if not isinstance(unlimited, tuple | list | set | frozenset):
             raise rule("unlimited", unlimited, "a list of domains, such as ['example.com']")
         self._configs = {parse_domain(name): each for name, each in {**listed, **_checked(domains)}.items()}
@@ -409,8 +409,7 @@ def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[S
 
 def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
     """The policy of a global rate; None for no limit."""
-    qps = None if global_qps is None else number("global_qps", global_qps, above=True)
-    return UNLIMITED.but(qps=qps, burst=burst)
+    return UNLIMITED.but(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
 
 
 def _breaker(host: Host | None, now: Now) -> tuple[Host | None, tuple[int, bool]]:

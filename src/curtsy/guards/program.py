@@ -46,16 +46,13 @@ class _ProgramLimiter(RateLimiter):
 
     def __init__(self, live: LiveSettings, global_qps: float | None) -> None:
         policies = live.current.policies
-        default = policies.default
         super().__init__(
             global_qps=policies.global_qps if global_qps is None else global_qps,
-            per_domain_qps=default.qps,
-            circuit_breaker=default.breaker,
-            cooldown_seconds=default.breaker_cooldown,
-            strategy=default.strategy,
+            per_domain_qps=policies.default.qps,
             policies=policies,
         )
-        self.overall = overall_of(self.overall.qps, policies.overall.burst)
+        # Whoever reads the settings has checked and warned: not as arguments, which would be once more.
+        self._put(policies, overall_of(self.overall.qps, policies.overall.burst))
         self._live = live
         self._followed: Policies | None = policies
         self._is_global_ours = global_qps is not None

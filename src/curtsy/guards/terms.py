@@ -30,6 +30,9 @@ class Rates(msgspec.Struct, frozen=True):
     denied: bool = False
     """Whether it is on the denylist (U9)."""
 
+    warning: str | None = None
+    """What is odd about a configuration that the limiter was given; of policies, who reads them has told (L6)."""
+
 
 class Terms:
     """The settings of a limiter. They never change, but for the configurations of single domains: there are new ones.
@@ -75,8 +78,10 @@ class Terms:
         is_free = self._unlimited.of(domain).category == "unlimited"
         config = self._configs.get(domain)
         if config is not None:
-            return Rates(self, config, *self._by_config(config, is_free), UNLIMITED.key_for(domain), denied)
-        return Rates(self, *self._shared(policy, is_free), (policy or UNLIMITED).key_for(domain), denied)
+            rates = self._by_config(config, is_free)
+            return Rates(self, config, *rates, UNLIMITED.key_for(domain), denied, config.warning)
+        warning = self._default.warning if policy is None else None
+        return Rates(self, *self._shared(policy, is_free), (policy or UNLIMITED).key_for(domain), denied, warning)
 
     @property
     def usual(self) -> Policy:

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.policy import Policy, entry_name
+from curtsy.place import check_place
 from curtsy.settings.complaints import Complaints, kind_of, shown
 from curtsy.settings.document import Spot, Value
 from curtsy.settings.keys import BUILT_IN, DENIED, ENTRY, GENERAL, LIMITS, NOT_LIMITED, POLICY, keys, names, rule_of
@@ -56,7 +57,10 @@ class Reading:
         if source.limits is not None:
             self.take_limits(source.limits, source.spot, entry_name)
             return
-        self.values |= self._checked(GENERAL, source.general, "", BUILT_IN)
+        general = self._checked(GENERAL, source.general, "", BUILT_IN)
+        if (store := general.get("store")) is not None:
+            self._check_store(store)
+        self.values |= general
         self.values |= self._checked(POLICY, source.policy, source.section, names("policy"))
 
     def take_entries(self, source: Source) -> None:
@@ -175,6 +179,15 @@ class Reading:
                     self.complaints.add(given[name].spot, title, f"{name} is given by pause too. Remove one of them.")
                 given[name] = Given(value, pause.spot, title, value)
         return given
+
+    def _check_store(self, given: Given) -> None:
+        if given.value is None:
+            return
+        try:
+            check_place(given.value)
+        except PolicyError as error:
+            what = str(error)
+            self.complaints.add(given.spot, given.section, what if what.startswith("store = ") else f"store: {what}")
 
     def _mapping(self, value: Value, title: str) -> dict[str, Value]:
         if isinstance(value.data, dict):

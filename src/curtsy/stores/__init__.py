@@ -16,7 +16,6 @@ does. Any text is a key. A store that cannot be read or written raises `StoreErr
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +23,7 @@ from curtsy.clock import Clock
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.place import parse_place
 
 Answer = TypeVar("Answer")
 Step = Callable[[Any, Now], tuple[Record | None, Answer]]
@@ -120,7 +120,7 @@ def open_store(
     Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory, which all
     who open it in this process share; `share` is then this process's part of what all have together, the global rate.
     """
-    kind, place = _parse(url)
+    kind, place = _find(url)
     if kind == "memory":
         from curtsy.stores.memory import MemoryStore
 
@@ -144,7 +144,7 @@ def open_async_store(
     url: str | None = None, *, clock: Clock | None = None, shelter: bool = True, share: float = 1.0
 ) -> AsyncStore:
     """Open the store at `url` for tasks; see `open_store`."""
-    kind, place = _parse(url)
+    kind, place = _find(url)
     if kind == "memory":
         from curtsy.stores.memory import AsyncMemoryStore
 
@@ -177,11 +177,7 @@ def read_all(store: Store, prefix: str) -> list[tuple[str, Any]]:
     return [(key, record) for key, record in each if record is not None]
 
 
-_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
-_SCHEMES = ("memory", "sqlite", *_REDIS)
-
-
-def _parse(url: str | None) -> tuple[str, str]:
+def _find(url: str | None) -> tuple[str, str]:
     """Which kind of store a URL names (memory, sqlite or redis), and where it is."""
     if url is None:
         url = os.environ.get("CURTSY_STORE") or None
@@ -189,36 +185,8 @@ def _parse(url: str | None) -> tuple[str, str]:
         import platformdirs
 
         return "sqlite", str(platformdirs.user_state_path("curtsy") / "state.sqlite")
-    scheme, colon, rest = url.partition(":")
-    scheme = scheme.lower()
-    if not colon or scheme not in _SCHEMES:
-        raise PolicyError(_unknown(url, scheme if colon else ""))
-    if scheme == "memory":
-        return scheme, ""
-    if scheme == "sqlite":
-        place = rest.removeprefix("///")
-        if place == rest or not place:
-            raise PolicyError(
-                f"store = {url!r} must name a file after three slashes. Write sqlite:///state.sqlite for one in this "
-                "directory, sqlite:////var/lib/state.sqlite for an absolute one."
-            )
-        return scheme, os.path.expanduser(place)
-    return "redis", url
-
-
-def _unknown(url: str, scheme: str) -> str:
-    import difflib  # only for the message
-
-    known = ", ".join(f"{each}:" for each in _SCHEMES)
-    nearest = difflib.get_close_matches(scheme, _SCHEMES, 1) if scheme else []
-    if nearest:
-        hint = f" Did you mean {nearest[0]}:?"
-    elif "://" not in url:
-        hint = f" For a file, write sqlite:///{url}."
-    else:
-        hint = ""
-    shown = re.sub(r"//.*@", "//***@", url, flags=re.DOTALL)  # F62: up to the last @, for a password may hold one
-    return f"store = {shown.partition('?')[0]!r} must begin with one of {known}.{hint}"
+    kind, place = parse_place(url)
+    return kind, os.path.expanduser(place) if kind == "sqlite" else place
 
 
 def _redis() -> Any:

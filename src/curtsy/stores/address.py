@@ -1,24 +1,14 @@
-"""Where a Redis or Valkey is: a URL read, shown without its secrets, and opened with redis-py.
-
-    redis://user:password@host:6379/0               one server
-    rediss://host:6380/0?ssl_ca_certs=ca.pem        the same with TLS
-    unix:///run/redis.sock?db=0                     the same by its socket
-    redis+sentinel://host:26379,host:26379/service  whichever server the sentinels say is the primary
-    redis+cluster://host:6379,host:6379             a cluster; any of its nodes will do
-
-`rediss+sentinel` and `rediss+cluster` are the last two with TLS. Options of redis-py can follow a `?`.
-"""
+"""Where a Redis or Valkey is, opened with redis-py. How its URL is written: see `place.py`."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote, unquote
 
 from curtsy.core.errors import PolicyError, StoreError
+from curtsy.place import parse_server
 
 try:
     import redis
@@ -43,15 +33,6 @@ NoPermission = redis.exceptions.NoPermissionError
 Moving = (redis.exceptions.TryAgainError, redis.exceptions.ClusterError)
 """What is said while a slot of a cluster is on the move, by the server and by redis-py, which tries for a while."""
 
-# Up to the last @ it is the login, whatever stands there: a part of a password must not be taken for a host, and shown.
-_URL = re.compile(
-    r"(?P<scheme>rediss?(?:\+sentinel|\+cluster)?)://(?:(?P<login>[^?]*)@)?(?P<hosts>[^/?]*)(?P<path>/[^?]*)?"
-    r"(?:\?(?P<query>.*))?"
-    r"|(?P<unix>unix)://(?:[^@/]*@)?(?P<socket>/[^?]*)(?:\?.*)?",
-    re.DOTALL,
-)
-_HOST = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]{1,5}))?")
-_PORTS = {"sentinel": 26379}
 _parse_url: Callable[[str], dict[str, Any]] = redis.connection.parse_url
 
 
@@ -146,41 +127,16 @@ class Address:
 
 def parse_address(url: str) -> Address:
     """Read a URL; PolicyError says what is wrong with it, without its secrets."""
-    found = _URL.fullmatch(url)
-    if found is None:
-        scheme = url.partition("://")[0] if "://" in url else ""
-        raise PolicyError(
-            f"the store's URL begins with {scheme[:40]!r}, which is no Redis. Write redis://host:6379/0, or begin it "
-            "with rediss, unix, redis+sentinel or redis+cluster."
-        )
-    if found["unix"]:
-        return Address(f"unix://{found['socket']}", "", url, (), options=_options(url, "the socket's URL"))
-    scheme, _, kind = found["scheme"].partition("+")
-    if not found["login"] and "@" in (found["query"] or ""):
-        raise PolicyError("the store's URL has a ? before its @. In a password, write ? as %3F.")
-    path = unquote(found["path"] or "")
-    shown = f"{found['scheme']}://{found['hosts']}{path}"
-    hosts = tuple(_host(each, _PORTS.get(kind, 6379), shown) for each in found["hosts"].split(","))
-    if len(hosts) > 1 and not kind:
-        raise PolicyError(f"{shown} names several hosts. Write redis+cluster:// or redis+sentinel:// if that is it.")
-    service, _, database = path.removeprefix("/").partition("/") if kind == "sentinel" else ("", "", path[1:])
-    if kind == "sentinel" and not service:
-        raise PolicyError(f"{shown} names no service. Write it after the hosts: redis+sentinel://host:26379/mymaster.")
-    if database and not (database.isascii() and database.isdigit()):
-        raise PolicyError(f"{shown}: the database {database!r} must be a number. Leave it out to use 0.")
-    if kind == "cluster" and database not in ("", "0"):
-        raise PolicyError(f"{shown}: a cluster has no database but 0. Leave it out.")
-    login = f"{quote(found['login'], safe=':%')}@" if found["login"] else ""
-    plain = f"{scheme}://{login}{found['hosts'].partition(',')[0]}/{database}?{found['query'] or ''}"
-    options = _options(plain, shown)
-    if kind:
+    place = parse_server(url)
+    options = _options(place.url, place.shown if place.hosts else "the socket's URL")
+    if place.kind:
         for name in ("host", "port", "connection_class"):
             options.pop(name, None)
-        if kind == "cluster":
+        if place.kind == "cluster":
             options.pop("db", None)
-        if scheme == "rediss":
+        if place.is_tls:
             options["ssl"] = True
-    return Address(shown, kind, plain, hosts, service, options)
+    return Address(place.shown, place.kind, place.url, place.hosts, place.service, options)
 
 
 def _options(url: str, shown: str) -> dict[str, Any]:
@@ -188,11 +144,3 @@ def _options(url: str, shown: str) -> dict[str, Any]:
         return _parse_url(url)
     except ValueError as error:
         raise PolicyError(f"{shown}: {error} See the options of redis-py.") from None
-
-
-def _host(text: str, default: int, shown: str) -> tuple[str, int]:
-    found = _HOST.fullmatch(text)
-    port = int(found["port"] or default) if found else 0
-    if found is None or not 0 < port < 65536:
-        raise PolicyError(f"{shown}: {text!r} is no host and port. Write it as in redis://example.org:6379/0.")
-    return found["address"] or found["name"] or "localhost", port

@@ -1,0 +1,136 @@
+"""Where a store is: its URL, read and checked. Nothing is opened, and no library is needed.
+
+    memory:                          this process alone
+    sqlite:///state.sqlite           a file, from where we are
+    sqlite:////var/lib/state.sqlite  a file, absolute
+
+    redis://user:password@host:6379/0               one server
+    rediss://host:6380/0?ssl_ca_certs=ca.pem        the same with TLS
+    unix:///run/redis.sock?db=0                     the same by its socket
+    redis+sentinel://host:26379,host:26379/service  whichever server the sentinels say is the primary
+    redis+cluster://host:6379,host:6379             a cluster; any of its nodes will do
+
+`rediss+sentinel` and `rediss+cluster` are the last two with TLS. Options of redis-py can follow a `?`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import quote, unquote
+
+from curtsy.core.errors import PolicyError
+
+_REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+_SCHEMES = ("memory", "sqlite", *_REDIS)
+
+# Up to the last @ it is the login, whatever stands there: a part of a password must not be taken for a host, and shown.
+_URL = re.compile(
+    r"(?P<scheme>rediss?(?:\+sentinel|\+cluster)?)://(?:(?P<login>[^?]*)@)?(?P<hosts>[^/?]*)(?P<path>/[^?]*)?"
+    r"(?:\?(?P<query>.*))?"
+    r"|(?P<unix>unix)://(?:[^@/]*@)?(?P<socket>/[^?]*)(?:\?.*)?",
+    re.DOTALL,
+)
+_HOST = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]{1,5}))?")
+_PORTS = {"sentinel": 26379}
+
+
+def parse_place(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
+    """Which kind of store a URL names, and where it is: a path, or the URL of a server."""
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.lower()
+    if not colon or scheme not in _SCHEMES:
+        raise PolicyError(_unknown(url, scheme if colon else ""))
+    if scheme == "memory":
+        return "memory", ""
+    if scheme == "sqlite":
+        place = rest.removeprefix("///")
+        if place == rest or not place:
+            raise PolicyError(
+                f"store = {url!r} must name a file after three slashes. Write sqlite:///state.sqlite for one in this "
+                "directory, sqlite:////var/lib/state.sqlite for an absolute one."
+            )
+        return "sqlite", place
+    return "redis", url
+
+
+def check_place(url: str) -> None:
+    """Raise PolicyError if no store can be there."""
+    kind, place = parse_place(url)
+    if kind == "redis":
+        parse_server(place)
+
+
+def _unknown(url: str, scheme: str) -> str:
+    import difflib  # only for the message
+
+    known = ", ".join(f"{each}:" for each in _SCHEMES)
+    nearest = difflib.get_close_matches(scheme, _SCHEMES, 1) if scheme else []
+    if nearest:
+        hint = f" Did you mean {nearest[0]}:?"
+    elif "://" not in url:
+        hint = f" For a file, write sqlite:///{url}."
+    else:
+        hint = ""
+    shown = re.sub(r"//.*@", "//***@", url, flags=re.DOTALL)  # F62: up to the last @, for a password may hold one
+    return f"store = {shown.partition('?')[0]!r} must begin with one of {known}.{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where a server, a cluster or a service is."""
+
+    shown: str
+    """For messages: no user, no password, no options."""
+
+    kind: str
+    """`cluster`, `sentinel`, or empty for one server."""
+
+    url: str = field(repr=False)
+    """Of one server, the first; with login and options, as redis-py takes it."""
+
+    hosts: tuple[tuple[str, int], ...] = ()
+    """None for a socket."""
+
+    service: str = ""
+    is_tls: bool = False
+
+
+def parse_server(url: str) -> ServerPlace:
+    """Read the URL of a Redis or Valkey; PolicyError says what is wrong with it, without its secrets."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        scheme = url.partition("://")[0] if "://" in url else ""
+        raise PolicyError(
+            f"the store's URL begins with {scheme[:40]!r}, which is no Redis. Write redis://host:6379/0, or begin it "
+            "with rediss, unix, redis+sentinel or redis+cluster."
+        )
+    if found["unix"]:
+        return ServerPlace(f"unix://{found['socket']}", "", url)
+    scheme, _, kind = found["scheme"].partition("+")
+    if not found["login"] and "@" in (found["query"] or ""):
+        raise PolicyError("the store's URL has a ? before its @. In a password, write ? as %3F.")
+    path = unquote(found["path"] or "")
+    shown = f"{found['scheme']}://{found['hosts']}{path}"
+    hosts = tuple(_host(each, _PORTS.get(kind, 6379), shown) for each in found["hosts"].split(","))
+    if len(hosts) > 1 and not kind:
+        raise PolicyError(f"{shown} names several hosts. Write redis+cluster:// or redis+sentinel:// if that is it.")
+    service, _, database = path.removeprefix("/").partition("/") if kind == "sentinel" else ("", "", path[1:])
+    if kind == "sentinel" and not service:
+        raise PolicyError(f"{shown} names no service. Write it after the hosts: redis+sentinel://host:26379/mymaster.")
+    if database and not (database.isascii() and database.isdigit()):
+        raise PolicyError(f"{shown}: the database {database!r} must be a number. Leave it out to use 0.")
+    if kind == "cluster" and database not in ("", "0"):
+        raise PolicyError(f"{shown}: a cluster has no database but 0. Leave it out.")
+    login = f"{quote(found['login'], safe=':%')}@" if found["login"] else ""
+    plain = f"{scheme}://{login}{found['hosts'].partition(',')[0]}/{database}?{found['query'] or ''}"
+    return ServerPlace(shown, kind, plain, hosts, service, is_tls=scheme == "rediss")
+
+
+def _host(text: str, default: int, shown: str) -> tuple[str, int]:
+    found = _HOST.fullmatch(text)
+    port = int(found["port"] or default) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise PolicyError(f"{shown}: {text!r} is no host and port. Write it as in redis://example.org:6379/0.")
+    return found["address"] or found["name"] or "localhost", port
