@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.start import acrawl
@@ -65,6 +65,9 @@ async def main(options: dict[str, Any], *, is_held: bool) -> int:
 class CrawlProcess:
     """Such a process."""
 
+    started: ClassVar[list[CrawlProcess]] = []
+    """Those of the running test; what it leaves behind is ended after it."""
+
     def __init__(self, *, is_held: bool = False, **options: Any) -> None:
         """`is_held` has it stand ready until `begin`; with `still_after`, it stops itself after so many pages."""
         command = [sys.executable, "-m", "tests.crawling.crawl_process", json.dumps(options), *(["held"] * is_held)]
@@ -72,6 +75,7 @@ class CrawlProcess:
         """What it had said when it was killed, or ended before."""
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.started.append(self)
         if is_held:
             assert self._process.stdout is not None
             assert self._process.stdout.readline() == "ready\n", self._process.communicate()
@@ -106,6 +110,15 @@ class CrawlProcess:
         self.said, errors = self._process.communicate()
         assert is_killed or self._process.returncode == 0, errors
         return is_killed
+
+    @classmethod
+    def end_all(cls) -> None:
+        """End those that a test which failed has left running."""
+        for each in cls.started:
+            if each.is_running:
+                each._process.kill()
+                each._process.communicate()
+        cls.started.clear()
 
     @property
     def is_running(self) -> bool:

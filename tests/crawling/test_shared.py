@@ -40,15 +40,16 @@ MANNERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def build(site: Site, pages: int) -> list[str]:
-    """Hosts with so many pages each, in a tree; the front pages."""
+def build(site: Site, pages: int, wait: Callable[[Visit], float] = lambda visit: 0.0) -> list[str]:
+    """Hosts with so many pages each, in a tree; the front pages. `wait` says how long an answer takes."""
 
     def answer(visit: Visit) -> Reply:
         if visit.path == "/robots.txt":
             return Reply(404)
         number = int(visit.path.rpartition("/")[2])
         below = [each for each in (2 * number + 1, 2 * number + 2, 0) if each < pages]
-        return Reply(body=html(*(f"/page/{each}" for each in below)), headers={"Content-Type": "text/html"})
+        body = html(*(f"/page/{each}" for each in below))
+        return Reply(body=body, headers={"Content-Type": "text/html"}, wait=wait(visit))
 
     site.on("/*", answer)
     return [site.url("/page/0", host=host) for host in HOSTS]
@@ -104,19 +105,25 @@ def test_the_same_on_a_cluster_with_many_kills(site: Site, tmp_path: Path) -> No
 
 def test_a_host_has_no_more_pages_than_it_may_over_all_workers_and_restarts(site: Site, tmp_path: Path) -> None:
     """Issue 5, points 4 and 5: nor fewer, though hosts go from one worker to another, and one of them comes later"""
-    most = 12
+    most, few = 12, 4
+    names = ("Brief/1", "Steady/1")
+
+    def wait(visit: Visit) -> float:
+        """Seconds for which who is ahead waits for the other: a worker may be slow to begin on a busy machine."""
+        others = [name for name in names if name != dict(visit.headers)["User-Agent"]]
+        return 1.0 if any(len(_pages_asked_by(site, name)) < few for name in others) else 0.0
+
     with RedisServer() as server:
         options: dict[str, Any] = {
-            **MANNERS, "seeds": build(site, 3 * most), "store": server.url, "max_pages_per_host": most,
+            **MANNERS, "seeds": build(site, 3 * most, wait), "store": server.url, "max_pages_per_host": most,
         }  # fmt: skip
-        names = ("Brief/1", "Steady/1")
         brief, steady = (
             CrawlProcess(**options, job=str(tmp_path / name / "shared"), user_agent=name, is_held=True)
             for name in names
         )
         brief.begin()
         steady.begin()
-        until(lambda: all(len(_pages_asked_by(site, name)) > 3 for name in names))
+        until(lambda: all(len(_pages_asked_by(site, name)) >= few for name in names), within=40)
         brief.stop()
         summaries = [brief.summary(), steady.summary()]
         late = CrawlProcess(**options, job=str(tmp_path / "Brief/1" / "shared"), user_agent="Late/1")
