@@ -21,7 +21,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.cache import Refresh, Stale, absorb, freshness
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.stores.pages import MIB, Checked, PageCache
-from tests.support.pages import NOW, ROOT, body_of, fill, is_body_of, open_cache, page, unhashed, url_of, writer
+from tests.support.pages import NOW, ROOT, body_of, fill, hold, is_body_of, open_cache, page, unhashed, url_of, writer
 
 Open = Callable[..., PageCache]
 URL = "https://example.org/a"
@@ -68,8 +68,8 @@ def test_what_is_put_comes_back_even_after_a_restart(opened: Open) -> None:
     first.close()
 
     again = opened()
-    assert again.get(URL) == (entry, body)
-    assert again.get(URL) == (entry, body)  # now from memory
+    for _ in range(3):  # at last from memory
+        assert again.get(URL) == (entry, body)
     assert again.get_meta(URL) == entry
     assert again.get_content(URL) == body
 
@@ -100,7 +100,7 @@ def test_a_new_answer_replaces_the_old_one(opened: Open) -> None:
     """N6"""
     cache = opened()
     cache.put(*page(body=b"old and longer"))
-    cache.get(URL)
+    hold(cache, URL)
 
     cache.put(*page(body=b"new"))
 
@@ -112,6 +112,7 @@ def test_a_304_renews_what_is_known_and_keeps_the_body(opened: Open) -> None:
     """N6, N11"""
     cache = opened()
     cache.put(*page())
+    hold(cache, URL)
     kept = cache.get(URL)
     url = parse_url(URL)
     assert kept is not None
@@ -143,7 +144,7 @@ def test_a_page_that_is_dropped_is_gone(opened: Open) -> None:
     """N6"""
     cache = opened()
     fill(cache, range(3))
-    cache.get(url_of(1))
+    hold(cache, url_of(1))
 
     cache.drop(url_of(1))
 
@@ -156,7 +157,7 @@ def test_what_another_process_does_is_seen_though_the_page_is_in_memory(opened: 
     ours, theirs = opened(), opened()
     entry, body = page(body=b"first")
     ours.put(entry, body)
-    ours.get(URL)
+    hold(ours, URL)
 
     theirs.put(*page(body=b"other"))
     assert ours.get_content(URL) == b"other"
@@ -629,6 +630,7 @@ def test_a_304_that_a_full_disk_has_no_room_for_leaves_the_page_as_it_was(opened
     """F40"""
     cache = opened(place=small_disk / "cache")
     cache.put(*page())
+    hold(cache, URL)
     kept = cache.get(URL)
     assert kept is not None
     with pytest.raises(OSError, match="No space"):

@@ -16,7 +16,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
 from curtsy.stores.disk import DiskCache, folder_name
 from curtsy.stores.pages import MIB, Checked
-from tests.support.pages import fill, page, url_of
+from tests.support.pages import fill, hold, page, url_of
 
 URL = "https://example.org/a"
 HASH = hashlib.sha256(URL.encode()).hexdigest()
@@ -133,7 +133,8 @@ def test_a_page_in_memory_is_read_anew_when_its_meta_file_changes(tmp_path: Path
     """N7"""
     cache = DiskCache(tmp_path)
     cache.put(*page(URL))
-    cache.get(URL)
+    os.utime(tmp_path / "example.org" / f"{HASH[:16]}.meta.json", (1, 1))
+    hold(cache, URL)
     meta = tmp_path / "example.org" / f"{HASH[:16]}.meta.json"
     meta.write_bytes(meta.read_bytes().replace(b'"status": 200', b'"status": 404'))
 
@@ -149,6 +150,7 @@ def test_a_page_whose_meta_file_is_new_is_not_remembered(tmp_path: Path) -> None
     for age, content in ((-3600, None), (3600, b"hello")):
         cache.put(*page(URL))
         os.utime(meta, (time.time() - age, time.time() - age))
+        hold(cache, URL)
         assert cache.get_content(URL) == b"hello"
         body.write_bytes(b"other")
         assert cache.get_content(URL) == content
@@ -162,6 +164,7 @@ def test_a_page_that_another_replaced_while_a_use_was_noted_is_read_anew(tmp_pat
     written = meta.read_bytes()
     cache.put(*page(URL))
     os.utime(meta, (1, 1))
+    hold(cache, URL)
     assert cache.get_content(URL) == b"hello"
     os.utime(meta, (time.time(), 1))
     assert cache.get_content(URL) == b"hello"

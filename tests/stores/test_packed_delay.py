@@ -189,6 +189,37 @@ def test_a_304_renews_a_page_that_waits_and_one_that_was_read(opened: Open, is_w
     assert opened().get(URL) == (renewed, body)
 
 
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_304_waits_be_the_page_held_in_memory_or_not(opened: Open, reads: int) -> None:
+    """Issue 4"""
+    ours, theirs = opened(LONG), opened()
+    theirs.put(*page(URL))
+    for _ in range(reads):
+        kept = ours.get(URL)
+    assert kept is not None
+    renewed = msgspec.structs.replace(kept.entry, lifetime=999.0)
+
+    assert ours.refresh(renewed)
+    assert theirs.get(URL) == kept
+
+    ours.flush()
+    assert theirs.get(URL) == ours.get(URL) == (renewed, kept.body)
+
+
+def test_a_304_for_a_page_that_was_dropped_since_it_was_read_changes_nothing(opened: Open) -> None:
+    """N6"""
+    ours = opened(LONG)
+    ours.put(*page(URL))
+    ours.flush()
+    kept = ours.get(URL)
+    assert kept is not None
+
+    ours.drop(URL)
+
+    assert not ours.refresh(kept.entry)
+    assert ours.get(URL) is None
+
+
 def test_a_304_does_not_replace_what_came_to_wait_meanwhile() -> None:
     """N6: another thread may put or drop the page while it is being renewed"""
     backlog = Backlog(LONG)

@@ -50,6 +50,12 @@ def page(
     return msgspec.structs.replace(outcome.entry, body_sha256=hashlib.sha256(body).hexdigest()), outcome.body
 
 
+def hold(cache: PageCache, url: str) -> None:
+    """Have a cache hold a page in memory, if it may: it does so when the page is read again."""
+    for _ in range(2):
+        cache.get(url)
+
+
 def unhashed(entry: Entry) -> Entry:
     """An entry without the hash of its body, which depends on how that is kept."""
     return msgspec.structs.replace(entry, body_sha256="")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Literal
 
@@ -64,6 +64,7 @@ _NOT_KEPT = frozenset(
 )  # fmt: skip
 # RFC 9111, 3.2: they describe the body that we hold, decoded, and a 304 has none.
 _OF_THE_BODY = frozenset({"content-length", "content-encoding", "content-range", "content-type"})
+_DATES = frozenset({"date", "age"})
 # Quoted as it should be, or bare as some servers write it; nothing that could end a header line, and no `*`, which
 # sent back would mean "any page" (F15).
 _ETAG = re.compile(r'(?:W/)?"[\x20\x21\x23-\x7e\x80-\xff]{0,1000}"|[A-Za-z0-9._:+/=-]{1,1000}')
@@ -197,11 +198,11 @@ def freshness(
 
     `stale_if_error` is the user's own permission, in seconds beyond the lifetime, besides the site's.
     """
-    headers = request.headers
-    is_plain = request.body is None and _OWN_CONDITIONS.isdisjoint(headers.by_name)
+    said = request.headers.by_name
+    is_plain = request.body is None and _OWN_CONDITIONS.isdisjoint(said)
     if not is_plain or request.method not in ("GET", "HEAD"):
         return _MISS if mode == "offline" else _ASK
-    wish = directives(headers.get("cache-control"))
+    wish = directives(said.get("cache-control"))
     may_ask = not (mode == "offline" or wish.only_if_cached)
     if entry is None or mode == "refresh" or variant_of(entry.vary, request) != entry.variant:
         return _ASK if may_ask else _MISS
@@ -239,8 +240,8 @@ def _is_usable(entry: Entry, wish: Directives, age: float, staleness: float) -> 
 
 def validators(entry: Entry) -> Fields:
     """The conditions that ask whether a copy still holds."""
-    fields = (("If-None-Match", entry.etag), ("If-Modified-Since", entry.last_modified))
-    return tuple((name, value) for name, value in fields if value is not None)
+    etag = () if entry.etag is None else (("If-None-Match", entry.etag),)
+    return etag if entry.last_modified is None else (*etag, ("If-Modified-Since", entry.last_modified))
 
 
 def variant_of(vary: Iterable[str], request: Request) -> str:
@@ -276,9 +277,10 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float, encodin
         return Leave()
     if request.method not in _SAFE:  # RFC 9111, 4.4: it has changed the page
         return Drop() if 200 <= reply.status < 400 else Leave()
-    if request.body is not None or not _OWN_CONDITIONS.isdisjoint(request.headers.by_name):
+    said = request.headers.by_name
+    if request.body is not None or not _OWN_CONDITIONS.isdisjoint(said):
         return Leave()
-    is_secret = directives(request.headers.get("cache-control")).no_store
+    is_secret = directives(said.get("cache-control")).no_store
     if reply.status == 304:
         renewed = _renew(found, request, reply, now)
         return Leave() if is_secret and isinstance(renewed, Refresh) else renewed
@@ -292,7 +294,7 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float, encodin
 
 def entry_of(request: Request, reply: Response, now: float, encoding: str | None = None) -> Entry | None:
     """The entry of a page that came at `now`, or None if it may not be kept."""
-    headers = _kept(reply.headers)
+    headers = _kept(reply.headers, _not_kept)
     if 300 < reply.status < 400:
         places = headers.all("location")
         if not places:
@@ -311,28 +313,22 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     if not isinstance(found, Stale) or not found.validators:
         return Unusable("the site answered 304 (not modified), but was not asked whether the page had changed")
     old = found.entry
-    etag = usable_etag(reply.headers.get("etag"))
+    etag = reply.headers.by_name.get("etag")
+    etag = etag if etag == old.etag else usable_etag(etag)
     if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
         return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
-    renewed = _kept(reply.headers).without(_OF_THE_BODY)
+    renewed = _kept(reply.headers, _not_renewed)
     if not old.lifetime and 0 <= now - old.fetched_at < REWRITTEN:
         # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
-        new = renewed.by_name
-        said = _undated(renewed.fields)
-        known = _undated(each for each in old.headers if each[0].lower() in new)
+        names = renewed.by_name.keys() - _DATES
+        said = [each for each in renewed.fields if each[0].lower() in names]
+        known = [each for each in old.headers if each[0].lower() in names]
         if said == known or sorted(said) == sorted(known):
             return Leave()
-    names = {*renewed.by_name, "age"}
-    headers = Headers((*(each for each in old.headers if each[0].lower() not in names), *renewed.fields))
+    gone = {*renewed.by_name, "age"}
+    headers = Headers((*(each for each in old.headers if each[0].lower() not in gone), *renewed.fields))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
-    if entry is None:
-        return Drop()
-    return Refresh(entry)
-
-
-def _undated(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What header fields say, but for when."""
-    return [each for each in fields if each[0].lower() not in ("date", "age")]
+    return Drop() if entry is None else Refresh(entry)
 
 
 def _entry(
@@ -400,9 +396,9 @@ def _lifetime(said: Directives, expires: str | None, status: int, date: float, m
     return 0.0
 
 
-def _kept(headers: Headers) -> Headers:
+def _kept(headers: Headers, not_kept: Callable[[str | None], frozenset[str]]) -> Headers:
     """The fields that may be kept."""
-    kept = headers.without(_not_kept(headers.get("connection")))
+    kept = headers.without(not_kept(headers.by_name.get("connection")))
     if "".join(map("".join, kept.fields)).isascii():
         return kept
     return Headers(each for each in kept.fields if _is_text("".join(each)))
@@ -412,6 +408,12 @@ def _kept(headers: Headers) -> Headers:
 def _not_kept(connection: str | None) -> frozenset[str]:
     """The names of those that may not be: some never, some because `Connection` says so."""
     return _NOT_KEPT.union(_names_in(connection))
+
+
+@lru_cache(maxsize=64)
+def _not_renewed(connection: str | None) -> frozenset[str]:
+    """Likewise, of a 304."""
+    return _not_kept(connection) | _OF_THE_BODY
 
 
 @lru_cache(maxsize=64)  # they are the same on all pages of a site
@@ -434,7 +436,7 @@ def usable_etag(text: str | None) -> str | None:
     return text if text is not None and _ETAG.fullmatch(text) else None
 
 
-@lru_cache(maxsize=1024)  # asked for when a page is looked up, absorbed and kept
+@lru_cache(maxsize=4096)  # as many as of parsed URLs; asked for when a page is looked up, absorbed and kept
 def url_sha256(text: str) -> str:
     """What identifies a page: its canonical URL, hashed."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -21,6 +21,7 @@ from curtsy.core import explain
 from curtsy.core.admission import Go, Late, No
 from curtsy.core.cache import (
     Absent,
+    Absorbed,
     Drop,
     Entry,
     Fresh,
@@ -32,7 +33,6 @@ from curtsy.core.cache import (
     absorb,
     freshness,
 )
-from curtsy.core.cache import Store as StorePage
 from curtsy.core.effects import (
     Admitted,
     Ask,
@@ -179,7 +179,10 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     end = yield from exchange(sent, policy, journey, delay)
     if isinstance(end, Refusal) or not world.has_cache:
         return end
-    return (yield from _kept(request, end, found, kept, journey))
+    what, answer = _kept(request, end, found, kept, journey)
+    if not isinstance(what, Leave):
+        yield Keep(url, what)
+    return answer
 
 
 def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
@@ -269,22 +272,22 @@ def _kept(
     found: Freshness,
     kept: tuple[Entry, bytes] | None,
     journey: Journey,
-) -> Generator[Effect, Any, Reply]:
-    """Let the cache absorb a reply, and answer with the kept body where the reply is that it still holds."""
+) -> tuple[Absorbed, Reply]:
+    """What the cache is to make of a reply, and the answer: the kept body where the reply is that it still holds."""
     what = absorb(found, request, reply, journey.world.epoch())
-    if not isinstance(what, Leave):
-        yield Keep(request.url, Drop() if isinstance(what, Unusable) else what)
     if isinstance(what, Unusable):
-        return Failure(Reason.BAD_RESPONSE, what.why, 0.0, 304)
-    if isinstance(reply, Response) and reply.status == 304 and isinstance(found, Stale) and kept is not None:
+        return Drop(), Failure(Reason.BAD_RESPONSE, what.why, 0.0, 304)
+    if not isinstance(found, Stale) or kept is None:
+        return what, reply
+    if isinstance(reply, Response) and reply.status == 304:
         journey.cache = "revalidated"
-        entry = what.entry if isinstance(what, Refresh | StorePage) else kept[0]
-        return _from_cache(entry, kept[1], request.method)
+        entry = what.entry if isinstance(what, Refresh) else kept[0]
+        return what, _from_cache(entry, kept[1], request.method)
     is_failed = isinstance(reply, Failure) or reply.status in (500, 502, 503, 504)
-    if is_failed and isinstance(found, Stale) and found.may_serve_on_error and kept is not None:
+    if is_failed and found.may_serve_on_error:
         journey.cache = "stale"
-        return _from_cache(*kept, request.method)
-    return reply
+        return what, _from_cache(*kept, request.method)
+    return what, reply
 
 
 def _from_cache(entry: Entry, body: bytes, method: str) -> Response:

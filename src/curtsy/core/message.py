@@ -322,9 +322,12 @@ class Headers:
 
     def without(self, names: Set[str]) -> Headers:
         """All but the fields of these names, which are in lower case."""
-        if names.isdisjoint(self.by_name):
+        index = self.by_name
+        if names.isdisjoint(index):
             return self
-        return Headers(each for each in self.fields if each[0].lower() not in names)
+        rest = Headers(each for each in self.fields if each[0].lower() not in names)
+        rest._known = {name: value for name, value in index.items() if name not in names}
+        return rest
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name.lower() in self.by_name

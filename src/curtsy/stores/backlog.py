@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curtsy.core.cache import Entry
+from curtsy.stores.census import Census
 from curtsy.stores.pages import MIB
 
 MOST = 64
@@ -31,7 +32,7 @@ class Waiting(NamedTuple):
     """Whether the body is compressed."""
 
     is_renewal: bool
-    """Whether the body is kept already, and only the rest is to be written."""
+    """Whether the body is kept already, and only the rest is to be written: then it is not here."""
 
 
 class Backlog:
@@ -50,6 +51,9 @@ class Backlog:
     def __init__(self, delay: float) -> None:
         self._write: Callable[[], None] | None = None
         self._delay = delay
+        self.census = Census()
+        """Of the file that they are written to: here, for so every cache that shares it knows what others write."""
+
         self._pages: dict[str, Waiting] = {}
         self._bytes = 0
         self._since = 0.0
@@ -130,6 +134,7 @@ class Backlog:
         """In a forked child: nothing waits, and there is no thread."""
         self._lock, self._hurry = threading.Lock(), threading.Event()
         self._pages, self._bytes, self._thread = {}, 0, None
+        self.census = Census()
 
     def _remove(self, key: str) -> None:
         if (page := self._pages.pop(key, None)) is not None:

@@ -47,7 +47,8 @@ class PackedCache:
 
     With a `delay`, pages are written together: `put` and `refresh` answer before that, though it may fail, and at most
     so many seconds later it is done. Caches of this process with the same path and delay know of them at once, others
-    when they are written; a program that is killed loses those that wait, whole ones.
+    when they are written, or a hundredth of a second later if they have a delay, too (see `census.py`); a program that
+    is killed loses those that wait, whole ones.
 
     A damaged file is put aside, and a new one begun: see `packfile.py`.
     """
@@ -82,16 +83,22 @@ class PackedCache:
         if found is None:
             return None
         text, key = found[0].text, found[1]
+        known, journal = self._recent.find(key), None
         if self._backlog is not None and (waiting := self._backlog.get(key)) is not None:
-            if waiting.is_renewal:  # its body was read, and checked
-                return Page(waiting.entry, waiting.body).under(text)
-            page = rows.checked_page(waiting.entry, waiting.body, waiting.is_packed)
-            return None if page is None else page.under(text)
-        known = self._recent.find(key)
-        journal = None if known is None else _look_of(self._journal)
-        if known is not None and journal is not None and known[0].journal == journal and known[0].hour == self._hour():
-            return known[1]
-        return self._file.glance(None, self._get, text, key, known, journal)
+            if not waiting.is_renewal:
+                page = rows.checked_page(waiting.entry, waiting.body, waiting.is_packed)
+                return None if page is None else page.under(text)
+            if known is not None and known[1].entry.body_sha256 == waiting.entry.body_sha256:
+                return Page(waiting.entry, known[1].body).under(text)
+            self.flush()
+        if known is not None:
+            journal = _look_of(self._journal)
+            if journal is not None and known[0].journal == journal and known[0].hour == self._hour():
+                return known[1]
+        number = rows.number_of(key)
+        if known is None and self._backlog is not None and self._backlog.census.lacks(number):
+            return None
+        return self._file.glance(None, self._get, text, key, number, known, journal)
 
     def get_meta(self, url: Url | str) -> Entry | None:
         """All but the body of the page kept for a URL; whether the body is good is not looked at."""
@@ -132,16 +139,16 @@ class PackedCache:
         written = without_secrets(entry)
         if written is None or self._file.outage.is_on:
             return False
+        renewal = Waiting(written, b"", is_packed=False, is_renewal=True)
         if self._backlog is not None and not self._file.is_closed:
-            before = waiting = self._backlog.get(entry.url_sha256)
-            if waiting is None and (known := self._recent.find(entry.url_sha256)) is not None:
-                waiting = Waiting(known[1].entry, known[1].body, is_packed=False, is_renewal=True)
-            if waiting is not None and waiting.entry.body_sha256 == entry.body_sha256:
-                renewed = waiting._replace(entry=written)
-                if self._backlog.replace(entry.url_sha256, before, renewed, self.flush):
+            before = self._backlog.get(entry.url_sha256)
+            body = self._recent.body_of(entry.url_sha256) if before is None else before.entry.body_sha256
+            if body == entry.body_sha256:
+                page = renewal if before is None else before._replace(entry=written)
+                if self._backlog.replace(entry.url_sha256, before, page, self.flush):
                     return True
             self.flush()
-        return self._file.do(False, self._write, [Waiting(written, b"", is_packed=False, is_renewal=True)])
+        return self._file.do(False, self._write, [renewal])
 
     def drop(self, url: Url | str) -> None:
         """Forget the page kept for a URL, if there is one."""
@@ -226,10 +233,10 @@ class PackedCache:
         db: sqlite3.Connection,
         text: str,
         key: str,
+        number: int,
         known: tuple[_Seen, Page] | None,
         journal: tuple[int, int, int] | None,
     ) -> Page | None:
-        number = rows.number_of(key)
         page = None
         if known is not None:
             row = db.execute(rows.META, (number,)).fetchone()
@@ -240,6 +247,8 @@ class PackedCache:
         if page is None:
             row = db.execute(rows.BOTH, (number,)).fetchone()
             if row is None:
+                if self._backlog is not None:
+                    self._backlog.census.look(db)
                 return None
             used, meta, body = row
             page = rows.page_of(meta, body)
@@ -292,6 +301,8 @@ class PackedCache:
             else:
                 if number in known:
                     former.append((known[number],))
+                if self._backlog is not None:
+                    self._backlog.census.add(number)
                 place += 1
                 meta = rows.encode(entry, is_packed)
                 contents.append((place, meta, body))

@@ -13,6 +13,7 @@ import secrets
 import time
 import zlib
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -59,10 +60,15 @@ def encode(entry: Entry) -> bytes:
     """The entry as JSON to be read by people, at the end with a checksum."""
     values: list[Any] = list(msgspec.structs.astuple(entry))
     values[_HEADERS] = [f"{name}: {value}" for name, value in entry.headers]
-    moment = datetime.fromtimestamp(entry.fetched_at, UTC)
-    values[_TIME] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, millisecond = divmod(int(entry.fetched_at * 1000 + 0.5), 1000)
+    values[_TIME] = f"{_second(second)}.{millisecond:03}Z"
     text = msgspec.json.format(msgspec.json.encode(_Meta(*values)), indent=2).removesuffix(b"\n}")
     return b'%b%b%08x"\n}\n' % (text, _CHECK, zlib.crc32(text))
+
+
+@lru_cache(maxsize=16)  # the pages of a second have the same one
+def _second(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat().removesuffix("+00:00")
 
 
 def decode(raw: bytes) -> Entry | None:

@@ -154,6 +154,11 @@ def places(db: sqlite3.Connection, numbers: list[int]) -> dict[int, int]:
     return dict(db.execute(f"SELECT id, place FROM pages WHERE id IN ({', '.join('?' * len(numbers))})", numbers))
 
 
+def numbers(db: sqlite3.Connection, last: int) -> list[int]:
+    """The numbers of some pages after the one with the number `last`."""
+    return [each for (each,) in db.execute("SELECT id FROM pages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH))]
+
+
 def last_place(db: sqlite3.Connection) -> int:
     """The place after which there is room."""
     (last,) = db.execute("SELECT max(place) FROM contents").fetchone()
@@ -189,6 +194,11 @@ def sweep(db: sqlite3.Connection) -> None:
 
 def _pragma(db: sqlite3.Connection, name: str) -> int:
     return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def version(db: sqlite3.Connection) -> int:
+    """What changes when another connection has written anything; it says nothing to any other one."""
+    return _pragma(db, "data_version")
 
 
 def size(db: sqlite3.Connection) -> int:
