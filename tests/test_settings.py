@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -75,6 +76,16 @@ def test_every_field_of_a_policy_can_be_set_in_a_file() -> None:
     fields = {keys()[name].field for name in names("policy")} - {"pause"}
 
     assert fields == set(POLICY_FIELDS) - {"key", "denied"}
+
+
+def test_no_setting_is_for_a_time_of_day_or_a_kind_of_day() -> None:
+    """B14: no slots, no night or holiday mode; a day as a whole has a budget, and a time zone"""
+    word = re.compile(r"hour|night|noon|midnight|morning|evening|weekday|weekend|holiday|slot|schedule|daytime")
+    described = {key.name: f"{key.name} {key.unit} {get_args(key.kind)}".lower() for key in keys().values()}
+    of_days = [name for name, text in described.items() if re.search(r"(?<![a-z])days?(?![a-z])", text)]
+
+    assert [name for name, text in described.items() if word.search(text)] == []
+    assert of_days == ["max_requests_per_day", "max_pages_per_day"]
 
 
 def test_broad_lifts_only_the_global_limit(project: Project) -> None:
@@ -186,6 +197,18 @@ def test_a_named_file_takes_the_place_of_the_projects(project: Project, by: str)
 
     assert (settings.policies.default.qps, settings.policies.default.burst) == (0.8, 2)
     assert settings.files == (other,)
+
+
+def test_a_file_that_is_named_by_the_program_wins_over_the_variable(project: Project) -> None:
+    """U9: of the two only one is read, and need be there"""
+    ours = project.write("default_policy: {burst: 2}\n", "ours.yaml")
+    project.write("default_policy: {burst: 3, qps: 0.3}\n", "theirs.yaml")
+
+    for theirs in ("theirs.yaml", "nowhere.yaml"):
+        settings = project.load(config="ours.yaml", env={"CURTSY_CONFIG": theirs})
+
+        assert (settings.policies.default.qps, settings.policies.default.burst) == (0.8, 2)
+        assert settings.files == (ours,)
 
 
 def test_the_working_directory_and_the_real_environment_are_used_if_nothing_else_is_said(project: Project) -> None:
@@ -338,6 +361,59 @@ def test_a_domain_that_is_not_limited_has_no_limit_but_obeys_robots(project: Pro
     assert free.concurrency == 4
     assert free.respect_robots
     assert policies.of("a.example").qps == 0.8
+
+
+LIMIT_KEYS = ("qps", "pause_max", "concurrency", "max_requests_per_day", "breaker")
+LIMITED = (0.8, 5.5, 1, 200, True)
+FREE = (None, 0, None, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("user", "ours", "expected"),
+    [
+        ("limited: false", "limited: true", LIMITED),
+        ("limited: true", "limited: false", FREE),
+        ("limited: false", "burst: 2", FREE),
+        ("limited: false, qps: 5", "limited: true", (5, *LIMITED[1:])),
+        ("limited: false, breaker: false", "limited: true, concurrency: 2", (0.8, 5.5, 2, 200, False)),
+        ("qps: 5, concurrency: 3", "limited: false", FREE),
+        ("qps: 5, concurrency: 3", "limited: false, concurrency: 4", (*FREE[:2], 4, *FREE[3:])),
+        ("limited: false, qps: 5", "limited: false", FREE),
+        ("limited: false, pause: [1, 2]", "qps: 4", (4, 2, *FREE[2:])),
+        ("qps: 5", "limited: true", (5, *LIMITED[1:])),
+    ],
+)
+def test_of_two_files_the_higher_one_says_whether_a_domain_is_limited(
+    project: Project, user: str, ours: str, expected: tuple[object, ...]
+) -> None:
+    """Q12, U9: what the lower `limited` stood for goes with it, and what else its file says stays"""
+    project.write_user(f"allowlist: [{{domain: example.org, {user}}}]\n")
+    project.write(f"allowlist: [{{domain: example.org, {ours}}}]\n")
+
+    settings = project.load()
+
+    assert tuple(settings.value("example.org", name) for name in LIMIT_KEYS) == expected
+
+
+def test_what_was_below_a_domain_that_was_not_limited_comes_back_with_its_place(project: Project) -> None:
+    """Q12, U9: in three files and an argument, each above the one before"""
+    users = project.write_user("allowlist: [{domain: example.org, qps: 5, concurrency: 3}]\n")
+    project.write("\nallowlist: [{domain: example.org, limited: false, delay: 7}]\n", "config/domains.yaml")
+    project.write("allowlist: [{domain: example.org, concurrency: 2}]\n")
+    argument = [{"domain": "example.org", "limited": True}]
+    shown = ("qps", "concurrency", "delay", "breaker", "pause")
+
+    free, limited = project.load(), project.load(allowlist=argument)
+
+    assert [free.value("example.org", name) for name in shown] == [None, 2, 7, False, [0, 0]]
+    assert [free.origin("example.org", name) for name in shown] == [
+        "config/domains.yaml:2", "curtsy.yaml:1", "config/domains.yaml:2", "config/domains.yaml:2",
+        "config/domains.yaml:2",
+    ]  # fmt: skip
+    assert [limited.value("example.org", name) for name in shown] == [5, 2, 7, True, [1.5, 5.5]]
+    assert [limited.origin("example.org", name) for name in shown] == [
+        f"{users}:1", "curtsy.yaml:1", "config/domains.yaml:2", "built-in", "built-in",
+    ]  # fmt: skip
 
 
 def test_paths_can_be_refused_and_private_addresses_opened_for_one_domain(project: Project) -> None:
@@ -502,9 +578,27 @@ def test_true_has_several_names_in_the_environment(project: Project, text: str, 
 
 def test_an_empty_variable_is_not_set(project: Project) -> None:
     """C7"""
-    settings = project.load(env={"CURTSY_QPS": "", "CRAWLER_PER_DOMAIN_QPS": "0.5", "CURTSY_CONFIG": ""})
+    for nothing in ("", "  ", "\r\n"):
+        env = {"CURTSY_QPS": nothing, "CRAWLER_PER_DOMAIN_QPS": "0.5", "CURTSY_CONFIG": nothing}
 
-    assert settings.policies.default.qps == 0.5
+        assert project.load(env=env).policies.default.qps == 0.5
+
+
+@pytest.mark.parametrize("key", [key for key in keys().values() if key.variable], ids=lambda key: key.name)
+def test_white_space_around_a_variable_is_nothing(project: Project, key: Key) -> None:
+    """C7"""
+    text, expected = example_of(key)
+
+    settings = project.load(env={f"CURTSY_{key.name.upper()}": f" \t{text} \r\n"})
+
+    assert settings.value(None, key.name) == expected
+
+
+def test_white_space_around_the_name_of_a_file_is_nothing(project: Project) -> None:
+    """C7"""
+    project.write("default_policy: {burst: 2}\n", "other.yaml")
+
+    assert project.load(env={"CURTSY_CONFIG": " other.yaml\r\n"}).policies.default.burst == 2
 
 
 def test_none_lifts_a_limit_in_the_environment_too(project: Project) -> None:
@@ -608,6 +702,18 @@ def test_the_json_file_is_taken_as_settings_too(project: Project, name: str) -> 
     assert settings.origin("example.com", "qps").startswith(name)
 
 
+def test_the_json_file_wins_over_the_users_file_domain_by_domain(project: Project) -> None:
+    """L7, U9: it is the project's, whatever its form"""
+    project.write_user("allowlist: [{domain: example.com, qps: 3, burst: 4, max_requests_per_day: 7}]\n")
+    project.write('{"version": "1.0", "domains": {"example.com": {"requests_per_second": 0.5}}}', "limits.json")
+
+    settings = project.load(config="limits.json")
+    policy = settings.policies.of("example.com")
+
+    assert (policy.qps, policy.burst, policy.max_requests_per_day) == (0.5, 4, 7)
+    assert settings.origin("example.com", "qps") == "limits.json"
+
+
 def test_json_is_also_a_way_to_write_the_other_file(project: Project) -> None:
     """U9"""
     project.write('{"default_policy": {"qps": null}, "denylist": ["a.example"]}', "mine.json")
@@ -642,9 +748,7 @@ def test_curtsys_own_user_agent_names_a_contact(project: Project) -> None:
     assert names_contact(project.load().user_agent)
 
 
-@pytest.mark.parametrize(
-    "agent", ["bot\r\nX-Injected: 1", "bot\n", "bot\0", "bot\x7f", "bot\x85", "b\x1bt", "bo\tt", "böt"]
-)
+@pytest.mark.parametrize("agent", ["bot\r\nX-Injected: 1", "bot\0", "bot\x7f", "bot\x85", "b\x1bt", "bo\tt", "böt"])
 @pytest.mark.parametrize("by", ["argument", "environment"])
 def test_a_user_agent_that_could_smuggle_a_header_is_refused_at_the_start(
     project: Project, agent: str, by: str
@@ -652,6 +756,14 @@ def test_a_user_agent_that_could_smuggle_a_header_is_refused_at_the_start(
     """F26"""
     with pytest.raises(PolicyError, match="must be printable ASCII on one line"):
         project.load(user_agent=agent) if by == "argument" else project.load(env={"RAG_USER_AGENT": agent})
+
+
+def test_a_line_that_ends_in_a_variable_is_not_sent_and_in_an_argument_is_refused(project: Project) -> None:
+    """F26, C7: a file of variables may have been written on another system"""
+    assert project.load(env={"RAG_USER_AGENT": "bot\r\n"}).user_agent == "bot"
+
+    with pytest.raises(PolicyError, match="must be printable ASCII on one line"):
+        project.load(user_agent="bot\n")
 
 
 @pytest.mark.parametrize("agent", ["(compatible)", "/1.0", " bot", "bot,x"])

@@ -76,16 +76,16 @@ def test_a_store_that_can_be_nowhere_is_named_with_its_place(project: Project, s
     ("line", "message"),
     [
         ("qps: 0", "qps = 0 must be above 0. Leave the line out to use the default, 0.8."),
-        ("qps: .nan", "qps = nan must be a finite number. Leave the line out to use the default, 0.8."),
+        ("qps: .nan", "qps = .nan must be a finite number. Leave the line out to use the default, 0.8."),
         ("qps: nan", "qps = nan must be a finite number. Leave the line out to use the default, 0.8."),
-        ("qps: .inf", "qps = inf must be a finite number. Leave the line out to use the default, 0.8."),
-        ("qps: 1e999", "qps = inf must be a finite number. Leave the line out to use the default, 0.8."),
+        ("qps: .inf", "qps = .inf must be a finite number. Leave the line out to use the default, 0.8."),
+        ("qps: 1e999", "qps = 1e999 must be a finite number. Leave the line out to use the default, 0.8."),
         ("qps: true", "qps = true must be a number. Leave the line out to use the default, 0.8."),
         ("qps: '1'", "qps = '1' must be a number. Leave the line out to use the default, 0.8."),
         ("qps: [1]", "qps = [1] must be a number. Leave the line out to use the default, 0.8."),
         (
             "qps: 0.00001",
-            "qps = 1e-05 must be at least one request a day, 1/86400. To ask never, put the domain on the denylist. "
+            "qps = 0.00001 must be at least one request a day, 1/86400. To ask never, put the domain on the denylist. "
             "Leave the line out to use the default, 0.8.",
         ),
         ("burst: 0", "burst = 0 must be at least 1. Leave the line out to use the default, 1."),
@@ -402,7 +402,7 @@ def test_a_deep_file_is_refused_before_it_is_deep(project: Project) -> None:
         ('{"version": "2.0", "domains": {}}', 'version = \'2.0\' is not known here. Write "version": "1.0".'),
         ('{"version": 1.0, "domains": {}}', 'version = 1 is not known here. Write "version": "1.0".'),
         ('{"domains": {}}', 'version is missing. Write "version": "1.0".'),
-        ('{"version": "1.0", "domain": {}}', "domain is not a setting here. It belongs under an entry of allowlist."),
+        ('{"version": "1.0", "domain": {}}', "domain is not a setting here. Did you mean domains?"),
         ('{"version": "1.0", "default": {}}', "default is not a setting here. Did you mean default_config?"),
     ],
 )
@@ -464,8 +464,8 @@ def test_every_entry_of_the_json_file_is_checked_before_any_is_used(project: Pro
         'limits.json, domains "a.example": burst_capacity = 0 must be at least 1. Leave it out to use the default, 1.',
         'limits.json, domains "b.example": requests_per_second = nan must be a finite number. '
         "Leave it out to use the default, 0.5.",
-        'limits.json, domains "slow.example": requests_per_second = 1e-06 must be at least one request a day, 1/86400. '
-        "To ask never, put the domain on the denylist. Leave it out to use the default, 0.5.",
+        'limits.json, domains "slow.example": requests_per_second = 0.000001 must be at least one request a day, '
+        "1/86400. To ask never, put the domain on the denylist. Leave it out to use the default, 0.5.",
         'limits.json, domains "c.example": burst_capacity = true must be a whole number. '
         "Leave it out to use the default, 1.",
         'limits.json, domains "d.example": burst is not a setting here. '

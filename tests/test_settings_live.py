@@ -7,15 +7,23 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.log import JsonHandler
+from curtsy.settings import AT_START
+from curtsy.settings.keys import keys, names
 from curtsy.settings.live import LiveSettings
-from tests.test_settings import Project
+from tests.test_settings import Project, example_of
+
+HOUR = 3600.0
 
 
 class Ticker:
@@ -27,6 +35,10 @@ class Ticker:
     def __call__(self) -> float:
         return self.now
 
+    def wall(self) -> float:
+        """The same by the calendar, which files have their times from."""
+        return 1_700_000_000 + self.now
+
 
 class Followed:
     """A project whose settings are followed, and what is logged of it."""
@@ -36,18 +48,34 @@ class Followed:
         self.clock = Ticker()
         self._lines = lines
 
-    def begin(self, text: str) -> LiveSettings:
+    def begin(self, text: str, **more: Any) -> LiveSettings:
         self.write(text)
         return LiveSettings(
-            directory=self.project.directory, user_directory=self.project.user, env={}, clock=self.clock
+            directory=self.project.directory,
+            user_directory=self.project.user,
+            env={},
+            clock=self.clock,
+            wall=self.clock.wall,
+            **more,
         )
 
-    def write(self, text: str, name: str = "curtsy.yaml") -> None:
+    def write(self, text: str, name: str = "curtsy.yaml", at: float | None = None) -> None:
         """Write as careful programs do: another file, put in place of the old one."""
         path = self.project.directory / name
         part = path.with_suffix(".part")
         part.write_text(text)
+        self._date(part, at)
         part.replace(path)
+
+    def write_in_place(self, text: str) -> None:
+        """Write as careless programs do, who may not be done yet."""
+        path = self.project.directory / "curtsy.yaml"
+        path.write_text(text)
+        self._date(path)
+
+    def _date(self, path: Path, at: float | None = None) -> None:
+        written_at = round((self.clock.wall() if at is None else at) * 1e9)
+        os.utime(path, ns=(written_at, written_at))
 
     def qps(self, live: LiveSettings, looks: int = 2) -> float | None:
         """The default rate after some seconds with a look in each."""
@@ -57,11 +85,15 @@ class Followed:
         return live.current.policies.default.qps
 
     def told(self) -> list[tuple[str, str]]:
-        """Level and message of every line since the last time, with the error, if any."""
+        """Level and message of every line since the last time, with the error or the keys, if any."""
         lines = [json.loads(line) for line in self._lines.getvalue().splitlines()]
         self._lines.seek(0)
         self._lines.truncate()
-        return [(line["level"], line["msg"] + (": " + line["error"] if "error" in line else "")) for line in lines]
+        more = [line.get("error") or ", ".join(line.get("keys", ())) for line in lines]
+        return [
+            (line["level"], ": ".join(filter(None, (line["msg"], each))))
+            for line, each in zip(lines, more, strict=True)
+        ]
 
 
 @pytest.fixture
@@ -89,17 +121,171 @@ def test_a_changed_file_is_picked_up(followed: Followed) -> None:
 def test_a_file_is_read_only_when_it_has_stood_still_for_a_second(followed: Followed) -> None:
     """U9: a file that is just being written must not pass for a shorter one"""
     live = followed.begin("denylist: [a.example, b.example]\n")
-    path = followed.project.directory / "curtsy.yaml"
 
-    path.write_text("")
+    followed.clock.now += 0.5
+    followed.write_in_place("")
+    followed.clock.now += 0.5
+    denied_meanwhile = live.check().policies.of("b.example").denied
+    followed.write_in_place("denylist: [a.example]\n")
     followed.qps(live, looks=1)
-    denied_meanwhile = live.current.policies.of("b.example").denied
-    path.write_text("denylist: [a.example]\n")
-    followed.qps(live)
 
     assert denied_meanwhile
     assert live.current.policies.of("a.example").denied
     assert not live.current.policies.of("b.example").denied
+
+
+def test_after_an_idle_hour_the_first_who_asks_has_the_change(followed: Followed) -> None:
+    """U9: a host that was denied meanwhile gets no request more"""
+    live = followed.begin("default_policy: {qps: 0.1}\n")
+
+    followed.clock.now += HOUR
+    followed.write("denylist: [a.example]\n")
+    followed.clock.now += 1
+    settings = live.check()
+
+    assert settings.policies.of("a.example").denied
+    assert followed.told() == [("info", "Settings read again")]
+
+
+def test_a_file_that_was_put_there_with_its_old_time_is_read_at_once(followed: Followed) -> None:
+    """U9: `mv` and `cp -p` leave a file whole, and as old as it was"""
+    live = followed.begin("default_policy: {qps: 0.1}\n")
+
+    followed.write("default_policy: {qps: 0.25}\n", at=followed.clock.wall() - HOUR)
+
+    assert followed.qps(live, looks=1) == 0.25
+
+
+@pytest.mark.parametrize("ahead", [-0.5, 0.0, 0.5, HOUR])
+def test_after_an_idle_hour_a_file_that_may_be_half_written_is_looked_at_twice(
+    followed: Followed, ahead: float
+) -> None:
+    """U9: one that was written within the last second, or has a time that is still to come"""
+    live = followed.begin("default_policy: {qps: 0.1}\n")
+
+    followed.clock.now += HOUR
+    followed.write("default_policy: {qps: 0.25}\n", at=followed.clock.wall() + ahead)
+    at_once = live.check().policies.default.qps
+
+    assert at_once == 0.1
+    assert followed.qps(live, looks=1) == 0.25
+
+
+def test_a_version_that_comes_back_is_looked_at_anew(followed: Followed) -> None:
+    """U9: that it was seen once says nothing of whether it is whole now"""
+    live = followed.begin("default_policy: {qps: 0.1}\n")
+    first, other = followed.project.directory / "curtsy.yaml", followed.project.directory / "other.yaml"
+    followed.write("default_policy: {qps: 0.25}\n", "other.yaml", at=followed.clock.wall() + HOUR)
+
+    for _ in range(2):  # there, away, and there again
+        first.rename(first.with_suffix(".kept"))
+        other.rename(first)
+        between = followed.qps(live, looks=1)
+        first.rename(other)
+        first.with_suffix(".kept").rename(first)
+        followed.qps(live, looks=1)
+
+    assert between == 0.1
+    assert followed.told() == []
+
+
+def test_after_an_idle_hour_a_file_that_is_gone_keeps_the_old_settings(followed: Followed) -> None:
+    """U9"""
+    live = followed.begin("denylist: [a.example]\n")
+
+    followed.clock.now += HOUR
+    (followed.project.directory / "curtsy.yaml").unlink()
+
+    assert live.check().policies.of("a.example").denied
+    assert followed.told() == []  # somebody may be about to put another in its place
+    followed.qps(live, looks=3)
+    assert live.current.policies.of("a.example").denied
+    assert [level for level, _ in followed.told()] == ["warn"]
+
+
+@given(
+    st.lists(st.floats(0.01, 5), max_size=6),
+    st.floats(0, HOUR),
+    st.lists(st.floats(0, 1.99), max_size=8),
+)
+def test_whoever_asks_two_seconds_after_a_change_has_it(
+    tmp_path_factory: pytest.TempPathFactory, looks_before: list[float], idle: float, looks_after: list[float]
+) -> None:
+    """U9: however often the settings were asked for before and after it was written"""
+    followed = Followed(tmp_path_factory.mktemp("project"), io.StringIO())
+    live = followed.begin("default_policy: {qps: 0.1}\n")
+    for seconds in looks_before:
+        followed.clock.now += seconds
+        live.check()
+
+    followed.clock.now += idle
+    followed.write("default_policy: {qps: 0.25}\n")
+    written_at = followed.clock.now
+    for after in sorted(looks_after):
+        followed.clock.now = written_at + after
+        live.check()
+    followed.clock.now = written_at + 2.001
+
+    assert live.check().policies.default.qps == 0.25
+
+
+def test_who_asks_after_an_idle_hour_while_another_thread_reads_waits_for_it(followed: Followed) -> None:
+    """U9, L9: a change holds for all who ask, not only for the one who reads it"""
+    reading, asked, may_go_on = threading.Event(), threading.Event(), threading.Event()
+
+    class Held(Ticker):
+        def __call__(self) -> float:
+            if threading.current_thread().name == "second":
+                asked.set()
+            return self.now
+
+        def wall(self) -> float:
+            reading.set()
+            assert may_go_on.wait(20)
+            return super().wall()
+
+    clock = followed.clock
+    live = followed.begin("default_policy: {qps: 0.1}\n", every=30)
+    live._clock = held = Held()
+    live._wall = held.wall
+    held.now = clock.now = clock.now + HOUR
+    followed.write("default_policy: {qps: 0.25}\n", at=clock.wall() - 60)
+    seen: dict[str, float | None] = {}
+
+    def look() -> None:
+        seen[threading.current_thread().name] = live.check().policies.default.qps
+
+    first, second = (threading.Thread(target=look, name=name) for name in ("first", "second"))
+    first.start()
+    assert reading.wait(20)
+    second.start()
+    assert asked.wait(20)
+    may_go_on.set()
+    first.join()
+    second.join()
+
+    assert seen == {"first": 0.25, "second": 0.25}
+
+
+def test_who_hears_in_the_log_of_a_change_may_ask_for_the_settings(followed: Followed) -> None:
+    """U9: the thread that reads does not wait for itself"""
+    live = followed.begin("default_policy: {qps: 0.1}\n", every=30)
+    heard: list[float | None] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(live.check().policies.default.qps)
+
+    followed.clock.now += HOUR
+    followed.write("default_policy: {qps: 0.25}\n", at=followed.clock.wall() - 60)
+    listener = Listener()
+    logging.getLogger("curtsy.settings").addHandler(listener)
+    began = time.monotonic()
+    live.check()
+    logging.getLogger("curtsy.settings").removeHandler(listener)
+
+    assert heard == [0.25]
+    assert time.monotonic() - began < 15
 
 
 def test_a_file_is_looked_at_once_a_second_at_most(followed: Followed) -> None:
@@ -195,6 +381,48 @@ def test_odd_settings_are_warned_about_when_they_are_read_again(followed: Follow
 
     levels = [level for level, _ in followed.told()]
     assert levels == ["info", "warn"]
+
+
+def test_changed_settings_that_need_a_restart_are_named_once_per_reading(followed: Followed) -> None:
+    """U9: and what is in use goes on being shown as such"""
+    live = followed.begin("store: 'memory:'\ncache_mode: normal\n")
+    needed = [
+        ("info", "Settings read again"),
+        ("warn", "Changed settings are not used before a restart: store, cache_mode"),
+    ]
+
+    followed.write("# new\nstore: sqlite:///two.db\ncache_mode: offline\nglobal_qps: 0.25\n")
+    followed.qps(live, looks=5)
+    told_first = followed.told()
+    followed.write("# new\nstore: sqlite:///two.db\ncache_mode: offline\nglobal_qps: 0.5\n")
+    followed.qps(live, looks=5)
+    told_second = followed.told()
+    in_use = live.current
+    followed.write("\nstore: 'memory:'\nglobal_qps: 0.5\n")
+    followed.qps(live, looks=5)
+
+    assert told_first == told_second == needed
+    assert (in_use.store, in_use.cache_mode, in_use.global_qps) == ("memory:", "normal", 0.5)
+    assert (in_use.origin(None, "store"), in_use.origin(None, "global_qps")) == ("curtsy.yaml:1", "curtsy.yaml:4")
+    assert followed.told() == [("info", "Settings read again")]
+
+
+@pytest.mark.parametrize("name", names("general"))
+def test_every_setting_of_the_whole_program_is_followed_or_named_as_needing_a_restart(
+    followed: Followed, name: str
+) -> None:
+    """U9"""
+    live = followed.begin("default_policy: {qps: 0.1}\n")
+    text, _ = example_of(keys()[name])
+    before = live.current
+
+    followed.write(f"{name}: {text!r}\n" if keys()[name].kind is str else f"{name}: {text}\n")
+    followed.qps(live)
+
+    told = [message for level, message in followed.told() if level == "warn"]
+    is_followed = live.current.value(None, name) != before.value(None, name)
+    assert is_followed is (name not in AT_START)
+    assert told == ([] if is_followed else [f"Changed settings are not used before a restart: {name}"])
 
 
 def test_the_settings_can_be_read_again_at_once(followed: Followed) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from curtsy import __version__
 from curtsy.core import policy
+from curtsy.settings import AT_START
 from curtsy.settings import keys as settings_keys
 from curtsy.settings.complaints import shown
 from curtsy.settings.keys import ALIASES, NOT_LIMITED, PRESETS, Key, keys
@@ -101,6 +102,7 @@ def page(text: str) -> str:
         "entry": keys_table("entry"),
         "presets": presets_table(),
         "not-limited": changes(NOT_LIMITED) + ".",
+        "at-start": ", ".join(f"`{name}`" for name in AT_START) + ".",
     }
     for name, table in tables.items():
         before, mark, rest = text.partition(f"<!-- {name} -->\n")

@@ -29,6 +29,9 @@ class Waiter:
 
     __slots__ = ("__weakref__", "closed", "due")
 
+    loop: asyncio.AbstractEventLoop | None = None
+    """Where its task runs; None for a thread."""
+
     def __init__(self) -> None:
         self.closed = False
         """Told to give up: what it waits for has been closed."""
@@ -66,7 +69,7 @@ class TaskWaiter(Waiter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.future: asyncio.Future[None] | None = None
         self.woken = False

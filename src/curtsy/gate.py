@@ -59,20 +59,40 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None = None
     """Seconds that may be waited; None for as long as it takes."""
 
-    renew: Callable[[], tuple[Policy, Policy | None]] | None = None
-    """The host's policy and the global one as they are now, for limits that change while one waits."""
+    renew: Callable[[], tuple[str, Policy, Policy | None] | No] | None = None
+    """The key, the host's policy and the global one as they are now, for limits that change while one waits; a No for
+    one that may not go any more."""
 
     crawl_delay: int = 0
     """Microseconds that robots.txt asks of who asks, whatever the record says."""
 
-    def present(self) -> Request:
+    def present(self) -> Request | No:
         """The same under the policies of the moment."""
         if self.renew is None:
             return self
-        policy, overall = self.renew()
-        if policy is self.policy and overall is self.overall:
+        renewed = self.renew()
+        if isinstance(renewed, No):
+            return renewed
+        key, policy, overall = renewed
+        if policy is self.policy and overall is self.overall and key == self.key:
             return self
-        return msgspec.structs.replace(self, policy=policy, overall=overall)
+        return msgspec.structs.replace(self, key=key, policy=policy, overall=overall)
+
+    def looked(self) -> Step[Decision]:
+        """Decide, and change nothing."""
+        return look(
+            self.policy, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay
+        )  # fmt: skip
+
+    def charged(self, roll: float) -> Step[tuple[Decision, int]]:
+        """Decide for good."""
+        return charge(
+            self.policy, roll, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay
+        )  # fmt: skip
+
+    def foreseen(self, ahead: int, more: int) -> Step[float]:
+        """The seconds that it must wait at the least, with so many before it who need so many tokens more."""
+        return foresee(self.policy, ahead, self.crawl_delay, more)
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
@@ -138,25 +158,33 @@ class _Way:
         lines, key = self.lines, request.key
         began = self.alarm.now()
         until = None if request.deadline is None else began + request.deadline
-        ahead = lines.join(key, waiter)
+        ahead, more = lines.join(key, waiter, request.count)
         holding = False
         try:
             if ahead and until is not None:
-                needed = yield Update(key, foresee(request.policy, ahead, request.crawl_delay))
+                needed = yield Update(key, request.foreseen(ahead, more))
                 if needed > until - self.alarm.now():
                     return Late(needed)
             while True:
                 if waiter.closed:
                     return No(Reason.CLOSED, None)
-                request = request.present()
+                present = request.present()
+                if isinstance(present, No):
+                    return present
+                request = present
+                if request.key != key:  # another record is its own now: to the end of that one's line
+                    lines.leave(key, waiter, holding=False)
+                    key = request.key
+                    lines.join(key, waiter, request.count)
                 if not lines.is_first(key, waiter):
                     left = None if until is None else until - self.alarm.now()
                     if left is not None and left <= 0:
-                        ahead = lines.ahead(key, waiter)
-                        return Late((yield Update(key, foresee(request.policy, ahead, request.crawl_delay))))
+                        return Late((yield Update(key, request.foreseen(*lines.ahead(key, waiter)))))
+                    if lines.tidy(key):
+                        left = LOOK_AGAIN if left is None else min(left, LOOK_AGAIN)
                     yield Sleep(left)
                     continue
-                decision, epoch, asked_at = yield from self._ask(request, waiter, until)
+                request, decision, epoch, asked_at = yield from self._ask(request, waiter, until)
                 match decision:
                     case Go():
                         holding = request.policy.concurrency is not None
@@ -170,7 +198,7 @@ class _Way:
                             # How long a place is held nobody knows: only what comes besides is certain.
                             needed = seconds
                             if because in HELD:
-                                needed = yield Update(key, foresee(request.policy, 0, request.crawl_delay))
+                                needed = yield Update(key, request.foreseen(0, request.count - 1))
                             if needed > left or left <= 0:
                                 return Late(needed or POLL)
                         if because in HELD and lines.held(key) < (request.policy.concurrency or 1):
@@ -180,46 +208,64 @@ class _Way:
         finally:
             lines.leave(key, waiter, holding=holding)
 
-    def _ask(self, request: Request, waiter: Waiter, until: float | None) -> Way[tuple[Decision, int, float]]:
-        """Ask for the first of a line; also says when, by the store's calendar and (from before) by our clock.
+    def _ask(self, request: Request, waiter: Waiter, until: float | None) -> Way[tuple[Request, Decision, int, float]]:
+        """Ask for the first of a line; also says by which request, and when, by the store's calendar and (from before)
+        by our clock.
 
         The global token is in hand before the host is charged.
         """
         decision: Decision
-        policy, page, robots, count = request.policy, request.page, request.robots, request.count
-        crawl_delay = request.crawl_delay
         beside: tuple[str, Step[Any]] | None = None
         if request.overall is not None and request.overall.qps is not None:
-            decision = yield Update(
-                request.key, look(policy, page=page, robots=robots, count=count, crawl_delay=crawl_delay)
-            )
+            news = self.lines.news(request.key)
+            decision = yield Update(request.key, request.looked())
             if not isinstance(decision, Go):
-                return decision, 0, 0.0
-            token = yield from self._token(request, waiter, until)
+                return request, decision, 0, 0.0
+            token = yield from self._token(request, waiter, until, news)
             if not isinstance(token, Lease):
-                return token, 0, 0.0
+                return request, token, 0, 0.0
             if token is not PREPAID:
                 beside = GLOBAL, give_back(request.overall, token)
+            present = _still(request)
+            if not isinstance(present, Request):
+                yield from self._put_back(beside)
+                return request, present, 0, 0.0
+            request = present
         asked_at = self.alarm.now()
-        step = charge(policy, self._roll(), page=page, robots=robots, count=count, crawl_delay=crawl_delay)
-        decision, epoch = yield Update(request.key, step, partial(uncharge, policy, count), beside)
-        if beside is not None and not isinstance(decision, Go):
+        undo = partial(uncharge, request.policy, request.count)
+        decision, epoch = yield Update(request.key, request.charged(self._roll()), undo, beside)
+        if not isinstance(decision, Go):
+            yield from self._put_back(beside)
+        return request, decision, epoch, asked_at
+
+    def _put_back(self, beside: tuple[str, Step[Any]] | None) -> Way[None]:
+        """Give back a global token that is not needed after all, and tell who waits for it."""
+        if beside is not None:
             yield Update(*beside, undo=_let_it_be)
             self.lines.nudge(GLOBAL)
-        return decision, epoch, asked_at
 
-    def _token(self, request: Request, waiter: Waiter, until: float | None) -> Way[Lease | Wait | No]:
-        """Wait for a token of the global rate, in a line of its own, which all hosts share."""
+    def _token(self, request: Request, waiter: Waiter, until: float | None, news: int) -> Way[Lease | Wait | No]:
+        """Wait for a token of the global rate, in a line of its own, which all hosts share.
+
+        Whenever there are other news of the host than the ones given, it is looked at again.
+        """
         lines = self.lines
-        ahead = lines.join(GLOBAL, waiter)
+        ahead, _ = lines.join(GLOBAL, waiter)
         try:
             while True:
                 if waiter.closed:
                     return No(Reason.CLOSED, None)
-                overall = request.present().overall
-                if overall is None or overall.qps is None:
+                present = _still(request)
+                if not isinstance(present, Request):
+                    return present
+                if present is not request or lines.news(request.key) != news:
+                    request, news = present, lines.news(request.key)
+                    looked: Decision = yield Update(request.key, request.looked())
+                    if not isinstance(looked, Go):
+                        return looked
+                if request.overall is None or request.overall.qps is None:
                     return PREPAID  # the limit was lifted meanwhile
-                overall = self._shared_out(overall)
+                overall = self._shared_out(request.overall)
                 batch = _batch(overall)
                 left = None if until is None else until - self.alarm.now()
                 if not lines.is_first(GLOBAL, waiter):
@@ -229,8 +275,10 @@ class _Way:
                             return Wait(needed, "global")
                     if left is not None and left <= 0:
                         return Wait(overall.interval_us / SECOND, "global")
+                    if lines.tidy(GLOBAL):
+                        left = LOOK_AGAIN if left is None else min(left, LOOK_AGAIN)
                     yield Sleep(left)
-                    ahead = lines.ahead(GLOBAL, waiter)
+                    ahead, _ = lines.ahead(GLOBAL, waiter)
                     continue
                 while lines.prepaid:
                     if lines.prepaid.popleft() > self.alarm.now():
@@ -276,6 +324,12 @@ PREPAID = Lease(0, 0, 0.0, False)
 def _batch(overall: Policy) -> int:
     """How many global tokens are taken at once: a twentieth of a second's worth, so 1 at rates that one can follow."""
     return max(1, int((overall.qps or 0.0) / 20))
+
+
+def _still(request: Request) -> Request | Wait | No:
+    """The request under the policies of the moment, if its record is still the same; else it must ask anew."""
+    present = request.present()
+    return Wait(0.0, "changed") if isinstance(present, Request) and present.key != request.key else present
 
 
 def _let_it_be(answer: object) -> None:

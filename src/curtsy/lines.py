@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from weakref import WeakValueDictionary
 
 from curtsy.alarm import Waiter
@@ -13,17 +13,47 @@ from curtsy.alarm import Waiter
 class Line:
     """Who waits for one host, in order. The first is the one that asks."""
 
-    __slots__ = ("__weakref__", "out", "waiters")
+    __slots__ = ("__weakref__", "is_mixed", "more", "news", "out", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: deque[Waiter] = deque()
+        self.waiters: OrderedDict[Waiter, int] = OrderedDict()
+        """Each with the tokens that it needs. Whoever gives up is out in no time, wherever it stands."""
+
+        self.more = 0
+        """Tokens that they need beyond one each."""
+
         self.out = 0
         """Places that this process holds: when one of them is given back, the first of the line is told."""
 
-    def clear(self) -> None:
-        """Let nobody be first who cannot ask any more."""
-        while self.waiters and self.waiters[0].is_gone:
-            self.waiters.popleft()
+        self.news = 0
+        """How often something has changed for those who wait."""
+
+        self.is_mixed = False
+        """Whether somebody waits behind one of another event loop, which may be closed with no word."""
+
+    @property
+    def first(self) -> Waiter | None:
+        """Whose turn it is to ask."""
+        return next(iter(self.waiters), None)
+
+    def add(self, waiter: Waiter, count: int) -> None:
+        """Have one more at the end."""
+        if self.waiters and next(reversed(self.waiters)).loop is not waiter.loop:
+            self.is_mixed = True
+        self.waiters[waiter] = count
+        self.more += count - 1
+
+    def drop(self, waiter: Waiter) -> None:
+        """Have one less."""
+        self.more -= self.waiters.pop(waiter) - 1
+
+    def clear(self) -> bool:
+        """Let nobody be first who cannot ask any more; whether anybody was."""
+        is_cleared = False
+        while (first := self.first) is not None and first.is_gone:
+            self.drop(first)
+            is_cleared = True
+        return is_cleared
 
 
 class Lines:
@@ -39,15 +69,18 @@ class Lines:
         self.prepaid: deque[float] = deque()
         """Global tokens taken from the store in advance, as the moments at which each lapses."""
 
-    def join(self, key: str, waiter: Waiter) -> int:
-        """Stand in line; answers how many are ahead."""
+    def join(self, key: str, waiter: Waiter, count: int = 1) -> tuple[int, int]:
+        """Stand in line for so many tokens; answers the same as `ahead`."""
         with self._lock:
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = Line()
-            line.clear()
-            line.waiters.append(waiter)
-            return len(line.waiters) - 1
+            following = line.first if line.clear() else None
+            line.add(waiter, count)
+            found = len(line.waiters) - 1, line.more
+        if following is not None:
+            following.wake()
+        return found
 
     def leave(self, key: str, waiter: Waiter, *, holding: bool) -> None:
         """Step out of the line; if it was the first, the next one is woken to ask."""
@@ -55,11 +88,11 @@ class Lines:
             line = self._lines.get(key)
             if line is None or waiter not in line.waiters:
                 return  # a forked child clears up what its parent began, and nobody of that stands in its lines
-            was_first = line.waiters[0] is waiter
-            line.waiters.remove(waiter)
-            line.clear()
+            was_first = line.first is waiter
+            line.drop(waiter)
+            was_first = line.clear() or was_first
             line.out += holding
-            following = line.waiters[0] if was_first and line.waiters else None
+            following = line.first if was_first else None
             if not line.waiters and not line.out:
                 del self._lines[key]
         if following is not None:
@@ -80,7 +113,9 @@ class Lines:
             if line is None:
                 return
             line.out = max(0, line.out - 1)
-            first = line.waiters[0] if line.waiters else None
+            line.news += 1
+            line.clear()
+            first = line.first
             if first is None and not line.out:
                 del self._lines[key]
         if first is not None:
@@ -90,29 +125,60 @@ class Lines:
         """Something changed: let the first of the line ask again."""
         with self._lock:
             line = self._lines.get(key)
-            first = line.waiters[0] if line is not None and line.waiters else None
+            if line is None:
+                return
+            line.news += 1
+            line.clear()
+            first = line.first
         if first is not None:
             first.wake()
+
+    def tidy(self, key: str) -> bool:
+        """Put those out who cannot ask any more; whether more of them may come, and it is to be done again."""
+        with self._lock:
+            line = self._lines.get(key)
+            if line is None or not line.is_mixed:
+                return False
+            first = line.first if line.clear() else None
+        if first is not None:
+            first.wake()
+        return True
+
+    def news(self, key: str) -> int:
+        """A number that is another one when something has changed for those who wait."""
+        line = self._lines.get(key)
+        return 0 if line is None else line.news
 
     def held(self, key: str) -> int:
         """How many places of the host this process holds."""
         line = self._lines.get(key)
         return 0 if line is None else line.out
 
-    def ahead(self, key: str, waiter: Waiter) -> int:
-        """How many stand before a waiter now."""
+    def ahead(self, key: str, waiter: Waiter) -> tuple[int, int]:
+        """How many stand before a waiter now, and how many tokens they and it need beyond one each."""
+        more = 0
         with self._lock:
-            return self._lines[key].waiters.index(waiter)
+            for ahead, (each, count) in enumerate(self._lines[key].waiters.items()):
+                more += count - 1
+                if each is waiter:
+                    return ahead, more
+        raise AssertionError("it stands in no line")
 
     def is_queued(self, key: str) -> bool:
         """Whether anybody waits for the host."""
         line = self._lines.get(key)
-        return line is not None and bool(line.waiters) and not all(each.is_gone for each in line.waiters)
+        if line is None or not line.waiters:
+            return False
+        with self._lock:
+            return not all(each.is_gone for each in line.waiters)
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
         """Whether it is this waiter's turn to ask."""
         line = self._lines.get(key)
-        return line is not None and bool(line.waiters) and line.waiters[0] is waiter
+        if line is None:
+            return False
+        with self._lock:
+            return line.first is waiter
 
     @property
     def out(self) -> int:

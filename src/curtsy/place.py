@@ -32,6 +32,7 @@ _URL = re.compile(
     r"|(?P<unix>unix)://(?:[^@/]*@)?(?P<socket>/[^?]*)(?:\?.*)?",
     re.DOTALL,
 )
+_BEGINS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HOST = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]{1,5}))?")
 _PORTS = {"sentinel": 26379}
 
@@ -48,8 +49,8 @@ def parse_place(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
         place = rest.removeprefix("///")
         if place == rest or not place:
             raise PolicyError(
-                f"store = {url!r} must name a file after three slashes. Write sqlite:///state.sqlite for one in this "
-                "directory, sqlite:////var/lib/state.sqlite for an absolute one."
+                f"store = {_shown(url)!r} must name a file after three slashes. Write sqlite:///state.sqlite for one "
+                "in this directory, sqlite:////var/lib/state.sqlite for an absolute one."
             )
         return "sqlite", place
     return "redis", url
@@ -69,12 +70,21 @@ def _unknown(url: str, scheme: str) -> str:
     nearest = difflib.get_close_matches(scheme, _SCHEMES, 1) if scheme else []
     if nearest:
         hint = f" Did you mean {nearest[0]}:?"
-    elif "://" not in url:
-        hint = f" For a file, write sqlite:///{url}."
+    elif "://" not in url and "@" not in url:
+        hint = f" For a file, write sqlite:///{_shown(url)}."
     else:
         hint = ""
-    shown = re.sub(r"//.*@", "//***@", url, flags=re.DOTALL)  # F62: up to the last @, for a password may hold one
-    return f"store = {shown.partition('?')[0]!r} must begin with one of {known}.{hint}"
+    return f"store = {_shown(url)!r} must begin with one of {known}.{hint}"
+
+
+def _shown(url: str) -> str:
+    """A URL as errors show it: no options, and nothing that may be of a login (F62)."""
+    login, at, place = url.rpartition("@")  # the last one, for a password may hold one
+    if not at:
+        return url.partition("?")[0]
+    scheme = _BEGINS.match(login)
+    # After a ? it may be a part of an option's value, or of a password, as well as a host.
+    return f"{scheme[0] if scheme else ''}***" + ("" if "?" in login else f"@{place.partition('?')[0]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +109,22 @@ class ServerPlace:
 
 def parse_server(url: str) -> ServerPlace:
     """Read the URL of a Redis or Valkey; PolicyError says what is wrong with it, without its secrets."""
+    begins = _BEGINS.match(url)
+    scheme = begins[0].lower() if begins else ""
+    url = scheme + url[len(scheme) :]
     found = _URL.fullmatch(url)
     if found is None:
-        scheme = url.partition("://")[0] if "://" in url else ""
         raise PolicyError(
-            f"the store's URL begins with {scheme[:40]!r}, which is no Redis. Write redis://host:6379/0, or begin it "
-            "with rediss, unix, redis+sentinel or redis+cluster."
+            f"the store's URL begins with {scheme[:-3][:40]!r}, which is no Redis. Write redis://host:6379/0, or begin "
+            "it with rediss, unix, redis+sentinel or redis+cluster."
         )
     if found["unix"]:
         return ServerPlace(f"unix://{found['socket']}", "", url)
     scheme, _, kind = found["scheme"].partition("+")
-    if not found["login"] and "@" in (found["query"] or ""):
-        raise PolicyError("the store's URL has a ? before its @. In a password, write ? as %3F.")
+    if "@" in (found["query"] or ""):
+        raise PolicyError(
+            "the store's URL has a ? before its last @. In a password, write ? as %3F; in an option, write @ as %40."
+        )
     path = unquote(found["path"] or "")
     shown = f"{found['scheme']}://{found['hosts']}{path}"
     hosts = tuple(_host(each, _PORTS.get(kind, 6379), shown) for each in found["hosts"].split(","))

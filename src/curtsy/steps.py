@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from curtsy.core.admission import Amendment, Decision, Go, Lease, Return, admit, amend, forecast, ready_in, settle
 from curtsy.core.host import Host
 from curtsy.core.message import Now
@@ -35,7 +33,7 @@ def uncharge(policy: Policy, count: int, answer: tuple[Decision, int]) -> Step[N
 
     def step(host: Host | None, now: Now) -> tuple[Host, None]:
         host = settle(host, now, policy, lease, Outcome(Kind.ABANDONED, sent=False))
-        return _returned(host, now, policy, lease, count), None
+        return amend(host, now, policy, Return(lease, count)), None
 
     return step
 
@@ -49,11 +47,11 @@ def look(policy: Policy, *, page: bool, robots: bool = False, count: int = 1, cr
     return step
 
 
-def foresee(policy: Policy, ahead: int, crawl_delay: int = 0) -> Step[float]:
-    """The seconds that one with so many before it must wait at the least."""
+def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0) -> Step[float]:
+    """The seconds that one with so many before it must wait at the least; they and it take `more` than a token each."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
-        return host, forecast(host, now, policy, ahead, crawl_delay)
+        return host, forecast(host, now, policy, ahead, crawl_delay, more)
 
     return step
 
@@ -76,18 +74,9 @@ def give_back(overall: Policy, token: Lease, count: int = 1) -> Step[None]:
     """Give back tokens of the global rate."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, None]:
-        return (None, None) if host is None else (_returned(host, now, overall, token, count), None)
+        return (None, None) if host is None else (amend(host, now, overall, Return(token, count)), None)
 
     return step
-
-
-def _returned(host: Host, now: Now, policy: Policy, token: Lease, count: int) -> Host:
-    """The record with all tokens of a lease given back, if nobody has taken another since."""
-    if host.serial != token.number:
-        return host
-    for _ in range(count):  # each one counts up the serial, so that none is given back twice
-        host = amend(host, now, policy, Return(msgspec.structs.replace(token, number=host.serial)))
-    return host
 
 
 def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple[float, bool]]:

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 from curtsy.address import refusal
 from curtsy.alarm import Waiter
-from curtsy.core.admission import Late
+from curtsy.core.admission import Late, No
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.effects import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Remember, Send, Tell
+from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND, Headers, Now, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
@@ -179,9 +180,12 @@ class Surroundings:
         """What is asked of the gate for an effect."""
         policies, domain = self.policies, effect.domain
 
-        def renewed() -> tuple[Policy, Policy]:
+        def renewed() -> tuple[str, Policy, Policy] | No:
             now = self.policies
-            return (effect.policy if now is policies else now.of(domain)), now.overall
+            if now is policies or not domain:
+                return effect.key, effect.policy, now.overall
+            policy = now.of(domain)
+            return No(Reason.DOMAIN_DENIED, None) if policy.denied else (policy.key_for(domain), policy, now.overall)
 
         return GateRequest(
             effect.key, effect.policy, policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,

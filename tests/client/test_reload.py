@@ -7,16 +7,18 @@ import os
 from pathlib import Path
 
 from curtsy.client import AsyncClient
+from curtsy.core.errors import Reason
+from curtsy.core.result import FetchResult
 from tests.client.fetching import AGENT, until
 from tests.support.site import Site
 
 
-async def test_a_request_that_waits_is_let_go_by_a_gentler_wait(site: Site, tmp_path: Path) -> None:
-    """U9: a changed file is picked up while running, by those who wait already too."""
+async def changed_while_one_waits(site: Site, folder: Path, before: str, after: str) -> FetchResult:
+    """What becomes of a fetch that waits for its turn when the settings change."""
     site.page("/a", "a")
     site.page("/b", "b")
-    settings = tmp_path / "curtsy.yaml"
-    settings.write_text("default_policy:\n  qps: 0.001\n  pause: [0, 0]\n  respect_robots: false\n")
+    settings = folder / "curtsy.yaml"
+    settings.write_text(before)
     async with AsyncClient(
         config=settings, store="memory:", cache=False, user_agent=AGENT, allow_private=True, global_qps=None
     ) as web:
@@ -24,9 +26,35 @@ async def test_a_request_that_waits_is_let_go_by_a_gentler_wait(site: Site, tmp_
         waiting = asyncio.ensure_future(web.fetch(site.url("/b")))
         await until(lambda: web.gate.lines.waiting)
 
-        settings.write_text("default_policy:\n  qps: 1000\n  pause: [0, 0]\n  respect_robots: false\n")
+        settings.write_text(after)
         os.utime(settings, ns=(1, 1))
         web._settings.reload()
         web.gate.lines.nudge(next(iter(web.gate.lines._lines)))
 
-        assert (await asyncio.wait_for(waiting, 20)).ok
+        return await asyncio.wait_for(waiting, 20)
+
+
+SLOW = "default_policy:\n  qps: 0.001\n  pause: [0, 0]\n  respect_robots: false\n"
+
+
+async def test_a_request_that_waits_is_let_go_by_a_gentler_wait(site: Site, tmp_path: Path) -> None:
+    """U9: a changed file is picked up while running, by those who wait already too."""
+    assert (await changed_while_one_waits(site, tmp_path, SLOW, SLOW.replace("0.001", "1000"))).ok
+
+
+async def test_a_host_that_is_denied_meanwhile_is_not_asked(site: Site, tmp_path: Path) -> None:
+    """U9: nothing is ever sent, nor waited for"""
+    result = await changed_while_one_waits(site, tmp_path, SLOW, SLOW + "denylist: ['127.0.0.1']\n")
+
+    assert result.reason is Reason.DOMAIN_DENIED
+    assert "is on the denylist. Take it off the list to ask it." in (result.message or "")
+    assert site.paths() == ["/a"]
+
+
+async def test_a_host_that_comes_to_share_a_record_waits_for_that_one(site: Site, tmp_path: Path) -> None:
+    """C6, U9"""
+    shared = "allowlist:\n- domain: '127.0.0.1'\n  shared: true\n  qps: 1000\n"
+
+    result = await changed_while_one_waits(site, tmp_path, SLOW, SLOW + shared)
+
+    assert result.ok

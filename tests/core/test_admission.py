@@ -38,7 +38,7 @@ from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import ROLL, spent_after
-from curtsy.core.policy import TOKEN, Policy
+from curtsy.core.policy import TOKEN, Policy, Strategy
 from tests.strategies import (
     ANY,
     DAY,
@@ -482,6 +482,45 @@ def test_a_token_is_not_given_back_when_another_was_taken_since() -> None:
     play.happen(Change(Return(first.lease)))
 
     assert play.ask() == Wait(1.0, "rate")
+
+
+@pytest.mark.parametrize("strategy", ["token_bucket", "leaky_bucket", "sliding_window"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_was_taken_and_given_back_was_never_taken(strategy: Strategy, count: int) -> None:
+    """L2: whatever left before, and however long ago"""
+    policy = FREE.but(qps=0.7, burst=3, strategy=strategy)
+    taken = 0
+    for gap in (0, SECOND // 3, SECOND, 2 * SECOND, 3 * SECOND, 5 * SECOND, 10 * SECOND):
+        plain, lent = Play([policy]), Play([policy])
+        for play in (plain, lent):
+            for _ in range(2):
+                play.depart()
+            play.wait(gap)
+            play.depart()
+            play.wait(gap)
+        decision = lent.ask(Ask(count=count))
+        if isinstance(decision, Go):
+            taken += 1
+            lent.happen(Change(Return(decision.lease, count)))
+
+        left = [[play.depart().left_at for _ in range(5)] for play in (plain, lent)]
+
+        assert left[1] == pytest.approx(left[0], abs=2), f"after {gap} µs"
+    assert taken >= 3
+
+
+def test_a_burst_that_was_lowered_and_raised_again_is_no_second_burst() -> None:
+    """Q12: sliding_window, whose departures beyond a smaller burst are forgotten"""
+    large = FREE.but(qps=1.0, burst=5, strategy="sliding_window")
+    play = Play([large, large.but(burst=1)])
+    for _ in range(5):
+        play.depart()
+    play.happen(Settings(1))
+    play.depart()
+
+    play.happen(Settings(0))
+
+    assert play.ask() == Wait(5.0, "rate")
 
 
 def test_counting_by_hand_touches_no_pace() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import Go, No, Spend, admit
+from curtsy.core.admission import Go, No, Pause, Resume, Spend, Trip, Wait, admit, amend
 from curtsy.core.budget import Day, charged, joined, refunded, today
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
@@ -406,6 +406,90 @@ def test_a_local_zone_is_the_machines_own() -> None:
 
     assert datetime.fromtimestamp(starts).time().isoformat() == "00:00:00"
     assert datetime.fromtimestamp(ends).date() - datetime.fromtimestamp(starts).date() == timedelta(days=1)
+
+
+# What comes before it
+
+
+def spent(policy: Policy) -> Play:
+    """A host whose requests of the day are spent."""
+    play = Play([policy])
+    for _ in range(policy.max_requests_per_day):
+        play.answer(play.depart(Ask(page=False)), NO_PAGE)
+    return play
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_a_host_that_is_tripped_and_has_its_budget_spent_is_refused_for_the_breaker(page: bool) -> None:
+    """B13: cooldown, then budget"""
+    policy = BUDGET.but(breaker=True, breaker_cooldown=300.0)
+    play = spent(policy)
+    play.host = amend(play.host, play.now, policy, Trip())
+
+    tripped = play.ask(Ask(page=page))
+    play.wait(300 * SECOND)
+    after = play.ask(Ask(page=page))
+
+    assert tripped == No(Reason.CIRCUIT_OPEN, 300.0)
+    assert isinstance(after, No)
+    assert (after.reason, after.limit) == (Reason.DOMAIN_BUDGET_EXCEEDED, "requests")
+
+
+def test_a_host_that_is_paused_and_has_its_budget_spent_is_refused_for_the_pause() -> None:
+    """B13, P3: who pauses a host by hand is not told of its budget"""
+    play = spent(BUDGET)
+    play.host = amend(play.host, play.now, BUDGET, Pause(60.0))
+
+    paused = play.ask()
+    play.host = amend(play.host, play.now, BUDGET, Resume())
+    resumed = play.ask()
+
+    assert paused == No(Reason.PAUSED, 60.0)
+    assert isinstance(resumed, No)
+    assert resumed.reason is Reason.DOMAIN_BUDGET_EXCEEDED
+
+
+# What is not wanted
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def story(begins: datetime) -> list[tuple[object, ...]]:
+    """What a host that is asked as often as it may be decides in some twenty minutes: waits, a breaker, the budget."""
+    policy = Policy(zone=BERLIN, max_requests_per_day=40, max_pages_per_day=30, breaker_cooldown=300.0)
+    play = Play([policy])
+    play.epoch = int(begins.timestamp()) * SECOND
+    told: list[tuple[object, ...]] = []
+    for number in range(150):
+        decision = play.ask()
+        match decision:
+            case Go(_, requests_left, pages_left):
+                told.append(("go", requests_left, pages_left))
+                play.wait(SECOND)
+                play.answer(play.flights[-1], Outcome(Kind.FAILED, 500) if 20 <= number < 30 else PAGE)
+            case Wait(seconds, because):
+                told.append(("wait", seconds, because))
+                play.wait(round(seconds * SECOND))
+            case No(Reason.DOMAIN_BUDGET_EXCEEDED, _, limit):  # until midnight, wherever that is
+                told.append(("no budget", limit))
+                break
+            case No(reason, seconds):
+                told.append(("no", reason, seconds))
+                play.wait(round((seconds or 0) * SECOND))
+    return told
+
+
+def test_a_host_is_asked_alike_at_night_and_at_noon_on_weekdays_and_on_holidays() -> None:
+    """B14: no slots by time of day, no night or holiday mode"""
+    weekday, sunday = datetime(2026, 11, 18, tzinfo=BERLIN), datetime(2026, 11, 15, tzinfo=BERLIN)
+    christmas, new_year = datetime(2026, 12, 25, tzinfo=BERLIN), datetime(2027, 1, 1, tzinfo=BERLIN)
+    noon = story(weekday.replace(hour=12))
+
+    assert {what for what, *_ in noon} == {"go", "wait", "no", "no budget"}
+    for day in (weekday, sunday, christmas, new_year):
+        for hour in range(23):
+            assert story(day.replace(hour=hour)) == noon, f"{day:%d %B}, {hour} o'clock"
 
 
 # Old days

@@ -330,9 +330,15 @@ def test_a_number_is_a_finite_number_and_nothing_else(value: Any) -> None:
     [
         ({"default": 5}, "default = 5 must be a Policy."),
         ({"entries": {"example.org": {"qps": 1}}}, "entries['example.org'] = {'qps': 1} must be a Policy."),
+        ({"entries": 5}, "entries = 5 must be a dict of a Policy for each domain, or pairs of a domain and a Policy."),
+        ({"entries": None}, "entries = None must be a dict of a Policy for each domain"),
+        ({"entries": ["a.org"]}, "entries = ['a.org'] must be a dict of a Policy for each domain"),
         ({"global_qps": -1}, "global_qps = -1 must be a number above 0. Leave it out to use the default, 0.8."),
         ({"global_qps": 1e-9}, "global_qps = 1e-09 must be at least one a day (1 / 86400)."),
-        ({"global_burst": 0}, "global_burst = 0 must be a number of at least 1. Leave it out to use the default, 1."),
+        (
+            {"global_burst": 0},
+            "global_burst = 0 must be a number of at least 1 and at most 1000000000000. Leave it out",
+        ),
         ({"user_agent": ""}, "user_agent = '' must be text that says who asks."),
     ],
 )

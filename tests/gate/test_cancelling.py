@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from curtsy.alarm import FakeAlarm
 from curtsy.clock import FakeClock
+from curtsy.core.admission import Late
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
@@ -230,3 +233,67 @@ def test_a_loop_that_was_closed_with_no_word_holds_up_nobody(store: MemoryStore)
     assert not is_queued
     assert isinstance(ticket, Ticket)
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("told_by", ["a newcomer", "nobody"])
+def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, told_by: str
+) -> None:
+    """L9: when the next one comes, else at the next look"""
+    monkeypatch.setattr("curtsy.gate.LOOK_AGAIN", 0.05 if told_by == "nobody" else 60.0)
+    gate = AsyncGate(AsyncMemoryStore(store))
+    blocking = Gate(store)
+    slow = UNLIMITED.but(qps=0.001)
+    assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
+    loop = asyncio.new_event_loop()
+    gone = loop.create_task(gate.enter(Request(HOST, slow)))
+    loop.run_until_complete(asyncio.sleep(0.01))
+    with ThreadPoolExecutor(2) as threads:
+        behind = threads.submit(blocking.enter, Request(HOST, UNLIMITED))
+        give_up_at = time.monotonic() + 20
+        while gate.lines.waiting < 2 and time.monotonic() < give_up_at:
+            time.sleep(0.001)
+
+        loop.close()
+        if told_by == "a newcomer":
+            assert isinstance(blocking.enter(Request(HOST, UNLIMITED, deadline=10.0)), Ticket)
+
+        assert isinstance(behind.result(10), Ticket)
+    assert gate.lines.waiting == 0
+    gone._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("order", ["first first", "last first"])
+async def test_many_who_give_up_at_once_take_no_time_in_whatever_order(gate: AsyncGate, order: str) -> None:
+    """L2, L9: a task group cancels in no order at all"""
+    slow = UNLIMITED.but(qps=0.0001)
+    await ticket_of(gate, Request(HOST, slow))
+    waiting = [asyncio.ensure_future(gate.enter(Request(HOST, slow))) for _ in range(10_000)]
+    await asyncio.sleep(0)
+    assert gate.lines.waiting == 10_000
+    began = time.process_time()
+
+    for task in waiting if order == "first first" else reversed(waiting):
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert gate.lines.waiting == 0
+    assert time.process_time() - began < 1.0, "0.15 s alone; it was 1.3 s when each was searched for"
+
+
+async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_store(slow: Slow) -> None:
+    """L2: sliding_window remembers departures, and forgets that one"""
+    gate = AsyncGate(slow)
+    policy = UNLIMITED.but(qps=0.001, burst=5, strategy="sliding_window")
+    await ticket_of(gate, Request(HOST, policy, count=2))
+    slow.stop_at = (2, "after")
+    task = asyncio.ensure_future(gate.enter(Request(HOST, policy, count=3)))
+    await slow.stopped.wait()
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    slow.go_on.set()
+    await becomes(lambda: not gate._background)
+
+    await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 10)
+    assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)

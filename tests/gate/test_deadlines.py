@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from curtsy.alarm import FakeAlarm
 from curtsy.clock import FakeClock
 from curtsy.core.admission import Late
 from curtsy.core.message import SECOND
-from curtsy.core.policy import UNLIMITED
+from curtsy.core.policy import UNLIMITED, Strategy
 from curtsy.gate import Answer, AsyncGate, Gate, Request, Ticket
 from curtsy.stores.memory import MemoryStore
 from tests.gate.asking import (
@@ -161,3 +163,39 @@ async def test_a_deadline_that_passes_in_the_global_line_is_late_on_time(
     assert all(told_after <= 5.0 for _, told_after in answers)
     greedy.cancel()
     await asyncio.gather(greedy, return_exceptions=True)
+
+
+@pytest.mark.parametrize("strategy", ["token_bucket", "sliding_window"])
+async def test_a_deadline_is_judged_by_all_tokens_that_are_asked_for_before_it(
+    gate: AsyncGate, clock: FakeClock, strategy: Strategy
+) -> None:
+    """L2, U8: those ahead may take several, and so may it; late at once, and exactly"""
+    policy = UNLIMITED.but(qps=1.0, burst=5, strategy=strategy)
+    await ticket_of(gate, Request(HOST, policy, count=5))
+    began = clock.now().at
+    waiting = [asyncio.ensure_future(ticket_of(gate, Request(HOST, policy, count=count))) for count in (1, 4)]
+    await queued(gate, 2)
+    needed = {"token_bucket": (6.0, 10.0), "sliding_window": (10.0, 10.0)}[strategy]
+
+    answers = [await gate.enter(Request(HOST, policy, count=count, deadline=5.9)) for count in (1, 5)]
+
+    assert answers == [Late(each) for each in needed]
+    assert clock.now().at == began
+    await asyncio.gather(*waiting)
+
+
+async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """L2: sliding_window"""
+    policy = UNLIMITED.but(qps=1.0, burst=2, strategy="sliding_window")
+    for _ in range(2):
+        await ticket_of(gate, Request(HOST, policy))
+        clock.advance(1.5)
+    waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
+    await asyncio.sleep(0)
+
+    answer = await gate.enter(Request(HOST, policy, deadline=0.4))
+
+    assert answer == Late(0.5)
+    await waiting

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from curtsy.clock import FakeClock
+from curtsy.core.admission import No, Trip
+from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
+from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import GLOBAL, AsyncGate, Request, Ticket
+from curtsy.gate import GLOBAL, Answer, AsyncGate, Request, Ticket
 from curtsy.steps import charge, settled
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -171,9 +174,11 @@ async def test_a_fast_global_rate_is_not_asked_for_once_a_request(store: MemoryS
 async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, clock: FakeClock) -> None:
     """Q6: changed while running, it holds for those in its line."""
     overall = UNLIMITED.but(qps=1 / 3600)
-    requests = [
-        Request(f"host:{number}", UNLIMITED, overall, renew=lambda: (UNLIMITED, overall)) for number in range(5)
-    ]
+
+    def request(key: str) -> Request:
+        return Request(key, UNLIMITED, overall, renew=lambda: (key, UNLIMITED, overall))
+
+    requests = [request(f"host:{number}") for number in range(5)]
     await ticket_of(gate, requests[0])
     waiting = [asyncio.ensure_future(ticket_of(gate, request)) for request in requests]
     await queued(gate, 10)
@@ -184,3 +189,75 @@ async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, c
 
     await asyncio.gather(*waiting)
     assert clock.now().at == before
+
+
+# What happens to a host while its first waits in the global line
+
+
+async def in_global_line(gate: AsyncGate, request: Request) -> asyncio.Task[Answer]:
+    """The first of a host's line, whom the host lets go and the global rate does not."""
+    await ticket_of(gate, Request("host:other", UNLIMITED, request.overall))
+    waiting = asyncio.ensure_future(gate.enter(request))
+    await queued(gate, 2)
+    return waiting
+
+
+async def test_a_limit_that_changes_holds_for_who_waits_in_the_global_line(gate: AsyncGate, clock: FakeClock) -> None:
+    """U8: it is charged by the limits of the moment at which it leaves"""
+    overall, present = UNLIMITED.but(qps=0.1), UNLIMITED.but(qps=10.0)
+    request = Request(HOST, present, overall, renew=lambda: (HOST, present, overall))
+    await ticket_of(gate, Request(HOST, present))
+    began = clock.now().at
+    clock.advance(1)
+    waiting = await in_global_line(gate, request)
+
+    present = UNLIMITED.but(qps=1 / 60)
+
+    ticket = await waiting
+    assert isinstance(ticket, Ticket)
+    assert ticket.policy is present
+    assert clock.now().at - began == 60 * SECOND
+    await ticket_of(gate, Request("host:third", UNLIMITED, overall))
+    assert clock.now().at - began <= 70 * SECOND, "the token that it had in hand was given back"
+
+
+@pytest.mark.parametrize("by", ["hand", "reply"])
+async def test_an_open_breaker_refuses_at_once_who_waits_in_the_global_line(
+    gate: AsyncGate, clock: FakeClock, by: str
+) -> None:
+    """Q4: and everybody behind, and everybody who comes"""
+    policy = UNLIMITED.but(breaker=True, concurrency=5)
+    flight = await ticket_of(gate, Request(HOST, policy))
+    request = Request(HOST, policy, UNLIMITED.but(qps=0.01))
+    first = await in_global_line(gate, request)
+    behind = asyncio.ensure_future(gate.enter(request))
+    await queued(gate, 3)
+    before = clock.now().at
+
+    if by == "hand":
+        await gate.amend(HOST, policy, Trip())
+    else:
+        await gate.leave(flight, Outcome(Kind.BLOCKED, 403))
+    newcomer = await gate.enter(request)
+
+    for answer in (await first, await behind, newcomer):
+        assert isinstance(answer, No)
+        assert answer.reason is Reason.CIRCUIT_OPEN
+    assert clock.now().at == before
+    assert gate.lines.waiting == 0
+
+
+async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """L2: first come, first served"""
+    overall = UNLIMITED.but(qps=0.1)
+    first = await in_global_line(gate, Request(HOST, UNLIMITED, overall))
+    second = asyncio.ensure_future(ticket_of(gate, Request("host:second", UNLIMITED, overall)))
+    await queued(gate, 4)
+
+    gate.lines.nudge(HOST)
+
+    ticket = await first
+    assert isinstance(ticket, Ticket)
+    assert (ticket.waited, (await second).waited) == (10.0, 20.0)

@@ -141,7 +141,7 @@ async def test_a_dead_holders_place_is_free_when_its_lease_runs_out(gate: AsyncG
 async def test_limits_that_change_hold_for_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
     """U8: the policy is asked for anew at each decision, by whoever gives one that can change."""
     present = UNLIMITED.but(qps=1 / 3600)
-    request = Request(HOST, present, renew=lambda: (present, None))
+    request = Request(HOST, present, renew=lambda: (HOST, present, None))
     await ticket_of(gate, request)
     waiting = asyncio.ensure_future(ticket_of(gate, request))
     await queued(gate, 1)
@@ -152,6 +152,53 @@ async def test_limits_that_change_hold_for_those_who_wait_already(gate: AsyncGat
 
     await waiting
     assert clock.now().at - before == SECOND // 10
+
+
+async def test_who_waits_goes_to_the_line_of_another_record_when_that_becomes_its_own(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """C6, U8: two hosts that come to share a record have one pace from then on"""
+    keys = {"a": "host:a", "b": "host:b"}
+    policy = UNLIMITED.but(qps=0.1)
+
+    def request(name: str) -> Request:
+        return Request(keys[name], policy, renew=lambda: (keys[name], policy, None))
+
+    for name in keys:
+        await ticket_of(gate, request(name))
+    began = clock.now().at
+    waiting = [asyncio.ensure_future(ticket_of(gate, request(name))) for name in ("a", "a", "b", "b")]
+    await queued(gate, 4)
+
+    keys = dict.fromkeys(keys, "host:both")
+    gate.lines.nudge("host:a")
+    gate.lines.nudge("host:b")
+
+    tickets = await asyncio.gather(*waiting)
+    assert sorted(round(ticket.waited) for ticket in tickets) == [0, 10, 20, 30]
+    assert {ticket.key for ticket in tickets} == {"host:both"}
+    assert clock.now().at - began == 30 * SECOND
+    assert gate.lines.waiting == 0
+
+
+async def test_who_may_not_go_any_more_is_refused_when_it_is_told_not_when_it_is_due(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """U9: a host that comes on the denylist; no token is spent"""
+    denied = False
+    policy = UNLIMITED.but(qps=1 / 3600)
+    refusal = No(Reason.DOMAIN_DENIED, None)
+    request = Request(HOST, policy, renew=lambda: refusal if denied else (HOST, policy, None))
+    await ticket_of(gate, request)
+    waiting = [asyncio.ensure_future(gate.enter(request)) for _ in range(3)]
+    await queued(gate, 3)
+    before = clock.now().at
+
+    denied = True
+    gate.lines.nudge(HOST)
+
+    assert await asyncio.gather(*waiting) == [refusal] * 3
+    assert clock.now().at == before
 
 
 # Closing

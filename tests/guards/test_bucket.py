@@ -160,9 +160,21 @@ async def test_buckets_on_one_store_are_one_only_by_the_same_key(clock: FakeCloc
         ((math.nan,), "tokens_per_second = nan must be a number above 0."),
         (("1",), "tokens_per_second = '1' must be a number above 0."),
         ((1e-9,), "tokens_per_second = 1e-09 must be at least one a day (1 / 86400)."),
-        ((1, 0), "capacity = 0 must be a number of at least 1. Leave it out to use the default, 2."),
-        ((1, 0.5), "capacity = 0.5 must be a number of at least 1. Leave it out to use the default, 2."),
-        ((1, math.inf), "capacity = inf must be a number of at least 1. Leave it out to use the default, 2."),
+        (
+            (1, 0),
+            "capacity = 0 must be a number of at least 1 and at most 1000000000000. Leave it out to "
+            "use the default, 2.",
+        ),
+        (
+            (1, 0.5),
+            "capacity = 0.5 must be a number of at least 1 and at most 1000000000000. Leave it out to "
+            "use the default, 2.",
+        ),
+        (
+            (1, math.inf),
+            "capacity = inf must be a number of at least 1 and at most 1000000000000. Leave it out to "
+            "use the default, 2.",
+        ),
     ],
 )
 def test_a_bad_bucket_is_an_error(given: tuple[Any, ...], message: str) -> None:
@@ -171,3 +183,11 @@ def test_a_bad_bucket_is_an_error(given: tuple[Any, ...], message: str) -> None:
         TokenBucket(*given)
 
     assert str(error.value) == message
+
+
+def test_the_fastest_bucket_holds_as_much_as_any_can() -> None:
+    """Q3"""
+    bucket = TokenBucket(1e308)
+
+    assert bucket.capacity == 10**12
+    assert bucket.try_acquire()

@@ -17,14 +17,14 @@ import pytest
 from pydantic import ValidationError
 
 from curtsy.clock import FakeClock
-from curtsy.core.admission import Go
+from curtsy.core.admission import Go, No, Override
 from curtsy.core.errors import InvalidDomain, PolicyError, StoreError
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UTC, Policies, Policy
 from curtsy.guards import DomainBudgetCheckResult, DomainDailyBudget, DomainDailyBudgetManager
 from curtsy.settings import load
-from curtsy.steps import charge, settled
+from curtsy.steps import amended, charge, settled
 from curtsy.stores import Answer, Step
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.shelter import Shelter
@@ -124,6 +124,19 @@ def test_a_limit_of_one_allows_one(clock: FakeClock) -> None:
     spend(manager, "example.org", 1)
 
     assert not manager.can_request_to_domain("example.org").allowed
+
+
+def test_the_date_is_todays_though_the_clock_was_set_back_and_the_budget_is_that_of_two_days(clock: FakeClock) -> None:
+    """B10, B6: what was spent before the clock was set stays spent, under the date that the calendar has"""
+    manager = manager_of(clock, policies(max_requests_per_day=5))
+    for count in (3, 1, 1, 1, 1):
+        spend(manager, "example.org", count)
+        clock.advance(86_400)
+    clock.set_back(4 * 86_400)
+
+    budget = manager.get_domain_budget("example.org")
+
+    assert (budget.date, budget.requests_today) == ("2027-01-16", 3)
 
 
 def test_a_new_day_starts_with_a_full_budget(clock: FakeClock) -> None:
@@ -480,3 +493,20 @@ def test_policies_that_cannot_be_read_mean_the_default_limits_and_are_told_once(
     manager.can_request_to_domain("example.org")
 
     assert len(told(logging.WARNING)) == 2
+
+
+@pytest.mark.parametrize("limit", ["max_requests_per_day", "max_pages_per_day"])
+def test_a_limit_changed_by_hand_holds_here_too(clock: FakeClock, limit: str) -> None:
+    """B1: it answers as the gate would"""
+    store, policy = MemoryStore(clock), Policy(zone=UTC)
+    manager = DomainDailyBudgetManager(Policies(policy), store=store)
+    store.update("host:example.org", amended(policy, Override(((limit, 1),))))
+    assert manager.can_request_to_domain("example.org").allowed
+
+    manager.record_domain_request("example.org", is_page=True)
+
+    found = manager.can_request_to_domain("example.org")
+    decision, _ = store.update("host:example.org", charge(policy, 0.0, page=True))
+    assert isinstance(decision, No)
+    assert (found.allowed, found.limit, found.retry_after) == (False, limit, decision.retry_after)
+    assert getattr(manager.get_domain_budget("example.org"), limit) == 1

@@ -173,3 +173,20 @@ async def test_a_limiter_for_one_domain_stands_by_itself(clock: FakeClock) -> No
     assert limiter.domain == DOMAIN
     assert limiter.stats.snapshot().total_requests == 4
     assert limiter.stats.snapshot().domain == DOMAIN
+
+
+@pytest.mark.parametrize("first", ["the limiter's", "the other"])
+async def test_a_domains_limiter_of_a_limiter_is_that_limiters(made: Made, first: str) -> None:
+    """L10, U8: its configuration, its tokens and its statistics, whichever was there first"""
+    limiter = made(LimitConfig(1.0, 1))
+    if first == "the limiter's":
+        limiter.domain(DOMAIN)
+    other = DomainLimiter(DOMAIN, limiter=limiter)
+    assert other.allow()
+
+    limiter.update_config(DOMAIN, LimitConfig(100.0, 50))
+
+    assert other.config == limiter.domain(DOMAIN).config == LimitConfig(100.0, 50)
+    assert limiter.allow(DOMAIN)
+    assert snapshot(limiter) == other.stats.snapshot()
+    assert snapshot(limiter).total_requests == 2

@@ -33,6 +33,7 @@ from tests.guards.conftest import Made, Told
         ({"burst_capacity": -3}, "burst_capacity = -3 must be a whole number of at least 1."),
         ({"burst_capacity": 1.5}, "burst_capacity = 1.5 must be a whole number of at least 1."),
         ({"burst_capacity": True}, "burst_capacity = True must be a whole number of at least 1."),
+        ({"burst_capacity": 10**12 + 1}, "burst_capacity = 1000000000001 must be at most 1000000000000, for stores"),
     ],
 )
 def test_a_bad_configuration_says_field_rule_and_value(given: dict[str, Any], message: str) -> None:
@@ -55,8 +56,17 @@ def test_a_bad_configuration_says_field_rule_and_value(given: dict[str, Any], me
         ({"circuit_breaker": "no"}, "circuit_breaker = 'no' must be True or False."),
         ({"cooldown_seconds": -5}, "cooldown_seconds = -5 must be a number above 0 and at most 2592000."),
         ({"strategy": "tokenbucket"}, "strategy = 'tokenbucket' must be one of token_bucket, leaky_bucket"),
-        ({"unlimited": ("https://example.org",)}, "domain = 'https://example.org' must be a host without a scheme."),
-        ({"domains": {"": LimitConfig()}}, "domain = '' must not be empty."),
+        (
+            {"unlimited": ("https://example.org",)},
+            "unlimited: domain = 'https://example.org' must be a host without a scheme.",
+        ),
+        ({"unlimited": [5]}, "unlimited: domain = 5 must be text."),
+        ({"domains": {"": LimitConfig()}}, "domains: domain = '' must not be empty."),
+        (
+            {"domains": {"A.org": LimitConfig(1), "a.org": LimitConfig(2)}},
+            "domains: 'A.org' and 'a.org' are one domain. Remove one of them.",
+        ),
+        ({"alarm": 5}, "alarm = 5 must be an Alarm, or left out for real time."),
     ],
 )
 def test_a_limiter_says_which_of_its_arguments_is_wrong(given: dict[str, Any], message: str) -> None:

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 import pytest
 
 from curtsy.clock import FakeClock
+from curtsy.core.breaker import State
 from curtsy.core.errors import UnknownDomain, WaitTimeout
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig
-from curtsy.core.record import LimitStats, StatsSnapshot
+from curtsy.core.record import LimitStats, StatsSnapshot, TotalStats
 from tests.guards.asking import DOMAIN, snapshot, waits
 from tests.guards.conftest import Made
 
@@ -143,3 +144,34 @@ def test_a_snapshot_taken_while_threads_count_is_consistent() -> None:
 
     assert torn == []
     assert stats.snapshot().total_requests == 20_000
+
+
+async def test_totals_are_of_what_was_not_reset(made: Made) -> None:
+    """L4, Q6: refused ones too"""
+    limiter = made(LimitConfig(1000.0, 100))
+    for _ in range(10):
+        await limiter.acquire("https://example.org/")
+    limiter.record_failure("https://example.org/", 403)
+    for _ in range(3):
+        assert not await limiter.acquire("https://example.org/")
+    await limiter.acquire("https://example.net/")
+
+    limiter.reset(DOMAIN)
+    for _ in range(5):
+        await limiter.wait(DOMAIN)
+
+    stats = limiter.get_stats()
+    assert isinstance(stats, TotalStats)
+    assert (stats.total_requests, stats.blocked_requests) == (6, 0)
+
+
+def test_a_domain_that_was_only_looked_at_is_not_seen(made: Made) -> None:
+    """L4"""
+    limiter = made()
+
+    assert limiter.refusal("https://example.org/") is None
+    assert limiter.breaker_state(DOMAIN) == (State.CLOSED, 0.0)
+
+    assert limiter.get_all_stats() == {}
+    with pytest.raises(UnknownDomain):
+        limiter.get_stats(DOMAIN)

@@ -12,7 +12,7 @@ import pytest
 from curtsy.clock import FakeClock
 from curtsy.core.admission import FORGIVEN, No
 from curtsy.core.breaker import State
-from curtsy.core.errors import InvalidDomain, Reason, UnknownDomain
+from curtsy.core.errors import InvalidDomain, PolicyError, Reason, UnknownDomain
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.core.record import TotalStats
@@ -459,3 +459,26 @@ async def test_no_two_departures_are_closer_than_the_rate_over_all_allows(made: 
         left += [began + each for each in await departures(limiter, clock, [f"https://{n}.org/" for n in range(count)])]
 
     assert all(after - before >= 1.25 - FORGIVEN / SECOND for before, after in pairwise(left))
+
+
+async def test_without_a_limit_any_number_goes_at_once(made: Made, clock: FakeClock) -> None:
+    """Q12, U8: by the list, or by the policy"""
+    listed, by_policy = made(unlimited=["A.org", "www.a.org"]), made(policies=Policies(Policy(qps=None)))
+    began = clock.now().at
+
+    for limiter in (listed, by_policy):
+        assert limiter.allow_n("a.org", 2)
+        await limiter.wait_n("a.org", 1000)
+        with pytest.raises(PolicyError, match=r"n = 1000000000001 must be at most"):
+            limiter.allow_n("a.org", 10**12 + 1)
+
+    assert clock.now().at == began
+
+
+def test_whether_a_domain_is_unlimited_is_asked_as_everything_is(made: Made) -> None:
+    """Q12, L8"""
+    limiter = made(unlimited=["a.org"])
+
+    assert limiter.is_unlimited("A.org")
+    with pytest.raises(InvalidDomain, match=r"must be a host without a scheme\. Write 'a.org'"):
+        limiter.is_unlimited("https://a.org")

@@ -169,6 +169,31 @@ print(json.dumps(told))
     assert cooldown.startswith("curtsy.yaml, line 1, default_policy: breaker_cooldown = 100 is below 300 s.")
 
 
+@pytest.mark.parametrize(("every", "lines"), [("none", 0), ("0.000001", 3), ("3600", 0)])
+def test_how_often_it_tells_its_statistics_is_a_setting(tmp_path: Path, every: str, lines: int) -> None:
+    """Q10, U9"""
+    program = """
+import asyncio, json, logging
+from curtsy import get_rate_limiter
+
+told = []
+class Listener(logging.Handler):
+    def emit(self, record):
+        told.append(record.getMessage())
+logger = logging.getLogger("curtsy")
+logger.addHandler(Listener())
+logger.setLevel(logging.INFO)
+async def main():
+    limiter = get_rate_limiter()
+    for number in range(3):
+        await limiter.acquire(f"https://{number}.org/")
+asyncio.run(main())
+print(json.dumps(sum("statistics" in each for each in told)))
+"""
+
+    assert said(program, tmp_path, CURTSY_STATS_EVERY=every, CURTSY_GLOBAL_QPS="none") == lines
+
+
 def test_a_site_of_ones_own_has_no_limit(tmp_path: Path) -> None:
     """C8: the preset `own` means what it says for this limiter too."""
     found = said(LIMITER, tmp_path, CURTSY_PRESET="own")
@@ -196,6 +221,7 @@ def test_the_functions_of_the_budget_use_one_manager_on_the_users_store(tmp_path
     assert said(MANAGER, tmp_path, **settings) == [50, 1, 1, 50, True]
     assert said(MANAGER, tmp_path, **settings) == [49, 2, 2, 50, True]
     assert list((tmp_path / "state").rglob("state.sqlite"))
+    assert said(MANAGER, tmp_path, **settings, CURTSY_STORE="none") == [48, 3, 3, 50, True]
 
 
 def test_the_budget_manager_follows_a_file_that_changes(tmp_path: Path) -> None:

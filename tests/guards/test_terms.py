@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from curtsy.core.errors import InvalidDomain, PolicyError, Reason
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.core.record import TotalStats
-from curtsy.guards import CircuitBreaker, DomainDailyBudgetManager, DomainLimiter, RateLimiter
+from curtsy.guards import CircuitBreaker, DomainDailyBudgetManager, DomainLimiter, RateLimiter, TokenBucket
 from curtsy.guards.program import _ProgramLimiter
 from curtsy.settings.live import LiveSettings
 from curtsy.stores.memory import MemoryStore
@@ -236,6 +237,67 @@ def test_a_burst_that_the_strategy_cannot_have_is_an_error_at_once(made: Made) -
     assert limiter.domain("a.org").config == LimitConfig()
 
 
+@pytest.mark.parametrize("given", ["at the start", "while running"])
+async def test_a_configuration_is_a_rate_and_a_burst_and_all_else_is_the_policys(made: Made, given: str) -> None:
+    """L6, U9, C6: strategy, breaker, record and denial"""
+    policy = Policy(
+        qps=1.0, strategy="leaky_bucket", key="example.org", denied=True, max_crawl_delay=900.0,
+        breaker_cooldown=3600.0, breaker_failures=1, on_429="retry",
+    )  # fmt: skip
+    policies, config = Policies(Policy(qps=2.0), {"example.org": policy}), LimitConfig(5.0, 7)
+    limiter = made(domains={"a.example.org": config} if given == "at the start" else None, policies=policies)
+    if given == "while running":
+        limiter.update_config("a.example.org", config)
+
+    one, other = limiter.domain("a.example.org"), limiter.domain("b.example.org")
+    for name in ("strategy", "breaker_cooldown", "breaker_failures", "on_429", "max_crawl_delay"):
+        assert getattr(one.guarded, name) == getattr(other.guarded, name) == getattr(policy, name)
+    assert (one.guarded.qps, one.guarded.burst, one.config) == (5.0, 7, config)
+    assert (one.policy.qps, one.policy.burst, one.policy.breaker) == (5.0, 7, False)
+    assert one.key == other.key == "host:example.org"
+    assert not await limiter.acquire("https://a.example.org/")
+
+
+def test_with_policies_a_configured_domain_has_all_but_its_rate_of_its_policy(made: Made) -> None:
+    """U9: of its own, and no longer of the limiter's arguments"""
+    limiter = made(domains={"a.org": LimitConfig(5.0, 7)}, circuit_breaker=False, strategy="leaky_bucket")
+    one = limiter.domain("a.org")
+    assert (one.guarded.breaker, one.guarded.strategy) == (False, "leaky_bucket")
+
+    own = Policy(breaker_cooldown=900.0, strategy="sliding_window")
+    limiter.use_policies(Policies(Policy(breaker=False), {"a.org": own}))
+
+    assert (one.guarded.breaker, one.guarded.breaker_cooldown, one.guarded.strategy) == (True, 900.0, "sliding_window")
+    assert one.config == LimitConfig(5.0, 7)
+    with pytest.raises(PolicyError, match="burst_capacity = 300 must be at most 256 with sliding_window"):
+        limiter.update_config("a.org", LimitConfig(5.0, 300))
+    limiter.update_config("b.org", LimitConfig(5.0, 300))
+
+
+class Slow(Policies):
+    """Policies that somebody else changes the global rate beside, just while they are put in place."""
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        super().__init__()
+        self._other = threading.Thread(target=limiter.use_global, args=(5.0,))
+
+    def of(self, domain: str) -> Policy:
+        self._other.start()
+        self._other.join(0.2)
+        return super().of(domain)
+
+
+def test_a_global_rate_said_while_policies_are_put_in_place_is_not_lost(made: Made) -> None:
+    """Q6, L9"""
+    limiter = made(domains={"a.org": LimitConfig()}, global_qps=1.0)
+    policies = Slow(limiter)
+
+    limiter.use_policies(policies)
+    policies._other.join()
+
+    assert limiter.overall.qps == 5.0
+
+
 def test_a_change_takes_no_longer_for_many_known_domains(made: Made) -> None:
     """U9: each is worked out again when it is next asked for."""
     limiter = made(policies=Policies(Policy(qps=1.0)))
@@ -347,6 +409,13 @@ def made_wrong(what: Any, **given: Any) -> Any:
             made_wrong(DomainLimiter, domain="a.com", config=LimitConfig(), limiter=RateLimiter()),
             "config = LimitConfig(requests_per_second=1.0, burst_capacity=1) must be left out",
         ),
+        (made_wrong(DomainLimiter, domain="a.com", limiter="x"), "limiter = 'x' must be a RateLimiter, or left out."),
+        (made_wrong(CircuitBreaker, store="memory:"), "store = 'memory:' must be a store such as"),
+        (made_wrong(CircuitBreaker, key=5), "key = 5 must be text"),
+        (made_wrong(TokenBucket, tokens_per_second=1, store="memory:"), "store = 'memory:' must be a MemoryStore"),
+        (made_wrong(TokenBucket, tokens_per_second=1, key=None), "key = None must be text"),
+        (made_wrong(TokenBucket, tokens_per_second=1, alarm=5), "alarm = 5 must be an Alarm"),
+        (made_wrong(TokenBucket, tokens_per_second=1, capacity=1e308), "capacity = 1e+308 must be a number of at"),
         (made_wrong(RateLimiter().use_policies, policies=None), "policies = None must be a Policies("),
         (made_wrong(RateLimiter().record_failure, url=URL, status="429"), "status = '429' must be an HTTP status"),
         (made_wrong(RateLimiter().record_failure, url=URL, status=True), "status = True must be an HTTP status"),
@@ -384,16 +453,17 @@ def test_a_domain_that_is_no_text_is_an_invalid_domain() -> None:
 FORKED = """
 import os, pathlib, signal, threading
 from curtsy.guards import budget, program
-from curtsy import LimitConfig, RateLimiter, get_domain_budget_manager, get_rate_limiter
+from curtsy import DomainLimiter, LimitConfig, RateLimiter, get_domain_budget_manager, get_rate_limiter
 
 limiter, own, manager = get_rate_limiter(), RateLimiter(LimitConfig(1.0, 5)), get_domain_budget_manager()
-live, stats = limiter._live, own.domain("a.org").stats
+live, stats, alone = limiter._live, own.domain("a.org").stats, DomainLimiter("a.org")
+second = DomainLimiter("a.org", limiter=own)
 held, end = threading.Event(), threading.Event()
 
 def hold():
     with (
         limiter._lock, own._lock, limiter._following, live._lock, program._lock, budget._manager_lock, manager._lock,
-        stats._lock,
+        stats._lock, alone.stats._lock,
     ):
         held.set()
         end.wait()
@@ -403,6 +473,7 @@ held.wait()
 child = os.fork()
 if not child:
     signal.alarm(10)
+    assert alone.allow() and second.allow()
     assert own.allow("a.org") and limiter.allow("a.org") and get_rate_limiter(global_qps=3.0) is limiter
     assert get_domain_budget_manager() is manager
     manager._warn("store", "told")
@@ -424,4 +495,30 @@ def test_a_fork_while_other_threads_hold_the_locks_leaves_the_child_working_part
 
     subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKED], cwd=tmp_path, env={**kept, **home}, check=True, timeout=30
+    )
+
+
+SAID = """
+import os, signal
+from curtsy import Policies, Policy, get_rate_limiter
+
+limiter = get_rate_limiter()
+limiter.use_policies(Policies(Policy(qps=0.01)))
+child = os.fork()
+if not child:
+    signal.alarm(10)
+    os._exit(0 if limiter.domain("a.org").policy.qps == 0.01 else 1)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_what_the_program_has_said_itself_survives_a_fork(tmp_path: Path) -> None:
+    """U9, L9"""
+    home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path)}
+    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
+
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SAID], cwd=tmp_path, env={**kept, **home}, check=True, timeout=30
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import PolicyError
+from curtsy.place import check_place
 from curtsy.stores import open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
@@ -134,3 +135,50 @@ def test_a_missing_redis_library_is_an_error_that_says_how_to_install_it(tmp_pat
     )
 
     assert 'pip install "curtsy[redis]"' in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("word", ["none", "None", "null", "~", ""])
+def test_a_variable_that_names_no_store_means_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """C7: as the reference of the environment says"""
+    monkeypatch.setenv("CURTSY_STORE", word)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    store = open_store()
+    store.update("a", count)
+    store.close()
+
+    assert list(tmp_path.rglob("state.sqlite"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "//user:geheim@host", "user:geheim@host", "http:geheim@host", "redis:ge://geheim@host", "redis:geheim@host",
+        "sqlite://user:geheim@host/x", "y://host?password=a@geheim", "redis://u:p@geheim?x@host", "redis://u:geheim?@h",
+    ],
+)  # fmt: skip
+def test_what_may_be_a_password_is_not_shown_however_the_url_is_wrong(url: str) -> None:
+    """F62: nor in the hint"""
+    with pytest.raises(PolicyError) as caught:
+        open_store(url, shelter=False)
+    with pytest.raises(PolicyError) as checked:
+        check_place(url)
+
+    assert "geheim" not in f"{caught.value} {checked.value}"
+
+
+def test_a_question_mark_in_a_password_is_told_in_its_right_form() -> None:
+    """F62: the rest of the password would be taken for a host"""
+    with pytest.raises(PolicyError, match=r"has a \? before its last @\. In a password, write \? as %3F;"):
+        open_store("redis://user:pass@word?x@host", shelter=False)
+
+
+def test_the_scheme_of_a_url_may_be_in_capitals() -> None:
+    """RFC 3986, section 3.1"""
+    store = open_store("REDIS://127.0.0.1:1/2", shelter=False)
+
+    assert store.identity == open_store("redis://127.0.0.1:1/2", shelter=False).identity
+    assert isinstance(open_store("SQLite:///state.sqlite", shelter=False), SQLiteStore)

@@ -275,12 +275,15 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
     return max(0, ready_at - now.at) / SECOND
 
 
-def forecast(host: Host | None, now: Now, policy: Policy, ahead: int, crawl_delay: int = 0) -> float:
+def forecast(host: Host | None, now: Now, policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0) -> float:
     """Seconds that a request with so many others before it must wait at the least.
+
+    They and it take `more` tokens than one each.
 
     A place that is taken counts for nothing here: it may come free at any moment.
     """
     wait = spent = gap = 0
+    recent: tuple[int, ...] = ()
     if host is not None:
         host = in_time(host, now)
         if host.overrides:
@@ -289,14 +292,20 @@ def forecast(host: Host | None, now: Now, policy: Policy, ahead: int, crawl_dela
         wait = max(0, ready_at - now.at, host.rest_until - now.at)
         if policy.interval_ns:  # what has flowed back is rounded up, for the forecast must not be too late
             spent = max(0, host.spent + (host.sent_at - now.at) * 1000 * TOKEN // policy.interval_ns)
+        if policy.strategy == "sliding_window" and host.sent_at:
+            recent = departures(host.sent_at, host.spent, host.recent, int(policy.burst))
         gap = min(max(host.crawl_delay, crawl_delay), round(policy.max_crawl_delay * SECOND))
         if policy.adapt:  # it sinks on the way, if all goes well
             gap = max(gap, int(host.delay * 0.9 ** (1 + (ahead + len(host.places)) // CALM)) - 1000)
     if policy.strategy == "sliding_window":
+        # The last of them leaves a window after the one that is `burst` before it; by whole windows, that is known.
         burst = int(policy.burst)
-        by_rate = wait + ahead // burst * (burst * policy.interval_ns // 1000)
+        window = burst * policy.interval_ns // 1000
+        windows, place = divmod(ahead + more, burst)
+        before = len(recent) + place - burst
+        by_rate = max(wait, recent[before] + window - now.at if before >= 0 else 0) + windows * window
     else:
-        missing = max(0, spent + (ahead + 1) * TOKEN - policy.burst_tokens)
+        missing = max(0, spent + (ahead + 1 + more) * TOKEN - policy.burst_tokens)
         by_rate = missing * policy.interval_ns // (1000 * TOKEN)
     return max(wait + ahead * max(gap, policy.pause_us, policy.delay_us), by_rate) / SECOND
 
@@ -488,9 +497,10 @@ class Spend(msgspec.Struct, frozen=True):
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Give back a token of the rate that was not used after all."""
+    """Give back the tokens of the rate that were not used after all."""
 
     lease: Lease
+    count: int = 1
 
 
 class Renew(msgspec.Struct, frozen=True):
@@ -514,11 +524,16 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
                 Place(each.number, each.left_at, until) if each.number == lease.number else each for each in host.places
             )
             return edit(host, places=tuple(places))
-        case Return(lease):
+        case Return(lease, count):
             # Once, and only while nobody has taken another since: later it would bring two requests together.
             if host.serial != lease.number:
                 return given
-            return edit(host, spent=max(0, host.spent - TOKEN), serial=host.serial + 1)
+            spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
+            if recent and policy.interval_ns:  # the last departure of a window is an earlier one again
+                back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # as much as has flowed back since
+                spent = spent + back if spent else min(back, len(recent) * TOKEN)
+                sent_at = recent[-1]
+            return edit(host, spent=spent, sent_at=sent_at, recent=recent, serial=host.serial + 1)
         case Reset():
             return edit(
                 host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, rest_until=0,

@@ -53,6 +53,8 @@ def refused(url: Url, policy: Policy, no: No) -> str:
                 f"not asking {domain}: its circuit breaker is open (it failed, refused us, or was tripped by hand)."
                 f"{wait} Leave it alone until then, or reset its breaker if you know that it is well."
             )
+        case Reason.DOMAIN_DENIED:
+            return denied(url)
         case Reason.PAUSED:
             return f"not asking {domain}: it was paused by hand.{wait} Resume it to go on."
         case Reason.CRAWL_DELAY_TOO_LONG:

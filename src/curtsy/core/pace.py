@@ -54,11 +54,13 @@ def rate_ready(sent_at: int, spent: int, recent: tuple[int, ...], policy: Policy
 def departures(sent_at: int, spent: int, recent: tuple[int, ...], burst: int) -> tuple[int, ...]:
     """The last departures, for a sliding window.
 
-    What left under another strategy, which remembers only the last and how much was spent, left with that one.
+    What left under another strategy, which remembers only the last and how much was spent, left with that one. What was
+    forgotten under a smaller burst left with the first that is remembered.
     """
-    if recent and recent[-1] >= sent_at:
-        return recent
-    return (*recent, *[sent_at] * min(burst, max(1, -(-spent // TOKEN))))
+    tokens = min(burst, -(-spent // TOKEN))
+    if not recent or recent[-1] < sent_at:
+        return (*recent, *[sent_at] * tokens)
+    return (*[recent[0]] * (tokens - len(recent)), *recent)
 
 
 def pause(roll: int, policy: Policy) -> int:

@@ -24,6 +24,9 @@ DAY = 86_400
 TOKEN = 1_000_000
 """One request, in the millionths that a bucket counts."""
 
+MOST_BURST = 10**12
+"""The largest burst: stores keep what is spent of it, in millionths, as a number of 64 bits."""
+
 
 def rule(name: str, value: object, must: str, default: object = None) -> PolicyError:
     """The error for a value that breaks a rule: the field, the rule, the value given, and what to do."""
@@ -43,7 +46,7 @@ def number(
     """Check that `value` is a finite number within bounds, and return it as a float."""
     bounds = f"a number {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
-        bounds += f" and at most {most:.10g}"
+        bounds += f" and at most {most:.15g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise rule(name, value, bounds, default)
     if value < least or (above and value == least) or value > most:
@@ -66,6 +69,8 @@ class LimitConfig:
         whole = isinstance(self.burst_capacity, int) and not isinstance(self.burst_capacity, bool)
         if not whole or self.burst_capacity < 1:
             raise rule("burst_capacity", self.burst_capacity, "a whole number of at least 1", 1)
+        if self.burst_capacity > MOST_BURST:
+            raise rule("burst_capacity", self.burst_capacity, f"at most {MOST_BURST}, for stores count no further", 1)
 
     @property
     def warning(self) -> str | None:
@@ -256,7 +261,7 @@ class Policy:
             raise rule("deny_paths", self.deny_paths, "a tuple of paths, such as ('/private/', '*.pdf$')")
         if self.qps is not None:
             rate("qps", self.qps)
-        number("burst", self.burst, least=1)
+        number("burst", self.burst, least=1, most=MOST_BURST)
         for name in ("breaker_failures", "breaker_min_replies"):
             whole(name, getattr(self, name), 1)
         for name in ("max_requests_per_day", "max_pages_per_day", "max_redirects", "max_retries"):
@@ -400,7 +405,7 @@ class Policies:
     ) -> None:
         self.default = Policy() if default is None else _checked("default", default)
         self.entries: dict[str, Policy] = {}
-        for domain, policy in entries.items() if isinstance(entries, Mapping) else entries:
+        for domain, policy in _pairs(entries):
             name = entry_name(domain)
             if name in self.entries:
                 raise PolicyError(f"there are two entries for {name} (www. makes no difference). Remove one of them.")
@@ -411,7 +416,7 @@ class Policies:
         """What is sent, and what robots.txt is asked for (U10)."""
         self.overall = UNLIMITED.but(
             qps=None if global_qps is None else rate("global_qps", global_qps, 0.8),
-            burst=number("global_burst", global_burst, least=1, default=1),
+            burst=number("global_burst", global_burst, least=1, most=MOST_BURST, default=1),
             key="global",
         )
         """The policy of the one record that every request of the program passes (Q1)."""
@@ -453,6 +458,16 @@ class Policies:
     def _find(self, domain: str) -> Policy:
         name = self.entry(domain)
         return self.default if name is None else self.entries[name]
+
+
+def _pairs(entries: object) -> Iterable[tuple[Any, Any]]:
+    """Each domain with what is said of it."""
+    if isinstance(entries, Mapping):
+        return entries.items()
+    pairs: list[Any] = list(entries) if isinstance(entries, Iterable) else [None]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        raise rule("entries", entries, "a dict of a Policy for each domain, or pairs of a domain and a Policy")
+    return pairs
 
 
 def _checked(name: str, policy: object) -> Policy:

@@ -10,6 +10,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import DAY, UNLIMITED, number, rule, whole
+from curtsy.guards.checks import checked_key
 from curtsy.log import library_logger
 from curtsy.stores import Store
 from curtsy.stores.memory import MemoryStore
@@ -67,8 +68,10 @@ class CircuitBreaker:
             breaker_error_rate=None if error_rate is None else number("error_rate", error_rate, above=True, most=1.0),
             on_429="trip",
         )
+        if store is not None and not hasattr(store, "update"):
+            raise rule("store", store, "a store such as open_store('sqlite:///state.sqlite'), or left out")
         self._store: Store = store or MemoryStore()
-        self._key = key
+        self._key = checked_key(key)
 
     def trip(self) -> None:
         """Open it, now."""

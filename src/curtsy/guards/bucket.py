@@ -6,8 +6,9 @@ from curtsy.alarm import Alarm
 from curtsy.core.admission import Go, admit
 from curtsy.core.host import Host
 from curtsy.core.message import Now
-from curtsy.core.policy import UNLIMITED, number, rate
+from curtsy.core.policy import MOST_BURST, UNLIMITED, number, rate, rule
 from curtsy.gate import AsyncGate, Request, Ticket
+from curtsy.guards.checks import checked_alarm, checked_key
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 
@@ -28,12 +29,17 @@ class TokenBucket:
         alarm: Alarm | None = None,
     ) -> None:
         self.tokens_per_second = rate("tokens_per_second", tokens_per_second)
-        twice = max(1.0, 2.0 * tokens_per_second)
-        self.capacity = twice if capacity is None else number("capacity", capacity, least=1, default=f"{twice:g}")
+        twice = min(max(1.0, 2.0 * tokens_per_second), float(MOST_BURST))
+        if capacity is None:
+            self.capacity = twice
+        else:
+            self.capacity = number("capacity", capacity, least=1, most=MOST_BURST, default=f"{twice:g}")
+        if store is not None and not isinstance(store, MemoryStore):
+            raise rule("store", store, "a MemoryStore, or left out")
         self._policy = UNLIMITED.but(qps=self.tokens_per_second, burst=self.capacity)
         self._store = store or MemoryStore()
-        self._key = key
-        self._gate = AsyncGate(AsyncMemoryStore(self._store), alarm=alarm)
+        self._key = checked_key(key)
+        self._gate = AsyncGate(AsyncMemoryStore(self._store), alarm=checked_alarm(alarm))
 
     async def acquire(self) -> float:
         """Wait for a token, first come first served, and take it. Returns the seconds waited."""

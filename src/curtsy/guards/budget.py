@@ -86,7 +86,7 @@ class DomainDailyBudgetManager:
 
     def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
         """Say whether the domain's budget allows one more request today. Counts nothing."""
-        policy, budget, seconds = self._look(domain)
+        policy, budget, second = self._look(domain)
         spent = None
         if policy.max_requests_per_day and budget.requests >= policy.max_requests_per_day:
             spent = "max_requests_per_day"
@@ -100,7 +100,7 @@ class DomainDailyBudgetManager:
             requests_remaining=_left(policy.max_requests_per_day, budget.requests),
             pages_remaining=_left(policy.max_pages_per_day, budget.pages),
             limit=spent,
-            retry_after=seconds if spent else None,
+            retry_after=budget.ends - second if spent else None,
         )
 
     def record_domain_request(self, domain: str, is_page: bool = False) -> None:
@@ -116,27 +116,28 @@ class DomainDailyBudgetManager:
 
     def get_domain_budget(self, domain: str) -> DomainDailyBudget:
         """What the domain has had today, of what it may have."""
-        policy, budget, _ = self._look(domain)
+        policy, budget, second = self._look(domain)
         return DomainDailyBudget(
             domain=parse_domain(domain),
             requests_today=budget.requests,
             pages_today=budget.pages,
             max_requests_per_day=policy.max_requests_per_day,
             max_pages_per_day=policy.max_pages_per_day,
-            date=policy.calendar.date_of(budget.starts),
+            date=policy.calendar.date_of(int(second)),
             requests_remaining=_left(policy.max_requests_per_day, budget.requests),
             pages_remaining=_left(policy.max_pages_per_day, budget.pages),
         )
 
     def _look(self, domain: str) -> tuple[Policy, Day, float]:
+        """What holds for the domain, what it has had today, and when that is, in seconds since 1970."""
         policy = self._policy(domain)
 
-        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Day, float]]:
+        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Policy, Day, float]]:
             days = () if host is None else in_time(host, now).days
             day = today(days, now.epoch // SECOND, policy.calendar)
-            return host, (day, day.ends - now.epoch / SECOND)
+            return host, (_by_hand(policy, host), day, now.epoch / SECOND)
 
-        return policy, *self._update(policy.key_for(parse_domain(domain)), step)
+        return self._update(policy.key_for(parse_domain(domain)), step)
 
     def _policy(self, domain: str) -> Policy:
         name = parse_domain(domain)
@@ -166,6 +167,14 @@ class DomainDailyBudgetManager:
 
 
 _DEFAULT = Policy()
+_LIMITS = ("max_requests_per_day", "max_pages_per_day")
+
+
+def _by_hand(policy: Policy, host: Host | None) -> Policy:
+    """The policy with the limits of the day that a hand has put in the record, as `admit()` has them."""
+    limits = {} if host is None else {name: value for name, value in host.overrides if name in _LIMITS}
+    changes = {name: int(value) for name, value in limits.items() if value is not None}
+    return policy.but(**changes) if changes else policy
 
 
 def _sheltered(store: Store | str | None) -> Store:

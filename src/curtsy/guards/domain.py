@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from curtsy.core.admission import Decision, Go, Late, No, admit
-from curtsy.core.errors import PolicyError, WaitTimeout
+from curtsy.core.errors import (
+    PolicyError,
+    Reason,
+    Refused,
+    RefusedByBreaker,
+    RefusedByBudget,
+    RefusedByPolicy,
+    RefusedByRobots,
+    WaitTimeout,
+)
+from curtsy.core.explain import refused, span
 from curtsy.core.host import Host
-from curtsy.core.message import Now, parse_domain
+from curtsy.core.message import Now, Url, parse_domain, parse_url
 from curtsy.core.policy import LimitConfig, Policy, number, rule
 from curtsy.core.record import LimitStats
 from curtsy.gate import Answer, Request, Ticket
@@ -21,18 +31,24 @@ _log = library_logger("guards")
 
 
 class DomainLimiter:
-    """The limiter of one domain. `RateLimiter` makes one for each domain that it meets."""
+    """The limiter of one domain. `RateLimiter` makes one for each domain that it meets.
+
+    With a `limiter`, it is of that one: its rate, its tokens and its statistics of the domain.
+    """
 
     def __init__(self, domain: str, config: LimitConfig | None = None, *, limiter: RateLimiter | None = None) -> None:
-        if limiter is None:
-            from curtsy.guards.limiter import RateLimiter  # which makes us, so it cannot come first
+        from curtsy.guards.limiter import RateLimiter  # which makes us, so it cannot come first
 
+        if limiter is None:
             limiter = RateLimiter(config)
+        elif not isinstance(limiter, RateLimiter):
+            raise rule("limiter", limiter, "a RateLimiter, or left out")
         elif config is not None:
             raise rule("config", config, "left out if there is a limiter, which has the configurations of its domains")
         self.domain = parse_domain(domain)
         self._limiter = limiter
         self.stats = LimitStats(self.domain)
+        self.stats = limiter.adopt(self).stats
         self._rates: Rates | None = None
         self._warned: str | None = None
 
@@ -74,6 +90,11 @@ class DomainLimiter:
         """The key of the record."""
         return self.rates.key
 
+    @property
+    def _last_key(self) -> str:
+        """The key that held when it was last used."""
+        return self.domain if self._rates is None else self._rates.key
+
     async def wait(self, timeout: float | None = None, n: int = 1) -> None:
         """Wait for `n` tokens, first come first served."""
         limiter = self._limiter
@@ -113,26 +134,26 @@ class DomainLimiter:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise rule("n", n, "a whole number of at least 1")
         rates = self.rates
-        if n > rates.config.burst_capacity:
+        if n > rates.most:
             raise self._too_many(n, rates)
         if timeout is not None:
             number("timeout", timeout)
         return Request(
-            rates.key, rates.policy, page=False, count=n, deadline=timeout, renew=lambda: (self._present(n), None)
+            rates.key, rates.policy, page=False, count=n, deadline=timeout, renew=lambda: self._present(n)
         )  # fmt: skip
 
-    def _present(self, n: int) -> Policy:
-        """The policy of the moment for who waits; whoever would wait for more than there will ever be is told so."""
+    def _present(self, n: int) -> tuple[str, Policy, None]:
+        """What holds now for who waits; whoever would wait for more than there will ever be is told so."""
         rates = self.rates
-        if n > rates.config.burst_capacity:
+        if n > rates.most:
             self.stats.count_canceled()
             raise self._too_many(n, rates)
-        return rates.policy
+        return rates.key, rates.policy, None
 
     def _too_many(self, n: int, rates: Rates) -> PolicyError:
         return PolicyError(
-            f"{self.domain}: n = {n} must be at most burst_capacity ({rates.config.burst_capacity}), for the bucket "
-            "never holds more. Ask for fewer at once, or raise burst_capacity."
+            f"{self.domain}: n = {n} must be at most burst_capacity ({rates.most}), for the bucket never holds more. "
+            "Ask for fewer at once, or raise burst_capacity."
         )
 
     def count(self, answer: Answer, timeout: float | None = None, n: int = 1) -> None:
@@ -148,5 +169,26 @@ class DomainLimiter:
                     "Allow more time, or ask less often.",
                     needed,
                 )
-            case No():
+            case No(Reason.CLOSED):
                 raise self._limiter.closed_error()
+            case No():
+                raise self._refused(answer)
+
+    def _refused(self, no: No) -> Refused:
+        """The error for what stands in a shared record, by another hand: a pause, a Crawl-delay, a budget."""
+        if no.reason is Reason.DOMAIN_BUDGET_EXCEEDED:  # the limit is the record's own: this part has none
+            wait = "" if no.retry_after is None else f" The next can go in {span(no.retry_after)}."
+            what = f"{self.domain} has had its {no.limit} of today.{wait} Raise its max_{no.limit}_per_day"
+            message = f"{what} only if the site agreed."
+        else:
+            url = parse_url(f"https://{self.domain}/")
+            assert isinstance(url, Url)
+            message = refused(url, self.policy, no)
+        return _REFUSALS.get(no.reason, RefusedByPolicy)(message, reason=no.reason, retry_after=no.retry_after)
+
+
+_REFUSALS: dict[Reason, type[Refused]] = {
+    Reason.DOMAIN_BUDGET_EXCEEDED: RefusedByBudget,
+    Reason.CIRCUIT_OPEN: RefusedByBreaker,
+    Reason.CRAWL_DELAY_TOO_LONG: RefusedByRobots,
+}

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakSet
 
-from curtsy.alarm import Alarm, Waiter
+from curtsy.alarm import Alarm, TaskWaiter, Waiter
 from curtsy.core.admission import No, Reset, settle
 from curtsy.core.breaker import State
-from curtsy.core.errors import InvalidDomain, LimiterClosed, Reason, UnknownDomain
+from curtsy.core.errors import InvalidDomain, LimiterClosed, PolicyError, Reason, StoreError, UnknownDomain
 from curtsy.core.host import Host
 from curtsy.core.message import Now, Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
-from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, flag, rate, rule
+from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name, flag, rate, rule
 from curtsy.core.record import StatsSnapshot, TotalStats
-from curtsy.gate import GLOBAL, Answer, AsyncGate, Gate, Request, Ticket
+from curtsy.gate import GLOBAL, Answer, AsyncGate, Gate, Request
 from curtsy.guards.breaker import outcome_of
+from curtsy.guards.checks import checked_alarm, named_domain
 from curtsy.guards.domain import DomainLimiter
 from curtsy.guards.terms import Rates, Terms, templates
 from curtsy.log import library_logger
+from curtsy.place import parse_place
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -32,13 +35,20 @@ _log = library_logger("guards")
 STATS_EVERY = 60.0
 """Seconds between two lines of statistics in the log (Q10)."""
 
+BATCH = 64
+"""Records that are read at once for that line: whoever waits for the store meanwhile waits for no more than these."""
+
+LEAVE = 2.0
+"""Seconds that `aclose()` gives those who wait to leave: their event loop may never run again."""
+
 
 class RateLimiter:
     """Limits how fast domains are asked, each by itself and all together, and leaves failing ones alone.
 
-    `config` is the rate of a domain that is not in `domains`; a path is read as the JSON file of that form. With
-    `policies`, such a domain has the rate, strategy and breaker of its policy. By itself a limiter knows no global
-    rate: `get_rate_limiter()` is the program's own, which does.
+    `config` is the rate and burst of a domain that is not in `domains`; a path is read as the JSON file of that form.
+    With `policies`, such a domain has those of its policy, and every domain has the strategy, breaker, shared record
+    and denial of its policy. By itself a limiter knows no global rate: `get_rate_limiter()` is the program's own, which
+    does.
     """
 
     def __init__(
@@ -74,26 +84,28 @@ class RateLimiter:
         flag("circuit_breaker", circuit_breaker)
         if not isinstance(unlimited, tuple | list | set | frozenset):
             raise rule("unlimited", unlimited, "a list of domains, such as ['example.com']")
-        self._configs = {parse_domain(name): each for name, each in {**listed, **_checked(domains)}.items()}
+        free = {entry_name(named_domain("unlimited", domain)) for domain in unlimited}
         self._terms = Terms(
             default,
-            self._configs,
+            {**listed, **_checked(domains)},
             templates(strategy, circuit_breaker, cooldown_seconds),
-            Policies(UNLIMITED, {domain: UNLIMITED.but(category="unlimited") for domain in unlimited}),
+            Policies(UNLIMITED, dict.fromkeys(free, UNLIMITED.but(category="unlimited"))),
             policies,
         )
         self.overall = overall_of(global_qps)
         self.store, self._async_store = _open(store)
         self._is_store_ours = isinstance(store, str)
-        self.gate = Gate(self.store, alarm=alarm)
+        self.gate = Gate(self.store, alarm=checked_alarm(alarm))
         self.async_gate = AsyncGate(self._async_store, alarm=self.gate.alarm)
         self._limiters: dict[str, DomainLimiter] = {}
         self._renew_locks()
         _all_limiters.add(self)
         self.is_closed = False
-        self._asked = self._blocked = 0
+        self._has_let_go = False
+        self._blocked: Counter[str] = Counter()
         self._refusals: dict[str, No] = {}
         self._told_at = self.gate.alarm.now()
+        self._stats_every: float | None = STATS_EVERY
         self._alerts: tuple[str, ...] = ()
         usual = self._terms.usual
         _log.info(
@@ -108,7 +120,9 @@ class RateLimiter:
     def _renew_locks(self) -> None:
         """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
         self._lock = threading.Lock()
-        self._waiters: WeakKeyDictionary[Waiter, str] = WeakKeyDictionary()
+        self._waiters: WeakKeyDictionary[Waiter, tuple[DomainLimiter, str]] = WeakKeyDictionary()
+        self._closing: WeakSet[TaskWaiter] = WeakSet()
+        self._telling: asyncio.Task[None] | None = None
         for limiter in self._limiters.values():
             limiter.stats.renew_lock()
 
@@ -117,12 +131,13 @@ class RateLimiter:
     async def wait(self, domain: str, timeout: float | None = None) -> None:
         """Wait for a token of the domain, first come first served.
 
-        A timeout that cannot be met raises `WaitTimeout` at once. Cancelled or timed out, no token is lost.
+        A timeout that cannot be met raises `WaitTimeout` at once. Cancelled or timed out, no token is lost. What others
+        have said in a shared record raises `Refused`, with the reason: a pause, a Crawl-delay too long, a spent budget.
         """
         await self.domain(domain).wait(timeout)
 
     async def wait_n(self, domain: str, n: int, timeout: float | None = None) -> None:
-        """Wait for `n` tokens at once; more than the burst is an error."""
+        """Wait for `n` tokens at once; more than the burst is an error, also if it is lowered meanwhile."""
         await self.domain(domain).wait(timeout, n)
 
     def wait_blocking(self, domain: str, timeout: float | None = None) -> None:
@@ -138,15 +153,13 @@ class RateLimiter:
         return self.domain(domain).allow(n)
 
     def update_config(self, domain: str, config: LimitConfig) -> None:
-        """Replace the configuration of a domain, while running. It holds for the very next request."""
+        """Replace the rate and burst of a domain, while running. They hold for the very next request."""
         if not isinstance(config, LimitConfig):
             raise rule("config", config, "a LimitConfig(requests_per_second, burst_capacity)")
         limiter = self.domain(domain)
         key = limiter.key  # those who wait stand in the line of this one
         with self._lock:
-            self._terms.check(config)
-            self._configs[limiter.domain] = config
-            limiter.use(self._terms)
+            self._terms = self._terms.having(limiter.domain, config)
         self.gate.lines.nudge(key)
 
     def domain(self, domain: str) -> DomainLimiter:
@@ -155,11 +168,15 @@ class RateLimiter:
         limiter = self._limiters.get(domain) if isinstance(domain, str) else None
         if limiter is None:
             name = parse_domain(domain)
-            with self._lock:
-                limiter = self._limiters.get(name)
-                if limiter is None:
-                    limiter = self._limiters[name] = DomainLimiter(name, limiter=self)
+            if name not in self._limiters:
+                DomainLimiter(name, limiter=self)
+            limiter = self._limiters[name]
         return limiter
+
+    def adopt(self, limiter: DomainLimiter) -> DomainLimiter:
+        """Know a domain's limiter, whoever made it; answers the first one of the domain, which keeps its statistics."""
+        with self._lock:
+            return self._limiters.setdefault(limiter.domain, limiter)
 
     def terms(self) -> Terms:
         """What holds now."""
@@ -167,28 +184,27 @@ class RateLimiter:
 
     def renewed(self, limiter: DomainLimiter) -> Rates:
         """Have a domain's limiter use the terms that hold now."""
-        with self._lock:  # so that `update_config()` comes either before, or after
+        with self._lock:  # so that other terms come either before, or after
             return limiter.use(self._terms)
 
     def is_unlimited(self, domain: str) -> bool:
         """Whether a domain is on the list of those that have no limit, or its policy has none (Q12)."""
-        return self.terms().of(domain).policy.qps is None
+        return self.terms().of(parse_domain(domain)).policy.qps is None
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
         """The statistics of every domain seen, by domain: a copy."""
-        with self._lock:
-            limiters = list(self._limiters.values())
-        return {limiter.domain: limiter.stats.snapshot() for limiter in limiters}
+        return {limiter.domain: limiter.stats.snapshot() for limiter in self._known()}
 
     def reset(self, domain: str | None = None) -> None:
         """Zero the statistics of a domain, or of all. Its tokens and its breaker stay as they are."""
-        if domain is not None:
-            self._seen(domain).stats.reset()
-            return
-        with self._lock:
-            self._asked = self._blocked = 0
-            for limiter in self._limiters.values():
+        for limiter in self._known() if domain is None else [self._seen(domain)]:
+            with self._lock:
+                self._blocked.pop(limiter.domain, None)
                 limiter.stats.reset()
+
+    def _known(self) -> list[DomainLimiter]:
+        with self._lock:
+            return list(self._limiters.values())
 
     def _seen(self, domain: str) -> DomainLimiter:
         name = parse_domain(domain)
@@ -211,25 +227,28 @@ class RateLimiter:
         if not rates.denied:
             request = Request(
                 rates.key, rates.guarded, self.overall, page=False,
-                renew=lambda: (limiter.rates.guarded, self.overall),
+                renew=lambda: self._present(limiter),
             )  # fmt: skip
             with self.waiting(self.async_gate.alarm.async_waiter(), limiter, rates.key) as waiter:
                 answer = await self.async_gate.enter(request, waiter)
-            if isinstance(answer, Ticket) and limiter.rates.denied:  # since it came
-                answer = No(Reason.DOMAIN_DENIED, None)
         with self._lock:
-            self._asked += 1
             self._refusals.pop(limiter.domain, None)
             if isinstance(answer, No) and answer.reason is not Reason.CLOSED:
-                self._blocked += 1
+                self._blocked[limiter.domain] += 1
                 self._refusals[limiter.domain] = answer
                 return False
         limiter.count(answer)
         return True
 
+    def _present(self, limiter: DomainLimiter) -> tuple[str, Policy, Policy] | No:
+        """What holds now for who waits."""
+        rates = limiter.rates
+        return No(Reason.DOMAIN_DENIED, None) if rates.denied else (rates.key, rates.guarded, self.overall)
+
     def refusal(self, url: str) -> No | None:
         """Why the last `acquire` for the URL's domain was refused, with the seconds left; None if it was not."""
-        return self._refusals.get(self._of_url(url).domain)
+        self.check_open()
+        return self._refusals.get(_domain_of(url))
 
     def record_success(self, url: str) -> None:
         """A request succeeded: failures in a row are forgotten, and a trial closes the breaker."""
@@ -249,59 +268,67 @@ class RateLimiter:
 
     def breaker_state(self, domain: str) -> tuple[State, float]:
         """Where a domain's breaker stands, and the seconds until a trial is let through."""
-        host, now = self.store.update(self.domain(domain).key, lambda host, now: (host, (host, now)))
+        self.check_open()
+        key = self.terms().of(parse_domain(domain)).key
+        host, now = self.store.update(key, lambda host, now: (host, (host, now)))
         if host is None or not host.tripped_at:
             return State.CLOSED, 0.0
         return host.breaker_state(now), host.breaker_left(now)
 
     def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
-        """The statistics of a domain (an error if it was never seen), or without one the totals over all."""
+        """The statistics of a domain (an error if it was never seen), or without one the totals over all.
+
+        The totals count the breakers in the store: `LimiterClosed` if `aclose()` has let go of it.
+        """
         if domain is not None:
             return self._seen(domain).stats.snapshot()
-        with self._lock:
-            limiters, asked, blocked = list(self._limiters.values()), self._asked, self._blocked
+        if self._has_let_go:
+            raise self.closed_error()
+        limiters = self._known()
         keys = dict.fromkeys(limiter.key for limiter in limiters)  # each once: some may share a record
         breakers = self.store.update_many([(key, _breaker) for key in keys])
-        each = [limiter.stats.snapshot() for limiter in limiters]
-        # What came by wait() and allow() was asked for as well, and is never blocked.
+        return self._totals([limiter.stats.snapshot() for limiter in limiters], breakers)
+
+    def _totals(self, each: list[StatsSnapshot], breakers: list[tuple[int, bool]]) -> TotalStats:
+        with self._lock:
+            blocked = self._blocked.total()
         return TotalStats(
-            total_requests=max(asked, blocked + sum(one.total_requests for one in each)),
+            total_requests=blocked + sum(one.total_requests for one in each),
             blocked_requests=blocked,
             circuit_breaker_trips=sum(trips for trips, _ in breakers),
             circuit_breakers_open=sum(is_open for _, is_open in breakers),
-            domains=len(limiters),
+            domains=len(each),
             delayed_requests=sum(one.delayed_requests for one in each),
             total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
         )
 
     def use_policies(self, policies: Policies) -> None:
-        """Change rates, strategy and breaker to those of other policies, while running; the global rate stays.
+        """Have each domain go by its policy from now on; the global rate stays. It holds for those who wait already.
 
-        Domains that have a configuration of their own keep it. It holds for those who wait already.
+        A domain that was given a configuration keeps that rate and burst, and has all else of its policy.
         """
-        self._put(policies, self.overall)
+        self._put(policies)
 
     def use_global(self, global_qps: float | None) -> None:
         """Change the global rate, while running; None for no limit. It holds for those who wait already."""
-        self.overall = overall_of(global_qps, self.overall.burst)
+        with self._lock:
+            self.overall = overall_of(global_qps, self.overall.burst)
         self.gate.lines.nudge(GLOBAL)
 
-    def _put(self, policies: Policies, overall: Policy) -> None:
+    def _put(self, policies: Policies, overall: Policy | None = None) -> None:
         """Put other settings in place, all or none of them, and tell those who wait."""
         if not isinstance(policies, Policies):
             raise rule("policies", policies, "a Policies(default, entries)")
         with self._lock:
             self._terms = self._terms.under(policies)
-            self.overall = overall
-            keys = set(self._waiters.values())
+            self.overall = overall or self.overall
+            # Who waits stands in the line of the record that it came for, or of the one that held since.
+            keys = {each for limiter, key in self._waiters.values() for each in (key, limiter._last_key)}
         for key in (GLOBAL, *keys):
             self.gate.lines.nudge(key)
 
     def _of_url(self, url: str) -> DomainLimiter:
-        found = parse_url(url)
-        if not isinstance(found, Url):
-            raise InvalidDomain(f"url = {url!r} cannot be asked for: {found.why}.")
-        return self.domain(found.domain)
+        return self.domain(_domain_of(url))
 
     def _report(self, url: str, outcome: Outcome) -> None:
         limiter = self._of_url(url)
@@ -319,15 +346,41 @@ class RateLimiter:
     def _tell(self) -> None:
         """Write the line of statistics when it is time, and alerts as they begin and end (Q10)."""
         now = self.gate.alarm.now()
-        if now - self._told_at < STATS_EVERY:
+        if self._stats_every is None or now - self._told_at < self._stats_every:
             return
         self._told_at = now
-        self.log_stats()
+        if self.async_gate.is_immediate:
+            self.log_stats()
+            return
+        with self._lock:  # never two at once, nor after `close()`
+            before = self._telling
+            if not self.is_closed and (before is None or before.done() or before.get_loop().is_closed()):
+                self._telling = asyncio.ensure_future(self._tell_slowly())
+
+    async def _tell_slowly(self) -> None:
+        """Write the line of statistics without holding up the event loop, or anybody who waits for the store."""
+        limiters, seen = self._known(), set[str]()
+        each: list[StatsSnapshot] = []
+        breakers: list[tuple[int, bool]] = []
+        try:
+            for place in range(0, len(limiters), BATCH):
+                some = limiters[place : place + BATCH]
+                each += [limiter.stats.snapshot() for limiter in some]
+                keys = {limiter.key for limiter in some} - seen
+                seen |= keys
+                breakers += await self._async_store.update_many([(key, _breaker) for key in keys])
+        except StoreError as error:
+            _log.warning("The statistics cannot be read", error=str(error))
+        else:
+            self._log(self._totals(each, breakers))
 
     def log_stats(self) -> None:
         """Write a line of statistics to the log now, and what has become alarming, or no longer is."""
         stats = self.get_stats()
         assert isinstance(stats, TotalStats)
+        self._log(stats)
+
+    def _log(self, stats: TotalStats) -> None:
         _log.info("Rate limiter statistics", **stats.as_dict())
         alerts, before = stats.alerts, self._alerts
         self._alerts = alerts
@@ -346,17 +399,33 @@ class RateLimiter:
             if self.is_closed:
                 return
             self.is_closed = True
-            waiters = list(self._waiters)
+            waiters, telling = list(self._waiters), self._telling
         for waiter in waiters:
             waiter.closed = True
             waiter.wake()
+        if telling is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                telling.get_loop().call_soon_threadsafe(telling.cancel)
 
     async def aclose(self) -> None:
-        """Close it, and let go of the store if this opened one by its URL. Idempotent."""
+        """Close it, and let go of a store that it opened by its URL, once those who wait have left. Idempotent."""
         self.close()
+        if self._telling is not None and self._telling.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([self._telling])
         if self._is_store_ours:
+            await self._emptied()
+            self._has_let_go = True
             await self._async_store.close()
             self.store.close()
+
+    async def _emptied(self) -> None:
+        """Wait until those who were told to leave have left, for they may be asking the store."""
+        waiter = TaskWaiter()
+        self._closing.add(waiter)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE):
+                while not all(each.is_gone for each in list(self._waiters)):
+                    await waiter.rest()
 
     def check_open(self) -> None:
         """Raise `LimiterClosed` after `close()`."""
@@ -367,12 +436,12 @@ class RateLimiter:
         """The error for whoever waits when it is closed, or comes later."""
         return LimiterClosed("This rate limiter is closed. Make another one to go on.")
 
-    @contextmanager
+    @contextlib.contextmanager
     def waiting(self, waiter: Waiter, limiter: DomainLimiter, key: str) -> Iterator[Waiter]:
         """Have a waiter in the line of `key` told when the limiter is closed or changed; count it if it gives up."""
         with self._lock:  # so that `close()` comes either before, or finds it
             self.check_open()
-            self._waiters[waiter] = key
+            self._waiters[waiter] = limiter, key
         try:
             yield waiter
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -381,21 +450,34 @@ class RateLimiter:
         finally:
             with self._lock:
                 self._waiters.pop(waiter, None)
+                closing = list(self._closing)
+            for each in closing:
+                each.wake()
 
 
-def _checked(domains: Mapping[str, LimitConfig] | None) -> Mapping[str, LimitConfig]:
-    if domains is None:
-        return {}
-    if not isinstance(domains, Mapping):
+def _checked(domains: Mapping[str, LimitConfig] | None) -> dict[str, LimitConfig]:
+    """The configurations by canonical domain."""
+    if domains is not None and not isinstance(domains, Mapping):
         raise rule("domains", domains, "a dict of a LimitConfig for each domain")
-    for name, each in domains.items():
+    given: dict[str, str] = {}
+    for name, each in (domains or {}).items():
         if not isinstance(each, LimitConfig):
             raise rule(f"domains[{name!r}]", each, "a LimitConfig(requests_per_second, burst_capacity)")
-    return domains
+        first = given.setdefault(named_domain("domains", name), name)
+        if first is not name:
+            raise PolicyError(f"domains: {first!r} and {name!r} are one domain. Remove one of them.")
+    return {name: (domains or {})[first] for name, first in given.items()}
+
+
+def _domain_of(url: str) -> str:
+    found = parse_url(url)
+    if not isinstance(found, Url):
+        raise InvalidDomain(f"url = {url!r} cannot be asked for: {found.why}.")
+    return found.domain
 
 
 def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[Store, AsyncStore]:
-    if store is None or (isinstance(store, str) and store == "memory:"):
+    if store is None or (isinstance(store, str) and parse_place(store)[0] == "memory"):
         store = MemoryStore()
     if isinstance(store, MemoryStore):
         return store, AsyncMemoryStore(store)

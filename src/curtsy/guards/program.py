@@ -54,14 +54,14 @@ class _ProgramLimiter(RateLimiter):
         # Whoever reads the settings has checked and warned: not as arguments, which would be once more.
         self._put(policies, overall_of(self.overall.qps, policies.overall.burst))
         self._live = live
-        self._followed: Policies | None = policies
+        self._stats_every = live.current.stats_every
+        self._followed = policies
         self._is_global_ours = global_qps is not None
 
     def _renew_locks(self) -> None:
         """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
         super()._renew_locks()
         self._following = threading.Lock()
-        self._followed = None  # who was about to follow may not have come to it
 
     def domain(self, domain: str) -> DomainLimiter:
         """The limiter of one domain, made on first use, by the settings as they are now."""
@@ -85,12 +85,15 @@ class _ProgramLimiter(RateLimiter):
         with self._following:
             if policies is self._followed:
                 return
-            self._followed = policies  # even if they cannot be used: that is told once
-            qps = self.overall.qps if self._is_global_ours else policies.global_qps
+            qps, wrong = self.overall.qps if self._is_global_ours else policies.global_qps, None
             try:
                 self._put(policies, overall_of(qps, policies.overall.burst))
             except Exception as error:  # whatever is wrong with them, nobody's request fails for it (U9)
-                _log.warning("The limiter cannot use the changed settings; it keeps the ones before", error=str(error))
+                wrong = error
+            # Even if they cannot be used, for that is told once; and not before, for a fork may come between.
+            self._followed = policies
+        if wrong is not None:
+            _log.warning("The limiter cannot use the changed settings; it keeps the ones before", error=str(wrong))
 
 
 def _after_fork() -> None:

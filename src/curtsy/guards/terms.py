@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from typing import Self
 
 import msgspec
 
-from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, rule
+from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Policy, Strategy, rule
 from curtsy.guards.breaker import checked_cooldown
 
 WINDOW = 256
@@ -33,18 +34,23 @@ class Rates(msgspec.Struct, frozen=True):
     warning: str | None = None
     """What is odd about a configuration that the limiter was given; of policies, who reads them has told (L6)."""
 
+    @property
+    def most(self) -> int:
+        """How many tokens can be had at once."""
+        return MOST_BURST if self.policy.qps is None else self.config.burst_capacity
+
 
 class Terms:
-    """The settings of a limiter. They never change, but for the configurations of single domains: there are new ones.
+    """The settings of a limiter. What was asked of them holds until there are others.
 
-    A domain with a configuration of its own has that, under `base` and `guarded`; any other has its policy, and without
-    policies `default`.
+    A domain has the rate and burst of its own configuration, else of its policy, else of `default`; and everything else
+    of its policy, or without policies of the templates.
     """
 
     def __init__(
         self,
         default: LimitConfig,
-        configs: Mapping[str, LimitConfig],
+        configs: dict[str, LimitConfig],
         templates: tuple[Policy, Policy],
         unlimited: Policies,
         policies: Policies | None,
@@ -55,58 +61,72 @@ class Terms:
         self._unlimited = unlimited
         self._policies = policies
         self._made: dict[tuple[Policy | None, bool], tuple[LimitConfig, Policy, Policy]] = {}
-        if self._base.strategy == "sliding_window":
-            for each in {default, *configs.values()} if policies is None else set(configs.values()):
-                self.check(each)
+        if policies is None:
+            _check(default, self._base.strategy)
+        for domain, config in configs.items():
+            self._check(domain, config)
 
     def under(self, policies: Policies) -> Terms:
-        """The same under other policies; a domain with a configuration of its own has their default breaker."""
-        default = policies.default
-        base = UNLIMITED.but(strategy=default.strategy)
-        return Terms(self._default, self._configs, (base, _with_breaker(base, default)), self._unlimited, policies)
+        """The same under other policies."""
+        return Terms(self._default, self._configs, (self._base, self._guarded), self._unlimited, policies)
 
-    def check(self, config: LimitConfig) -> None:
-        """Raise PolicyError if a domain could not have this configuration."""
-        if self._base.strategy == "sliding_window" and config.burst_capacity > WINDOW:
-            must = f"at most {WINDOW} with sliding_window, which remembers each request"
-            raise rule("burst_capacity", config.burst_capacity, must)
+    def having(self, domain: str, config: LimitConfig) -> Self:
+        """The same with another configuration of one domain."""
+        self._check(domain, config)
+        self._configs[domain] = config  # not in a copy of thousands: whoever has terms asks for those of the moment
+        return copy.copy(self)
 
     def of(self, domain: str) -> Rates:
         """What holds for a canonical domain."""
-        policy = None if self._policies is None else self._policies.of(domain)
-        denied = policy is not None and policy.denied
+        policy = self._policy(domain)
+        key, denied = (policy or UNLIMITED).key_for(domain), policy is not None and policy.denied
         is_free = self._unlimited.of(domain).category == "unlimited"
+        usual, base, guarded = self._shared(policy, is_free)
         config = self._configs.get(domain)
         if config is not None:
-            rates = self._by_config(config, is_free)
-            return Rates(self, config, *rates, UNLIMITED.key_for(domain), denied, config.warning)
-        warning = self._default.warning if policy is None else None
-        return Rates(self, *self._shared(policy, is_free), (policy or UNLIMITED).key_for(domain), denied, warning)
+            return Rates(self, config, *_at(config, is_free, base, guarded), key, denied, config.warning)
+        return Rates(self, usual, base, guarded, key, denied, usual.warning if policy is None else None)
 
     @property
     def usual(self) -> Policy:
         """The rate and the breaker of a domain of which nothing is said."""
         return self._shared(None if self._policies is None else self._policies.default, False)[2]
 
+    def _policy(self, domain: str) -> Policy | None:
+        return None if self._policies is None else self._policies.of(domain)
+
+    def _check(self, domain: str, config: LimitConfig) -> None:
+        _check(config, (self._policy(domain) or self._base).strategy)
+
     def _shared(self, policy: Policy | None, is_free: bool) -> tuple[LimitConfig, Policy, Policy]:
         """What all domains of a policy have in common, made once."""
         made = self._made.get((policy, is_free))
         if made is None:
             if policy is None:
-                made = (self._default, *self._by_config(self._default, is_free))
+                made = self._default, *_at(self._default, is_free, self._base, self._guarded)
             else:
                 config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
                 qps = None if is_free else policy.qps
-                base = UNLIMITED.but(strategy=policy.strategy, qps=qps, burst=policy.burst)
+                base = UNLIMITED.but(
+                    strategy=policy.strategy, qps=qps, burst=policy.burst, max_crawl_delay=policy.max_crawl_delay
+                )  # fmt: skip
                 made = config, base, _with_breaker(base, policy)
             self._made[policy, is_free] = made
         return made
 
-    def _by_config(self, config: LimitConfig, is_free: bool) -> tuple[Policy, Policy]:
-        rate: dict[str, float | None] = {"qps": config.requests_per_second, "burst": config.burst_capacity}
-        if is_free:
-            rate = {"qps": None}
-        return self._base.but(**rate), self._guarded.but(**rate)
+
+def _at(config: LimitConfig, is_free: bool, base: Policy, guarded: Policy) -> tuple[Policy, Policy]:
+    """Two policies at the rate of a configuration, or at none."""
+    qps = None if is_free else config.requests_per_second
+    burst = config.burst_capacity
+    return base.but(qps=qps, burst=burst), guarded.but(qps=qps, burst=burst)
+
+
+def _check(config: LimitConfig, strategy: Strategy) -> None:
+    """Raise PolicyError if a domain of this strategy could not have this configuration."""
+    if strategy == "sliding_window" and config.burst_capacity > WINDOW:
+        must = f"at most {WINDOW} with sliding_window, which remembers each request"
+        raise rule("burst_capacity", config.burst_capacity, must)
 
 
 def templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float) -> tuple[Policy, Policy]:

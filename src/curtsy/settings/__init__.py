@@ -31,6 +31,11 @@ __all__ = ["Settings", "load", "load_limits", "names_contact"]
 PROJECT_FILES = (Path("config", "domains.yaml"), Path("curtsy.yaml"))
 """Where a project's settings are looked for, from its directory; if there are both, the second wins."""
 
+AT_START = (
+    "store", "outage_share", "cache_dir", "cache_size", "cache_mode", "log_level", "log_format", "stats_every",
+)  # fmt: skip
+"""What is used when a program starts, and not again when its files change; all else is a matter of policies."""
+
 CacheMode = Literal["normal", "revalidate", "refresh", "offline", "off"]
 
 USER_FILE = Path("curtsy.yaml")
@@ -173,16 +178,11 @@ def load(
         reading.take_entries(source)
     policies = _policies(reading)
     complaints.raise_errors()
-    general = {
-        name: reading.fallback(name)
-        for name in (
-            "preset", "store", "outage_share", "cache_size", "cache_mode", "log_level", "log_format", "stats_every",
-        )
-    }  # fmt: skip
-    cache_dir = reading.fallback("cache_dir")
+    general = {name: reading.fallback(name) for name in ("preset", *AT_START)}
+    if general["cache_dir"] is not None:
+        general["cache_dir"] = Path(os.path.expanduser(general["cache_dir"]))
     return Settings(
         policies=policies,
-        cache_dir=None if cache_dir is None else Path(os.path.expanduser(cache_dir)),
         files=tuple(each.path for each in files),
         warnings=tuple(complaints.warnings),
         _values=reading.values,
@@ -239,11 +239,16 @@ def settings_files(
         user_directory = platformdirs.user_config_path("curtsy", appauthor=False)
     user = Path(user_directory) / USER_FILE
     project = working_directory() if directory is None else Path(directory)
-    named = os.fspath(config) if config is not None else env.get("CURTSY_CONFIG")
+    named = os.fspath(config) if config is not None else variable(env, "CURTSY_CONFIG")
     if named:
         path = project / os.path.expanduser(named)  # pathlib's own raises for a user that is not known
         return [SettingsFile(user, str(user)), SettingsFile(path, named, required=True)]
     return [SettingsFile(user, str(user)), *(SettingsFile(project / each, str(each)) for each in PROJECT_FILES)]
+
+
+def variable(env: Mapping[str, str], name: str) -> str:
+    """What a variable says, without the white space around it; nothing if it is not set."""
+    return env.get(name, "").strip(" \t\r\n")
 
 
 def working_directory() -> Path:
@@ -270,7 +275,8 @@ def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, Li
     reading = Reading(Complaints())
     built_in = LimitConfig()
     reading.values = {"qps": Given(built_in.requests_per_second, spot), "burst": Given(built_in.burst_capacity, spot)}
-    reading.take_limits(root.data, spot, parse_domain)
+    reading.take_default_limits(root.data, spot)
+    reading.take_domain_limits(root.data, parse_domain)
     reading.complaints.raise_errors()
     default = LimitConfig(reading.values["qps"].value, reading.values["burst"].value)
     fields = {"qps": "requests_per_second", "burst": "burst_capacity"}

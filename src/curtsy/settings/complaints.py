@@ -15,6 +15,12 @@ from curtsy.settings.keys import keys
 MOST_SHOWN = 20
 
 
+class Verbatim(str):
+    """A word that is shown as it is."""
+
+    __slots__ = ()
+
+
 class Complaints:
     """Collects errors, so that a user sees all of them at once, and warnings."""
 
@@ -46,10 +52,13 @@ class Complaints:
         quotes = ", in quotes" if rule == "text" and spot.line is not None else ""
         self.add(spot, section, f"{name} = {shown(written)} must be {rule}{quotes}.{hint}")
 
-    def unknown(self, spot: Spot, section: str, name: str, known: Iterable[str]) -> None:
-        """Complain of a key that is none here, and say which was perhaps meant."""
+    def unknown(self, spot: Spot, section: str, name: str, known: Iterable[str], *, elsewhere: bool = True) -> None:
+        """Complain of a key that is none here, and say which was perhaps meant.
+
+        `elsewhere` says that one of another section may have been: not in the rate limiter's file, which has its own.
+        """
         known = list(known)
-        key = keys().get(name)
+        key = keys().get(name) if elsewhere else None
         near = difflib.get_close_matches(name, known, 1)
         if section == "" and key is not None and key.scope != "general":
             hint = f"It belongs under {'default_policy' if key.scope == 'policy' else 'an entry of allowlist'}."
@@ -82,6 +91,8 @@ def shown(value: object, *, bare: bool = False) -> str:
         return str(value)
     if isinstance(value, list | tuple):
         text = "[" + ", ".join(shown(each, bare=bare) for each in value[:10]) + (", …]" if len(value) > 10 else "]")
+    elif isinstance(value, Verbatim):
+        text = str(value)
     elif isinstance(value, str):
         text = mask_url(value) if bare and value.isprintable() else repr(mask_url(value))
     else:

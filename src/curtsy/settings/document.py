@@ -46,6 +46,9 @@ class Value:
     size: int = 1
     """How many values this one makes when all aliases are followed."""
 
+    text: str | None = None
+    """How a number was written, if it is known."""
+
     def plain(self) -> Any:
         """The value alone, as Python has it."""
         if isinstance(self.data, dict):
@@ -57,6 +60,8 @@ class Value:
 
 def valued(data: Any, spot: Spot) -> Value:
     """Plain Python data as a value; whatever is no mapping, list or tuple stays as it is."""
+    if isinstance(data, Value):
+        return data
     if isinstance(data, Mapping):
         return Value({str(name): valued(each, spot) for name, each in data.items()}, spot)
     if isinstance(data, list | tuple):
@@ -65,7 +70,7 @@ def valued(data: Any, spot: Spot) -> Value:
 
 
 _WORDS = {"": None, "~": None, "null": None, "none": None, "true": True, "false": False}
-_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+_WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,4})?|[-+]?\.?inf|\.?nan", re.IGNORECASE)
 
 
@@ -81,6 +86,13 @@ def scalar(text: str) -> bool | int | float | str | None:
     if _NUMBER.fullmatch(text):
         return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
     return text
+
+
+def word(text: str, spot: Spot) -> Value:
+    """What a word without quotes means, as a value."""
+    data = scalar(text)
+    is_number = isinstance(data, int | float) and not isinstance(data, bool)
+    return Value(data, spot, text=text if is_number else None)
 
 
 def read(path: Path, shown: str) -> Value | None:
@@ -132,8 +144,9 @@ def _json(text: str, shown: str) -> Value | None:
 
     if not text.strip():
         return None
+    spot = Spot(shown)
     try:
-        return valued(json.loads(text, object_pairs_hook=unique), Spot(shown))
+        return valued(json.loads(text, object_pairs_hook=unique, parse_float=lambda each: word(each, spot)), spot)
     except json.JSONDecodeError as error:
         raise PolicyError(
             f"{shown}, line {error.lineno}: this is not JSON: {error.msg}. Look at the commas and quotes around there."
@@ -197,7 +210,7 @@ class _Builder:
         self._add(event, 1)
         spot = Spot(self._shown, line or _line(event))
         if isinstance(event, ScalarEvent):
-            value = Value(scalar(event.value) if event.implicit[0] else event.value, spot)
+            value = word(event.value, spot) if event.implicit[0] else Value(event.value, spot)
         elif isinstance(event, MappingStartEvent):
             members = self._members(depth)
             value = Value(members, spot, 1 + sum(each.size for each in members.values()))

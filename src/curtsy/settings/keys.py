@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict  # before Python 3.12, pydantic takes only this one
 
 from curtsy import __version__
-from curtsy.core.policy import DAY, On429, Policy, Strategy
+from curtsy.core.policy import DAY, MOST_BURST, On429, Policy, Strategy
 from curtsy.log import level_named
 from curtsy.settings import CacheMode
 
@@ -70,15 +70,19 @@ def _agent(text: str) -> str:
     return text
 
 
+MOST = 10**15
+"""The largest whole number: beyond, not every number can be told from the next."""
+
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, Field(min_length=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Rate = Annotated[Number, Field(gt=0), AfterValidator(_at_least_one_a_day), Unit("requests per second")]
 Seconds = Annotated[Number, Field(ge=0), Unit("seconds")]
 SomeSeconds = Annotated[Number, Field(gt=0), Unit("seconds")]
-Count = Annotated[int, Field(ge=0)]
-Some = Annotated[int, Field(ge=1)]
-Bytes = Annotated[int, Field(ge=1), Unit("bytes")]
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Some = Annotated[int, Field(ge=1, le=MOST)]
+Burst = Annotated[int, Field(ge=1, le=MOST_BURST), Unit("requests")]
+Bytes = Annotated[int, Field(ge=1, le=MOST), Unit("bytes")]
 Preset = Literal["gentle", "broad", "own"]
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
@@ -94,7 +98,7 @@ class General(TypedDict, total=False):
     global_qps: Rate | None
     """Requests per second over all hosts together; `none` for no limit."""
 
-    global_burst: Annotated[Some, Unit("requests")]
+    global_burst: Burst
     """Requests over all hosts that may go at once after a rest."""
 
     user_agent: Annotated[Text, AfterValidator(_agent)]
@@ -138,7 +142,7 @@ class PolicyKeys(TypedDict, total=False):
 
     domain_category: Text
     qps: Rate | None
-    burst: Annotated[Some, Unit("requests")]
+    burst: Burst
     """Requests that may go at once after a rest. More than a minute's worth is warned about."""
 
     strategy: Strategy
@@ -190,7 +194,7 @@ class PolicyKeys(TypedDict, total=False):
     """Until a connection stands, TLS included."""
 
     max_body: Bytes | None
-    max_head: Annotated[int, Field(ge=1024), Unit("bytes")]
+    max_head: Annotated[int, Field(ge=1024, le=MOST), Unit("bytes")]
     """Status line and header fields of an answer."""
 
     max_redirects: Annotated[Count, Unit("hops")]
@@ -234,7 +238,7 @@ class LimitKeys(TypedDict, total=False):
     """One configuration in the JSON file of the rate limiter (L7)."""
 
     requests_per_second: Rate
-    burst_capacity: Annotated[Some, Unit("requests")]
+    burst_capacity: Burst
 
 
 GENERAL = TypeAdapter(General)
@@ -374,7 +378,7 @@ def _kind(hint: Any) -> tuple[Any, bool, str]:
 _RULES = {
     "greater_than": "above {gt:g}",
     "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
+    "less_than_equal": "at most {le:.16g}",
     "finite_number": "a finite number",
     "float_type": "a number",
     "int_type": "a whole number",
@@ -392,4 +396,7 @@ _RULES = {
 def rule_of(error: ErrorDetails) -> str:
     """The rule that a value broke, in our words: `above 0`."""
     words = _RULES.get(error["type"])
+    given = error["input"]
+    if error["type"] == "int_type" and isinstance(given, float) and given.is_integer() and abs(given) <= MOST:
+        return f"a whole number, written {given:.0f}"
     return error["msg"] if words is None else words.format_map(error.get("ctx", {}))

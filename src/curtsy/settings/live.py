@@ -6,19 +6,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import PolicyError
 from curtsy.log import library_logger
-from curtsy.settings import Settings, load, settings_files, working_directory
+from curtsy.settings import AT_START, Settings, load, settings_files, working_directory
 
 _log = library_logger("settings")
 
 Stamp = tuple[int, int, int] | None
 """What tells one version of a file from another: time, size and number; None if there is no file."""
+
+STILL = 1.0
+"""Seconds after which a file is taken for whole; one that changed later may be half written."""
 
 
 class LiveSettings:
@@ -26,6 +31,8 @@ class LiveSettings:
 
     Later, a file that is broken or gone leaves the settings as they were, and is told once. Nothing runs by itself:
     whoever is about to use the settings calls `check()`, which looks at most every `every` seconds. Thread-safe.
+    What is only used at the start (`AT_START`) stays as it was then, and a change of it is told. `wall` is the clock
+    that files have their times from.
     """
 
     def __init__(
@@ -36,6 +43,7 @@ class LiveSettings:
         directory: str | os.PathLike[str] | None = None,
         user_directory: str | os.PathLike[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         every: float = 1.0,
         **arguments: Any,
     ) -> None:
@@ -47,12 +55,14 @@ class LiveSettings:
         )
         self._paths = [each.path for each in settings_files(config, env, directory, user_directory)]
         self._clock = clock
+        self._wall = wall
         self._every = every
         self._lock = threading.Lock()
         self._used = self._seen = self._stamps()
         self._current = self._load()
         self._looked_at = clock()
         self._is_broken = False
+        self._reader: int | None = None
         _all_live.add(self)
 
     def _renew_lock(self) -> None:
@@ -60,6 +70,7 @@ class LiveSettings:
         if self._lock.locked():
             self._used = []  # what it was about to read is still to be read here
         self._lock = threading.Lock()
+        self._reader = None
 
     @property
     def current(self) -> Settings:
@@ -69,21 +80,39 @@ class LiveSettings:
     def check(self) -> Settings:
         """Look whether a file has changed, read it if so, and return the settings that hold now.
 
-        A change is read when two looks in a row have seen the same: a file that is just being written is left alone.
+        A change is read when no file was written within the last second, or two looks in a row have seen the same: a
+        file that is just being written is left alone. So whoever asks two seconds after a change has it.
         """
-        if self._clock() - self._looked_at < self._every or not self._lock.acquire(blocking=False):
-            return self._current  # another thread is at it: nobody waits for a file
+        since = self._clock() - self._looked_at
+        if since < self._every:
+            return self._current
+        # Another thread may be at it. Nobody waits for a file, unless nobody has looked for so long that what holds may
+        # be older than promised. The thread that reads is not its own other: who listens to its log may ask it.
+        is_overdue = since >= 2 * self._every and self._reader != threading.get_ident()
+        if not self._lock.acquire(timeout=self._every if is_overdue else 0):
+            if is_overdue:
+                self._looked_at = self._clock()  # who comes next need not wait as well
+            return self._current
         try:
-            self._looked_at = self._clock()
-            stamps = self._stamps()
-            if stamps != self._seen:
-                self._seen = stamps
-            elif stamps != self._used:
-                self._used = stamps
-                self._read()
+            if self._clock() - self._looked_at >= self._every:
+                self._look()
             return self._current
         finally:
             self._lock.release()
+
+    def _look(self) -> None:
+        stamps = self._stamps()
+        if stamps != self._used and (stamps == self._seen or self._are_whole(stamps)):
+            self._used = stamps
+            self._read()
+        self._seen = stamps
+        self._looked_at = self._clock()
+
+    def _are_whole(self, stamps: list[Stamp]) -> bool:
+        """Whether all that has changed did so long enough ago; a file that is gone does not say when it went."""
+        latest = (self._wall() - STILL) * 1e9
+        changed = [new for new, old in zip_longest(stamps, self._used) if new != old]
+        return all(stamp is not None and stamp[0] <= latest for stamp in changed)
 
     def reload(self) -> Settings:
         """Read the files now, changed or not, as on a signal to do so."""
@@ -93,24 +122,42 @@ class LiveSettings:
             return self._current
 
     def _read(self) -> None:
-        gone = [path for path in self._current.files if not os.path.exists(path)]
+        self._reader = threading.get_ident()
         try:
-            if gone:
-                raise PolicyError(f"{gone[0]} is gone. Put it back, or start again without it.")
-            settings = self._load()
+            self._take(self._load_again())
         except PolicyError as error:
             self._is_broken = True
             _log.warning("The changed settings cannot be used; the ones before are kept", error=str(error))
-            return
-        self._current = settings
+        finally:
+            self._reader = None
+
+    def _load_again(self) -> Settings:
+        gone = [path for path in self._current.files if not os.path.exists(path)]
+        if gone:
+            raise PolicyError(f"{gone[0]} is gone. Put it back, or start again without it.")
+        return self._load()
+
+    def _take(self, settings: Settings) -> None:
+        before = self._current
+        changed = [name for name in AT_START if getattr(settings, name) != getattr(before, name)]
+        self._current = _with_start_of(before, settings)
         what = "Settings are fine again" if self._is_broken else "Settings read again"
         _log.info(what, files=[str(path) for path in settings.files])
         self._is_broken = False
+        if changed:
+            _log.warning("Changed settings are not used before a restart", keys=changed)
         for warning in settings.warnings:
             _log.warning(warning)
 
     def _stamps(self) -> list[Stamp]:
         return [_stamp(path) for path in self._paths]
+
+
+def _with_start_of(before: Settings, settings: Settings) -> Settings:
+    """New settings, but with what is only used at the start as it was then, and where that came from."""
+    values = {name: given for name, given in settings._values.items() if name not in AT_START}
+    values |= {name: given for name, given in before._values.items() if name in AT_START}
+    return replace(settings, _values=values, **{name: getattr(before, name) for name in AT_START})
 
 
 def _stamp(path: Path) -> Stamp:

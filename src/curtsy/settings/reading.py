@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.policy import Policy, entry_name
 from curtsy.place import check_place
-from curtsy.settings.complaints import Complaints, kind_of, shown
+from curtsy.settings.complaints import Complaints, Verbatim, kind_of, shown
 from curtsy.settings.document import Spot, Value
 from curtsy.settings.keys import BUILT_IN, DENIED, ENTRY, GENERAL, LIMITS, NOT_LIMITED, POLICY, keys, names, rule_of
 from curtsy.settings.sources import LIMIT_SECTIONS, Source
@@ -48,6 +48,9 @@ class Reading:
         """General keys, and those of the default policy, that anybody gave."""
 
         self.entries: dict[str, dict[str, Given]] = {}
+        self._said: dict[str, list[dict[str, Given]]] = {}
+        """What each source says of a domain, the lowest first."""
+
         self.denied: dict[str, Given] = {}
 
     # --- Values ----------------------------------------------------------------------------------------------------
@@ -55,7 +58,7 @@ class Reading:
     def take_values(self, source: Source) -> None:
         """Take what a source says for all hosts, above what was taken before."""
         if source.limits is not None:
-            self.take_limits(source.limits, source.spot, entry_name)
+            self.take_default_limits(source.limits, source.spot)
             return
         general = self._checked(GENERAL, source.general, "", BUILT_IN)
         if (store := general.get("store")) is not None:
@@ -65,20 +68,24 @@ class Reading:
 
     def take_entries(self, source: Source) -> None:
         """Take what a source says for some hosts, field by field above what was taken before."""
+        if source.limits is not None:
+            self.take_domain_limits(source.limits, entry_name)
+            return
         seen: dict[str, Spot] = {}
         for number, item in enumerate(self._items(source.allowlist, "allowlist")):
             section, given, name = self._entry(ENTRY, item, f"allowlist[{number}]", names("policy", "entry"))
-            if name is None or not self._is_new(name, item.spot, section, seen):
-                continue
-            if "limited" in given and not given["limited"].value:
-                free = {key: Given(value, given["limited"].spot, section) for key, value in NOT_LIMITED.items()}
-                given = free | given
-            self.entries.setdefault(name, {}).update(given)
+            if name is not None and self._is_new(name, item.spot, section, seen):
+                self._put(name, given)
         seen = {}
         for number, item in enumerate(self._items(source.denylist, "denylist")):
             section, given, name = self._entry(DENIED, item, f"denylist[{number}]", ("domain",))
             if name is not None and self._is_new(name, item.spot, section, seen):
                 self.denied.setdefault(name, given["domain"])
+
+    def _put(self, name: str, given: dict[str, Given]) -> None:
+        said = self._said.setdefault(name, [])
+        said.append(given)
+        self.entries[name] = _joined(said)
 
     def _entry(
         self, adapter: TypeAdapter[Any], item: Value, section: str, known: Iterable[str]
@@ -111,24 +118,27 @@ class Reading:
         seen[name] = spot
         return True
 
-    def take_limits(self, root: Mapping[str, Value], spot: Spot, name_of: Callable[[str], str]) -> None:
-        """Take the rate limiter's JSON file, every entry checked before any is used (L7)."""
+    def take_default_limits(self, root: Mapping[str, Value], spot: Spot) -> None:
+        """Take what the rate limiter's JSON file (L7) says for all domains."""
         version = root["version"].data if "version" in root else None
         if version != "1.0":
             text = "version is missing" if version is None else f"version = {shown(version)} is not known here"
             self.complaints.add(spot, "", f'{text}. Write "version": "1.0".')
         for name, value in root.items():
             if name not in LIMIT_SECTIONS:
-                self.complaints.unknown(value.spot, "", name, sorted(LIMIT_SECTIONS))
+                self.complaints.unknown(value.spot, "", name, sorted(LIMIT_SECTIONS), elsewhere=False)
         if "default_config" in root:
             self.values |= self._limits(root["default_config"], "default_config")
+
+    def take_domain_limits(self, root: Mapping[str, Value], name_of: Callable[[str], str]) -> None:
+        """Take what the rate limiter's JSON file says for some domains."""
         seen: dict[str, Spot] = {}
         for domain, value in (self._mapping(root["domains"], "domains") if "domains" in root else {}).items():
             section = f"domains {_quoted(domain)}"
             given = self._limits(value, section)
             try:
                 if self._is_new(name := name_of(domain), value.spot, section, seen):
-                    self.entries.setdefault(name, {}).update(given)
+                    self._put(name, given)
             except InvalidDomain as error:
                 self.complaints.add(value.spot, section, str(error))
 
@@ -157,21 +167,24 @@ class Reading:
                 name, *rest = each["loc"]
                 where = section[str(name)].spot if name in section else spot
                 if each["type"] == "extra_forbidden":
-                    self.complaints.unknown(where, title, str(name), known)
+                    self.complaints.unknown(where, title, str(name), known, elsewhere=adapter is not LIMITS)
                 elif each["type"] == "missing":
                     self.complaints.add(where, title, f"{name} is missing. Add a line {name}: example.org.")
                 elif rest:
                     label = f"{name}[{rest[0]}]"
-                    self.complaints.broken(where, title, label, each["input"], rule_of(each))
+                    written = _written(section[str(name)], each["input"], rest[0])
+                    self.complaints.broken(where, title, label, written, rule_of(each))
                 else:
-                    default = self.fallback(str(name))
-                    self.complaints.broken(where, title, str(name), each["input"], rule_of(each), default)
+                    default, written = self.fallback(str(name)), _written(section[str(name)], each["input"])
+                    self.complaints.broken(where, title, str(name), written, rule_of(each), default)
             if "domain" in wrong:
                 return {}  # an entry without a name has no place
             wrong |= _PAUSES if wrong & _PAUSES else set()  # one of them is judged by the others
             sound = {name: value for name, value in section.items() if name not in wrong}
             return self._checked(adapter, sound, title, known, spot)
-        given = {name: Given(good[name], section[name].spot, title, plain[name]) for name in good}
+        given = {
+            name: Given(good[name], section[name].spot, title, _written(section[name], plain[name])) for name in good
+        }
         pause = given.pop("pause", None)
         if pause is not None:
             for name, value in zip(("pause_min", "pause_max"), pause.value, strict=True):
@@ -264,6 +277,28 @@ class Reading:
                 "A site that is failing, or has had enough of us, may need longer."
             )
             self.complaints.warn(cooldown.spot, cooldown.section, what)
+
+
+def _joined(said: list[dict[str, Given]]) -> dict[str, Given]:
+    """One entry of what several sources say, the lowest first: each wins over those before it, key by key.
+
+    `limited` is a key like any other: only the highest counts, and with the others goes what they stood for.
+    """
+    last = max((number for number, given in enumerate(said) if "limited" in given), default=None)
+    entry: dict[str, Given] = {}
+    for number, given in enumerate(said):
+        if number == last and not given["limited"].value:
+            limited = given["limited"]
+            entry |= {key: Given(value, limited.spot, limited.section) for key, value in NOT_LIMITED.items()}
+        entry |= given
+    return entry
+
+
+def _written(value: Value, plain: Any, index: int | str | None = None) -> Any:
+    """A value, or one of a list, as the user wrote it if that is known: `1e3` is not shown as 1000."""
+    if isinstance(value.data, list) and isinstance(index, int):
+        value = value.data[index]
+    return plain if value.text is None else Verbatim(value.text)
 
 
 def _quoted(domain: str) -> str:

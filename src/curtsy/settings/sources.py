@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curtsy.log import level_named
+from curtsy.settings import variable
 from curtsy.settings.complaints import Complaints, kind_of, shown
-from curtsy.settings.document import Spot, Value, scalar, valued
+from curtsy.settings.document import Spot, Value, valued, word
 from curtsy.settings.keys import ALIASES, BUILT_IN, PRESETS, keys, names
 
 SECTIONS = frozenset(("default_policy", "allowlist", "denylist"))
@@ -72,27 +73,28 @@ def from_environment(env: Mapping[str, str], complaints: Complaints) -> Source:
     """Take what the environment says. An empty variable is as good as none; lists are parted by commas."""
     source = Source(Spot("environment"))
     for key in keys().values():
-        variables = [key.variable, *(alias for alias, name in ALIASES.items() if name == key.name)]
-        variable = next((each for each in variables if each and env.get(each)), None)
-        if variable is None:
+        variables = [key.variable, *(alias for alias, meant in ALIASES.items() if meant == key.name)]
+        name = next((each for each in variables if each and variable(env, each)), None)
+        if name is None:
             continue
-        spot = Spot(f"environment variable {variable}")
-        data: Any = env[variable]
-        if variable == "LOG_LEVEL" and level_named(data) is None:
+        spot = Spot(f"environment variable {name}")
+        text = variable(env, name)
+        if name == "LOG_LEVEL" and level_named(text) is None:
             # Other programs read it too, and know other words.
-            complaints.warn(spot, "", f"{shown(data)} is no level that curtsy knows, and is ignored.")
+            complaints.warn(spot, "", f"{shown(text)} is no level that curtsy knows, and is ignored.")
             continue
+        value = word(text, spot)
         if key.kind is list:
-            data = [scalar(part.strip()) for part in data.split(",")]
-        elif key.kind in (float, int, bool) or (key.optional and scalar(data) is None):
-            data = scalar(data.strip())
-        source.put(key.name, valued(data, spot))
+            value = Value([word(part.strip(), spot) for part in text.split(",")], spot)
+        elif key.kind not in (float, int, bool) and not (key.optional and value.data is None):
+            value = Value(text, spot)
+        source.put(key.name, value)
     known = ["CURTSY_CONFIG", "CURTSY_DASHBOARD_TOKEN", *(key.variable for key in keys().values() if key.variable)]
-    for variable in env:
-        if variable.startswith("CURTSY_") and variable not in known:
-            near = difflib.get_close_matches(variable, known, 1)
+    for name in env:
+        if name.startswith("CURTSY_") and name not in known:
+            near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            complaints.warn(Spot(f"environment variable {variable}"), "", f"not a setting, and ignored.{hint}")
+            complaints.warn(Spot(f"environment variable {name}"), "", f"not a setting, and ignored.{hint}")
     return source
 
 

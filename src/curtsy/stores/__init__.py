@@ -177,10 +177,16 @@ def read_all(store: Store, prefix: str) -> list[tuple[str, Any]]:
     return [(key, record) for key, record in each if record is not None]
 
 
+_NOWHERE = ("", "~", "null", "none")
+"""What a variable says that names no store; see `settings.document.scalar`."""
+
+
 def _find(url: str | None) -> tuple[str, str]:
     """Which kind of store a URL names (memory, sqlite or redis), and where it is."""
     if url is None:
-        url = os.environ.get("CURTSY_STORE") or None
+        url = os.environ.get("CURTSY_STORE")
+        if url is not None and url.lower() in _NOWHERE:
+            url = None
     if url is None:
         import platformdirs
 
