@@ -20,6 +20,10 @@ EARLY = 0.0011
 """Seconds by which a loop's timer is set too early, for epoll rounds up to a millisecond and the kernel adds some. What
 is left over is spun: on average half a millisecond."""
 
+LATE = 0.0001
+"""Seconds by which a task is woken after its time. From its admission until it goes on, a task takes some microseconds,
+now more, now fewer: without this, the gap that it sees itself would now and then be short by them."""
+
 SLACK = 0.002
 """The share of a long wait by which its timer is set too early besides: the kernel may be late by a thousandth."""
 
@@ -214,7 +218,7 @@ class SystemAlarm:
             await waiter.rest()
             return
         timer = self._timer()
-        timer.set(time.monotonic() + seconds, waiter)
+        timer.set(time.monotonic() + seconds + LATE, waiter)
         try:
             await waiter.rest()
         finally:
