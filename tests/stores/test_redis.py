@@ -25,9 +25,11 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
+from curtsy.core.policy import UNLIMITED, Policy
+from curtsy.steps import charge
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.server import Server
-from curtsy.stores.swap import expiry
+from curtsy.stores.swap import Bid, Swap, expiry
 from tests.stores.places import OnServer
 from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
 from tests.stores.worker import Worker, run
@@ -37,6 +39,9 @@ from tests.support.redis_server import RedisServer, redis_available
 ROOT = Path(__file__).parents[2]
 SLOW = 10.0
 """Seconds of patience with a busy machine, where the test is not about patience."""
+
+
+FREE = UNLIMITED.but(max_requests_per_day=100)
 
 
 @pytest.fixture
@@ -465,14 +470,48 @@ async def test_a_restarted_server_is_found_again_by_tasks(server: RedisServer) -
     await store.close()
 
 
-def test_a_flush_in_the_middle_is_a_fresh_start(server: RedisServer, store: RedisStore) -> None:
-    """Issue 2, point 5"""
-    store.update("host:a", count)
+def test_a_flush_in_the_middle_is_a_fresh_start_and_that_is_told_once(
+    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Issue 2, point 5, B8"""
+    keys = [f"host:{name}" for name in "abc"]
+    store.update_many([(key, charge(Policy(), 0.0, page=True)) for key in keys])
 
     server.flush()
 
-    assert store.update("host:a", count) == 1
-    assert store.update("host:a", count) == 2
+    for _ in range(2):
+        assert [decision for decision, _ in store.update_many([(key, charge(FREE, 0.0, page=True)) for key in keys])]
+    assert [store.read(key).days[0].requests for key in keys] == [2, 2, 2]
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "is gone from the store" in told
+
+
+def test_what_was_never_there_or_forgotten_by_us_is_not_missed(
+    store: RedisStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """B8"""
+    store.read("host:a")
+    store.update("host:a", charge(FREE, 0.0, page=True))
+    store.forget("host:a")
+    store.update("host:a", charge(FREE, 0.0, page=True))
+
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("weeks", "is_missed"), [(0, True), (1, False)])
+def test_what_has_run_out_is_not_missed(weeks: int, is_missed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """B8: the server drops a record that says nothing any more"""
+    swap = Swap("curtsy:", None, 1.0)
+    swap.found("host:a", None)
+    bid = Bid("host:a", [lambda host, now: (fresh(now), None)])
+    swap.hear(bid, [1_800_000_000 * SECOND, None])  # which says only what time it is
+    swap.ask(bid)
+    assert swap.hear(bid, 1_800_000_000 * SECOND)
+    caplog.clear()
+
+    swap.hear(bid, [(1_800_000_000 + weeks * 7 * 86_400) * SECOND + 1, None])
+
+    assert bool(caplog.records) == is_missed
 
 
 @pytest.mark.parametrize("many", [False, True])

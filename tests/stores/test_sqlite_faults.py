@@ -177,8 +177,10 @@ def test_processes_that_meet_the_damage_at_once_put_one_file_aside_and_lose_noth
 
 
 @pytest.mark.parametrize("beside", ["left", "deleted"])
-def test_a_file_deleted_under_us_is_begun_anew(path: Path, beside: str) -> None:
-    """U16"""
+def test_a_file_deleted_under_us_is_begun_anew_and_that_is_told_once(
+    path: Path, beside: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16, B8"""
     store = SQLiteStore(path)
     store.update("a", count)
     path.unlink()
@@ -190,6 +192,8 @@ def test_a_file_deleted_under_us_is_begun_anew(path: Path, beside: str) -> None:
     assert [store.update("a", count) for _ in range(3)] == [1, 2, 3]
     store.close()
     assert is_sound(path)
+    [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == f"{path} was removed under us. A fresh one is begun: what was spent today starts at nothing."
 
 
 def test_a_directory_deleted_under_us_is_made_again(tmp_path: Path) -> None:

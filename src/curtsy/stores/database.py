@@ -123,6 +123,10 @@ class Database:
         """The connection to write by, on the file that is there now: it may have been put aside, replaced, deleted."""
         if self._writer is not None and not self._is_doubtful and inode(self._path) == self._file:
             return self._writer
+        if self._writer is not None and inode(self._path) is None:
+            _log.warning(
+                "%s was removed under us. A fresh one is begun: what was spent today starts at nothing.", self._path
+            )
         self._abandon()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):

@@ -91,6 +91,7 @@ class Server:
 
     def failed(self, error: BaseException) -> StoreError:
         """What redis-py raised, in our words."""
+        self.swap.be_silent()  # an outage is told by whoever bridges it, and what it has lost is joined again
         return self.address.failed(error, self.timeout)
 
     def closed(self) -> StoreError:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from curtsy.clock import Clock
 from curtsy.core.errors import StoreError
+from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
@@ -90,6 +91,9 @@ PROMPT = SECOND // 20
 """Microseconds between a step and its script. If it took longer, because the process was held up or the line is slow,
 the step is run again at a fresher time; only then as much is allowed as the timeout lets us."""
 
+SILENCE = 60_000_000_000
+"""Nanoseconds between two warnings that records are gone: after a flush all of them are."""
+
 LEAST_EXPIRY = 1000
 """Milliseconds: no key goes sooner, and never `PX 0`, which is an error."""
 
@@ -155,6 +159,7 @@ class Swap:
         self._clock = clock
         self._lag = round(lag * SECOND) if clock is None else 0
         self._seen: OrderedDict[str, Seen] = OrderedDict()
+        self._silent_until = 0
         self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours in ns when we had it
 
     def name(self, key: str) -> bytes:
@@ -214,6 +219,8 @@ class Swap:
             return True
         at, value = reply
         self._learn(bid, at)
+        if value is None:
+            self._miss(bid.key, at)
         self.found(bid.key, value)
         bid.tries += bid._now is not None
         return not bid.steps
@@ -272,6 +279,24 @@ class Swap:
         self._seen[key] = seen
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
+
+    def _miss(self, key: str, at: int) -> None:
+        """Tell, now and then, that a host's record which should be there is not."""
+        seen = self._seen.get(key)
+        if seen is None or not isinstance(seen.record, Host) or time.monotonic_ns() < self._silent_until:
+            return
+        lasts = seen.record.lasts(Now(Instant(seen.last), at))
+        if lasts is None or at + seen.shift - seen.last < lasts:
+            self.be_silent()
+            logger.warning(
+                "the record under %r, which was there before, is gone from the store, and others may be: it was "
+                "flushed, or a hand has forgotten them. What was spent of their limits starts at nothing.",
+                key,
+            )
+
+    def be_silent(self) -> None:
+        """Tell nothing of what is gone for a while."""
+        self._silent_until = time.monotonic_ns() + SILENCE
 
     def _damaged(self, key: str, why: str) -> None:
         logger.warning(
