@@ -117,9 +117,11 @@ class AsyncDriver:
     def _at_the_gate(self, effect: Effect, passage: Passage) -> Any:
         """The gate's answer to an effect, if it need not be waited for; else `NOT_YET`."""
         if isinstance(effect, Enter):
-            overall = self.surroundings.policies.overall
+            policies = self.surroundings.policies
+            if policies.of(effect.domain) is not effect.policy:
+                return NOT_YET  # the settings have changed since: in line it goes by what holds now
             answer = self.gate.enter_at_once(
-                effect.key, effect.policy, overall, page=effect.page, robots=effect.robots,
+                effect.key, effect.policy, policies.overall, page=effect.page, robots=effect.robots,
                 crawl_delay=effect.crawl_delay,
             )  # fmt: skip
             if isinstance(answer, Ticket):

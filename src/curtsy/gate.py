@@ -92,7 +92,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     def foreseen(self, ahead: int, more: int) -> Step[float]:
         """The seconds that it must wait at the least, with so many before it who need so many tokens more."""
-        return foresee(self.policy, ahead, self.crawl_delay, more)
+        return foresee(self.policy, ahead, self.crawl_delay, more, self.count)
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
@@ -241,8 +241,10 @@ class _Way:
     def _put_back(self, beside: tuple[str, Step[Any]] | None) -> Way[None]:
         """Give back a global token that is not needed after all, and tell who waits for it."""
         if beside is not None:
-            yield Update(*beside, undo=_let_it_be)
-            self.lines.nudge(GLOBAL)
+            try:
+                yield Update(*beside, undo=_let_it_be)
+            finally:
+                self.lines.nudge(GLOBAL)
 
     def _token(self, request: Request, waiter: Waiter, until: float | None, news: int) -> Way[Lease | Wait | No]:
         """Wait for a token of the global rate, in a line of its own, which all hosts share.
@@ -390,6 +392,8 @@ class AsyncGate(_Way):
         """Whether the store answers without waiting, as memory does."""
         self._at_once: Store | None = getattr(store, "at_once", None) if self.is_immediate else None
         self._background: set[asyncio.Future[None]] = set()
+        self._undone: set[Way[Any]] = set()
+        """Ways that end when what they have taken is back: until then nobody else gets on in their lines."""
 
     def enter_at_once(
         self, key: str, policy: Policy, overall: Policy | None, *, page: bool, robots: bool, crawl_delay: int = 0
@@ -435,35 +439,43 @@ class AsyncGate(_Way):
                 elif effect.undo is None or self.is_immediate:
                     effect = way.send(await self._store.update(effect.key, effect.step))
                 else:
-                    effect = way.send(await self._update(effect, effect.undo))
+                    effect = way.send(await self._update(effect, effect.undo, way))
         except StopIteration as end:
             result: Result = end.value
             return result
         finally:
-            way.close()
+            if way not in self._undone:
+                way.close()
 
-    async def _update(self, effect: Update, undo: Callable[[Any], Step[Any] | None]) -> Any:
+    async def _update(self, effect: Update, undo: Callable[[Any], Step[Any] | None], way: Way[Any]) -> Any:
         """Update, and take it back by `undo(answer)` if the task is cancelled while the store is at it."""
         update = asyncio.ensure_future(self._store.update(effect.key, effect.step))
         try:
             return await asyncio.shield(update)
         except asyncio.CancelledError:
-            undoing = asyncio.ensure_future(self._undo(effect, update, undo))
+            self._undone.add(way)
+            undoing = asyncio.ensure_future(self._undo(effect, update, undo, way))
             self._background.add(undoing)
             undoing.add_done_callback(self._background.discard)
             raise
 
-    async def _undo(self, effect: Update, update: Awaitable[Any], undo: Callable[[Any], Step[Any] | None]) -> None:
-        # A store that is out cannot be told: then a place comes back when its lease runs out.
-        with contextlib.suppress(StoreError):
-            if (step := undo(await update)) is not None:
-                await self._store.update(effect.key, step)
-                self.lines.nudge(effect.key)
-        if effect.beside is not None:
-            key, step = effect.beside
+    async def _undo(
+        self, effect: Update, update: Awaitable[Any], undo: Callable[[Any], Step[Any] | None], way: Way[Any]
+    ) -> None:
+        try:
+            # A store that is out cannot be told: then a place comes back when its lease runs out.
             with contextlib.suppress(StoreError):
-                await self._store.update(key, step)
-                self.lines.nudge(key)
+                if (step := undo(await update)) is not None:
+                    await self._store.update(effect.key, step)
+                    self.lines.nudge(effect.key)
+            if effect.beside is not None:
+                key, step = effect.beside
+                with contextlib.suppress(StoreError):
+                    await self._store.update(key, step)
+                    self.lines.nudge(key)
+        finally:
+            self._undone.discard(way)
+            way.close()
 
     async def leave(self, ticket: Ticket, outcome: Outcome) -> float:
         """Write the consequences of what came back, and let the next one ask: in so many seconds at the earliest."""

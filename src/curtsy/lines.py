@@ -84,7 +84,11 @@ class Lines:
 
     def leave(self, key: str, waiter: Waiter, *, holding: bool) -> None:
         """Step out of the line; if it was the first, the next one is woken to ask."""
-        with self._lock:
+        # Of one whose loop was closed, it is the garbage collector that says so, perhaps while this very thread has the
+        # lock. Then others put it out.
+        if not self._lock.acquire(blocking=not waiter.is_gone):
+            return
+        try:
             line = self._lines.get(key)
             if line is None or waiter not in line.waiters:
                 return  # a forked child clears up what its parent began, and nobody of that stands in its lines
@@ -95,6 +99,8 @@ class Lines:
             following = line.first if was_first else None
             if not line.waiters and not line.out:
                 del self._lines[key]
+        finally:
+            self._lock.release()
         if following is not None:
             following.wake()
 

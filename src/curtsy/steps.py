@@ -47,11 +47,11 @@ def look(policy: Policy, *, page: bool, robots: bool = False, count: int = 1, cr
     return step
 
 
-def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0) -> Step[float]:
+def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, count: int = 1) -> Step[float]:
     """The seconds that one with so many before it must wait at the least; they and it take `more` than a token each."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
-        return host, forecast(host, now, policy, ahead, crawl_delay, more)
+        return host, forecast(host, now, policy, ahead, crawl_delay, more, count)
 
     return step
 

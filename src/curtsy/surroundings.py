@@ -178,17 +178,15 @@ class Surroundings:
 
     def gate_request(self, effect: Enter) -> GateRequest:
         """What is asked of the gate for an effect."""
-        policies, domain = self.policies, effect.domain
+        domain = effect.domain
 
         def renewed() -> tuple[str, Policy, Policy] | No:
             now = self.policies
-            if now is policies or not domain:
-                return effect.key, effect.policy, now.overall
             policy = now.of(domain)
             return No(Reason.DOMAIN_DENIED, None) if policy.denied else (policy.key_for(domain), policy, now.overall)
 
         return GateRequest(
-            effect.key, effect.policy, policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,
+            effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,
             effect.crawl_delay,
         )  # fmt: skip
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import Reason
 from curtsy.core.result import FetchResult
 from tests.client.fetching import AGENT, until
-from tests.support.site import Site
+from tests.support.site import Reply, Site, Visit
 
 
 async def changed_while_one_waits(site: Site, folder: Path, before: str, after: str) -> FetchResult:
@@ -58,3 +59,34 @@ async def test_a_host_that_comes_to_share_a_record_waits_for_that_one(site: Site
     result = await changed_while_one_waits(site, tmp_path, SLOW, SLOW + shared)
 
     assert result.ok
+
+
+async def test_a_host_that_is_denied_while_its_robots_txt_is_on_its_way_is_not_asked(
+    site: Site, tmp_path: Path
+) -> None:
+    """U9"""
+    settings = tmp_path / "curtsy.yaml"
+    settings.write_text("default_policy:\n  pause: [0, 0]\n")
+    asked, answered = threading.Event(), threading.Event()
+
+    def robots(visit: Visit) -> Reply:
+        asked.set()
+        answered.wait(10)
+        return Reply(404)
+
+    site.on("/robots.txt", robots)
+    site.page("/a", "a")
+    async with AsyncClient(
+        config=settings, store="memory:", cache=False, user_agent=AGENT, allow_private=True, global_qps=None
+    ) as web:
+        fetching = asyncio.ensure_future(web.fetch(site.url("/a")))
+        await until(asked.is_set)
+
+        settings.write_text("default_policy:\n  pause: [0, 0]\ndenylist: ['127.0.0.1']\n")
+        web._settings.reload()
+        answered.set()
+
+        result = await asyncio.wait_for(fetching, 20)
+
+    assert result.reason is Reason.DOMAIN_DENIED
+    assert site.paths() == ["/robots.txt"]

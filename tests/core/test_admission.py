@@ -523,6 +523,16 @@ def test_a_burst_that_was_lowered_and_raised_again_is_no_second_burst() -> None:
     assert play.ask() == Wait(5.0, "rate")
 
 
+def test_more_at_once_than_a_burst_that_was_lowered_by_hand_is_a_decision_all_the_same() -> None:
+    """Q12, U9: sliding_window, of which nothing has left"""
+    play = Play([FREE.but(qps=1.0, burst=3, strategy="sliding_window")])
+    flight = play.depart(Ask(count=3))
+    play.happen(Change(Return(flight.lease, 3)))
+    play.happen(Change(Override((("burst", 1.0),))))
+
+    assert isinstance(play.ask(Ask(count=3)), Go)
+
+
 def test_counting_by_hand_touches_no_pace() -> None:
     """B10: record_domain_request counts, no more."""
     play = Play([Policy(max_requests_per_day=2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.alarm import FakeAlarm
+from curtsy.alarm import FakeAlarm, Waiter
 from curtsy.clock import FakeClock
 from curtsy.core.admission import Late
 from curtsy.core.errors import StoreError
@@ -297,3 +298,50 @@ async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_st
 
     await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=3)), 10)
     assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_who_stands_behind_one_cancelled_at_the_store_goes_when_its_token_is_back(slow: Slow, when: str) -> None:
+    """L2: else it would be charged before, and the token be lost"""
+    gate = AsyncGate(slow)
+    policy = UNLIMITED.but(qps=0.001, burst=3)
+    slow.stop_at = (1, when)
+    first = asyncio.ensure_future(gate.enter(Request(HOST, policy)))
+    second = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
+    await slow.stopped.wait()
+
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    slow.go_on.set()
+
+    await asyncio.wait_for(second, 10)
+    await asyncio.wait_for(ticket_of(gate, Request(HOST, policy, count=2)), 10)
+    assert isinstance(await gate.enter(Request(HOST, policy, deadline=10.0)), Late)
+    assert gate.lines.waiting == 0
+
+
+def test_a_waiter_that_is_collected_while_the_lines_are_locked_stops_nobody(store: MemoryStore) -> None:
+    """L9: a task of a closed loop ends when the garbage collector finds it, in whatever that thread is just at"""
+    gate = AsyncGate(AsyncMemoryStore(store))
+    slow = UNLIMITED.but(qps=0.001)
+    assert isinstance(Gate(store).enter(Request(HOST, slow)), Ticket)
+    loop = asyncio.new_event_loop()
+    waiter: list[Waiter] = []
+
+    async def wait() -> None:
+        waiter.append(gate.alarm.async_waiter())
+        await gate.enter(Request(HOST, slow), waiter[0])
+
+    task = loop.create_task(wait())
+    loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    assert gate.lines._lock.acquire(timeout=5)
+
+    left = threading.Thread(target=gate.lines.leave, args=(HOST, waiter[0]), kwargs={"holding": False})
+    left.start()
+    left.join(10)
+
+    assert not left.is_alive(), "it waits for the lock, which its own thread may have"
+    gate.lines._lock.release()
+    assert isinstance(Gate(store).enter(Request(HOST, UNLIMITED, deadline=5.0)), Ticket)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -199,3 +199,20 @@ async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(
 
     assert answer == Late(0.5)
     await waiting
+
+
+async def test_a_leaky_bucket_lets_several_go_when_it_is_full_and_the_deadline_knows(
+    gate: AsyncGate, clock: FakeClock
+) -> None:
+    """L2: one that can be met does not fail"""
+    policy = UNLIMITED.but(qps=1.0, burst=5, strategy="leaky_bucket")
+    await ticket_of(gate, Request(HOST, policy))
+    first = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
+    await queued(gate, 1)
+
+    late = await gate.enter(Request(HOST, policy, count=3, deadline=1.9))
+    ticket = await ticket_of(gate, Request(HOST, policy, count=3, deadline=2.1))
+
+    assert late == Late(2.0)
+    assert ticket.waited == 2.0
+    await first

@@ -11,7 +11,7 @@ import pytest
 from curtsy.clock import FakeClock
 from curtsy.core.errors import LimiterClosed, PolicyError
 from curtsy.core.message import SECOND
-from curtsy.core.policy import LimitConfig
+from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.guards import DomainLimiter, RateLimiter
 from tests.guards.asking import DOMAIN, snapshot, waits
 from tests.guards.conftest import Made
@@ -190,3 +190,21 @@ async def test_a_domains_limiter_of_a_limiter_is_that_limiters(made: Made, first
     assert limiter.allow(DOMAIN)
     assert snapshot(limiter) == other.stats.snapshot()
     assert snapshot(limiter).total_requests == 2
+
+
+async def test_who_stands_behind_another_is_told_of_its_own_new_policy(made: Made, clock: FakeClock) -> None:
+    """U8, C6: what is new to one may not be to those before it"""
+    shared = Policy(qps=0.01, key="e.org")
+    limiter = made(policies=Policies(entries={"e.org": shared}))
+    await limiter.acquire("https://x.e.org/")
+    first, own, denied = (asyncio.ensure_future(limiter.acquire(f"https://{name}.e.org/")) for name in "xab")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    began = clock.now().at
+
+    entries = {"e.org": shared, "a.e.org": Policy(qps=10.0), "b.e.org": Policy(denied=True)}
+    limiter.use_policies(Policies(entries=entries))
+
+    assert [await own, await denied] == [True, False]
+    assert clock.now().at == began
+    first.cancel()

@@ -275,10 +275,12 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
     return max(0, ready_at - now.at) / SECOND
 
 
-def forecast(host: Host | None, now: Now, policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0) -> float:
+def forecast(
+    host: Host | None, now: Now, policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, count: int = 1
+) -> float:
     """Seconds that a request with so many others before it must wait at the least.
 
-    They and it take `more` tokens than one each.
+    They and it take `more` tokens than one each; `count` is its own number of them.
 
     A place that is taken counts for nothing here: it may come free at any moment.
     """
@@ -305,7 +307,8 @@ def forecast(host: Host | None, now: Now, policy: Policy, ahead: int, crawl_dela
         before = len(recent) + place - burst
         by_rate = max(wait, recent[before] + window - now.at if before >= 0 else 0) + windows * window
     else:
-        missing = max(0, spent + (ahead + 1 + more) * TOKEN - policy.burst_tokens)
+        # Who needs more than the bucket holds goes when it is full.
+        missing = max(0, spent + (ahead + 1 + more) * TOKEN - max(policy.burst_tokens, count * TOKEN))
         by_rate = missing * policy.interval_ns // (1000 * TOKEN)
     return max(wait + ahead * max(gap, policy.pause_us, policy.delay_us), by_rate) / SECOND
 

@@ -90,16 +90,11 @@ class DomainLimiter:
         """The key of the record."""
         return self.rates.key
 
-    @property
-    def _last_key(self) -> str:
-        """The key that held when it was last used."""
-        return self.domain if self._rates is None else self._rates.key
-
     async def wait(self, timeout: float | None = None, n: int = 1) -> None:
         """Wait for `n` tokens, first come first served."""
         limiter = self._limiter
         request = self._request(n, timeout)
-        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self, request.key) as waiter:
+        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self) as waiter:
             answer = await limiter.async_gate.enter(request, waiter)
         self.count(answer, timeout, n)
 
@@ -107,7 +102,7 @@ class DomainLimiter:
         """Wait for `n` tokens, first come first served, in a thread that may block."""
         limiter = self._limiter
         request = self._request(n, timeout)
-        with limiter.waiting(limiter.gate.alarm.waiter(), self, request.key) as waiter:
+        with limiter.waiting(limiter.gate.alarm.waiter(), self) as waiter:
             answer = limiter.gate.enter(request, waiter)
         self.count(answer, timeout, n)
 

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from curtsy.alarm import Alarm, TaskWaiter, Waiter
 from curtsy.core.admission import No, Reset, settle
@@ -120,7 +120,7 @@ class RateLimiter:
     def _renew_locks(self) -> None:
         """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
         self._lock = threading.Lock()
-        self._waiters: WeakKeyDictionary[Waiter, tuple[DomainLimiter, str]] = WeakKeyDictionary()
+        self._waiters: WeakSet[Waiter] = WeakSet()
         self._closing: WeakSet[TaskWaiter] = WeakSet()
         self._telling: asyncio.Task[None] | None = None
         for limiter in self._limiters.values():
@@ -229,7 +229,7 @@ class RateLimiter:
                 rates.key, rates.guarded, self.overall, page=False,
                 renew=lambda: self._present(limiter),
             )  # fmt: skip
-            with self.waiting(self.async_gate.alarm.async_waiter(), limiter, rates.key) as waiter:
+            with self.waiting(self.async_gate.alarm.async_waiter(), limiter) as waiter:
                 answer = await self.async_gate.enter(request, waiter)
         with self._lock:
             self._refusals.pop(limiter.domain, None)
@@ -322,10 +322,9 @@ class RateLimiter:
         with self._lock:
             self._terms = self._terms.under(policies)
             self.overall = overall or self.overall
-            # Who waits stands in the line of the record that it came for, or of the one that held since.
-            keys = {each for limiter, key in self._waiters.values() for each in (key, limiter._last_key)}
-        for key in (GLOBAL, *keys):
-            self.gate.lines.nudge(key)
+            waiters = list(self._waiters)
+        for waiter in waiters:  # each of them, for what is new to one may not be to those before it
+            waiter.wake()
 
     def _of_url(self, url: str) -> DomainLimiter:
         return self.domain(_domain_of(url))
@@ -424,8 +423,12 @@ class RateLimiter:
         self._closing.add(waiter)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE):
-                while not all(each.is_gone for each in list(self._waiters)):
+                while not self._has_emptied():
                     await waiter.rest()
+
+    def _has_emptied(self) -> bool:
+        with self._lock:
+            return all(each.is_gone for each in self._waiters)
 
     def check_open(self) -> None:
         """Raise `LimiterClosed` after `close()`."""
@@ -437,22 +440,23 @@ class RateLimiter:
         return LimiterClosed("This rate limiter is closed. Make another one to go on.")
 
     @contextlib.contextmanager
-    def waiting(self, waiter: Waiter, limiter: DomainLimiter, key: str) -> Iterator[Waiter]:
-        """Have a waiter in the line of `key` told when the limiter is closed or changed; count it if it gives up."""
+    def waiting(self, waiter: Waiter, limiter: DomainLimiter) -> Iterator[Waiter]:
+        """Have a waiter told when the limiter is closed or changed; count it if it gives up."""
         with self._lock:  # so that `close()` comes either before, or finds it
             self.check_open()
-            self._waiters[waiter] = limiter, key
+            self._waiters.add(waiter)
         try:
             yield waiter
         except (asyncio.CancelledError, KeyboardInterrupt):
             limiter.stats.count_canceled()
             raise
         finally:
-            with self._lock:
-                self._waiters.pop(waiter, None)
-                closing = list(self._closing)
-            for each in closing:
-                each.wake()
+            if not waiter.is_gone:  # else the garbage collector says so, perhaps while this very thread has the lock
+                with self._lock:
+                    self._waiters.discard(waiter)
+                    closing = list(self._closing)
+                for each in closing:
+                    each.wake()
 
 
 def _checked(domains: Mapping[str, LimitConfig] | None) -> dict[str, LimitConfig]:

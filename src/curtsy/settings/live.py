@@ -132,10 +132,11 @@ class LiveSettings:
             self._reader = None
 
     def _load_again(self) -> Settings:
-        gone = [path for path in self._current.files if not os.path.exists(path)]
+        settings = self._load()
+        gone = [path for path in self._current.files if path not in settings.files]
         if gone:
             raise PolicyError(f"{gone[0]} is gone. Put it back, or start again without it.")
-        return self._load()
+        return settings
 
     def _take(self, settings: Settings) -> None:
         before = self._current
