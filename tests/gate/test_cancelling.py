@@ -19,7 +19,7 @@ from curtsy.core.admission import Late
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.gate import LOOK_AGAIN, AsyncGate, Gate, Request, Ticket
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.gate.asking import (
@@ -238,12 +238,12 @@ def test_a_loop_that_was_closed_with_no_word_holds_up_nobody(store: MemoryStore)
 
 @pytest.mark.parametrize("told_by", ["a newcomer", "nobody"])
 def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, told_by: str
+    store: MemoryStore, clock: FakeClock, told_by: str
 ) -> None:
     """L9: when the next one comes, else at the next look"""
-    monkeypatch.setattr("curtsy.gate.LOOK_AGAIN", 0.05 if told_by == "nobody" else 60.0)
-    gate = AsyncGate(AsyncMemoryStore(store))
-    blocking = Gate(store)
+    alarm = FakeAlarm(clock, jump=False)
+    gate = AsyncGate(AsyncMemoryStore(store), alarm=alarm)
+    blocking = Gate(store, alarm=alarm)
     slow = UNLIMITED.but(qps=0.001)
     assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
     loop = asyncio.new_event_loop()
@@ -252,12 +252,14 @@ def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
     with ThreadPoolExecutor(2) as threads:
         behind = threads.submit(blocking.enter, Request(HOST, UNLIMITED))
         give_up_at = time.monotonic() + 20
-        while gate.lines.waiting < 2 and time.monotonic() < give_up_at:
+        while len(alarm._asleep) < 2 and time.monotonic() < give_up_at:
             time.sleep(0.001)
 
         loop.close()
         if told_by == "a newcomer":
-            assert isinstance(blocking.enter(Request(HOST, UNLIMITED, deadline=10.0)), Ticket)
+            assert isinstance(blocking.enter(Request(HOST, UNLIMITED)), Ticket)
+        else:
+            clock.advance(LOOK_AGAIN)
 
         assert isinstance(behind.result(10), Ticket)
     assert gate.lines.waiting == 0
