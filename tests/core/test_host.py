@@ -442,6 +442,64 @@ def test_a_limit_changed_by_hand_in_an_outage_is_brought_home() -> None:
     assert ours.joined(base, base).overrides == (("delay", 3.0),)
 
 
+@ANY
+@given(histories(), histories(), policies)
+def test_a_record_from_before_catches_up_and_what_both_have_counted_counts_once(
+    before: list[Event], after: list[Event], policy: Policy
+) -> None:
+    """B8: a store that has gone back to an older record"""
+    play = Play([policy])
+    play.run(before)
+    old = play.host
+    play.run(after)
+    assume(old is not None and play.host is not None)
+    assert old is not None
+    latest = known(play)
+
+    host = old.caught_up(latest)
+
+    assume(host is not old)
+    assert (host.requests, host.pages, host.trips) == (latest.requests, latest.pages, latest.trips)
+    assert host.sent_at == latest.sent_at
+    assert host.spent >= latest.spent
+    assert {place.number for place in host.places} >= {place.number for place in latest.places}
+    for day in latest.days:
+        met = [each for each in host.days if each.starts < day.ends and day.starts < each.ends]
+        assert max((each.requests for each in met), default=0) >= day.requests
+        assert max((each.pages for each in met), default=0) >= day.pages
+    if not isinstance(admit(latest, play.now, policy)[1], Go):
+        assert not isinstance(admit(host, play.now, policy)[1], Go)
+
+
+def test_one_that_is_ahead_is_left_as_it_is() -> None:
+    """B8: a breaker that has closed since, a pause that was ended"""
+    play = Play([Policy()])
+    play.depart()
+    play.answer(play.flights[0], GOOD)
+    old = amend(known(play), play.now, play.policy, Pause())
+    play.wait(10 * SECOND)
+    play.depart()
+
+    assert known(play).caught_up(old) is known(play)
+
+
+def test_one_that_was_begun_without_knowing_is_caught_up() -> None:
+    """B8"""
+    now = Now(Instant(90 * SECOND), START)
+    policy = FREE.but(max_requests_per_day=100)
+    before, begun = Host(), Host()
+    for _ in range(30):
+        before = admit(before, Now(Instant(SECOND), START), policy)[0] or before
+    for _ in range(2):
+        begun = admit(begun, now, policy)[0] or begun
+
+    host = begun.caught_up(amend(before, now, policy, Override((("delay", 3.0),))))
+
+    assert host.days[-1].requests == 30
+    assert host.sent_at == begun.sent_at
+    assert host.overrides == (("delay", 3.0),)
+
+
 # Its shape
 
 

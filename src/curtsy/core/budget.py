@@ -89,6 +89,11 @@ def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) 
     return days
 
 
+def is_behind(days: tuple[Day, ...], known: tuple[Day, ...]) -> bool:
+    """Whether something that was spent in `known` is missing in `days`."""
+    return joined(days, known, days) is not days
+
+
 def refunded(days: tuple[Day, ...], paid_on: Day, requests: int, pages: int) -> tuple[Day, ...]:
     """The days after something that was charged to one of them is given back.
 

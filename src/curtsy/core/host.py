@@ -201,6 +201,25 @@ class Host(Record, frozen=True, tag="host"):
             written_at=max(self.written_at, ours.written_at),
         )
 
+    def caught_up(self, known: Self) -> Self:
+        """This record with what it lacks of `known`: it may be one from before, or begun without knowing that.
+
+        What both have counted counts once.
+        """
+        is_later = _latest(self.sent_at, known.sent_at) != self.sent_at
+        if not (is_later or known.requests > self.requests or budget.is_behind(self.days, known.days)):
+            return self
+        both = msgspec.structs.replace(
+            self,
+            places=(),
+            overrides=known.overrides if self.overrides else (),
+            requests=min(self.requests, known.requests),
+            pages=min(self.pages, known.pages),
+            trips=min(self.trips, known.trips),
+        )
+        joined = self.joined(known, both)
+        return msgspec.structs.replace(joined, spent=max(self.spent, known.spent))
+
     def breaker_state(self, now: Now) -> breaker.State:
         """Where the breaker stands."""
         host = in_time(self, now)

@@ -74,6 +74,10 @@ class Database:
         self._beside: dict[str, Inode | None] = {}
         """And those that SQLite has made beside it."""
         self._read_file: Inode | None = None
+        self._last_file: Inode | None = None
+        """The file that it was last open on."""
+        self.losses = 0
+        """How often that was gone and another one in its place, or a record in it was damaged."""
         self._is_doubtful = False
         """Somebody met damage in it: to be looked through before it is used again."""
         self._sweep_at = 0.0
@@ -102,14 +106,13 @@ class Database:
             connection = self._connected()
             self._begin(connection)
             try:
-                draft = Draft(connection, self._path)
+                draft = Draft(connection, self._path, self._met_damage)
                 work(draft)
                 draft.write()
                 if draft.now is not None and time.monotonic() >= self._sweep_at:
                     is_more = draft.sweep(draft.now)
                     self._sweep_at = time.monotonic() + (1.0 if is_more else _SWEEP_EVERY)
                 connection.execute("COMMIT")
-                self._is_doubtful |= draft.met_damage
             except BaseException:
                 with contextlib.suppress(*_TROUBLE):
                     connection.execute("ROLLBACK")
@@ -125,8 +128,10 @@ class Database:
             return self._writer
         if self._writer is not None and inode(self._path) is None:
             _log.warning(
-                "%s was removed under us. A fresh one is begun: what was spent today starts at nothing.", self._path
+                "%s was removed under us. A fresh one is begun with what this process still knows.", self._path
             )
+        if self._last_file not in (None, inode(self._path)):  # not later: the number of a file is used again
+            self.losses += 1
         self._abandon()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -139,6 +144,7 @@ class Database:
             connection.close()
             raise
         self._writer, self._file, self._is_doubtful = connection, inode(self._path), False
+        self._last_file = self._file
         self._beside = {name: inode(name) for name in (self._path + "-wal", self._path + "-shm")}
         return connection
 
@@ -182,6 +188,10 @@ class Database:
             raise DamagedFile(f"{self._path} is damaged.")
         connection.execute("PRAGMA busy_timeout = 0")
 
+    def _met_damage(self) -> None:
+        self.losses += 1
+        self._is_doubtful = True
+
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Lock the file against writers that take no turns."""
         give_up_at = time.monotonic() + self._patience
@@ -205,7 +215,7 @@ class Database:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._path + suffix, aside + suffix)
         _log.warning(
-            "%s It was put aside as %s, and a fresh one begun: what was spent today starts at nothing.", damage, aside
+            "%s It was put aside as %s, and a fresh one begun with what this process still knows.", damage, aside
         )
 
     def read(self, key: str) -> Record | None:

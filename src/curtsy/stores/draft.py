@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from curtsy.core.message import SECOND, Now
@@ -33,16 +34,16 @@ _log = logging.getLogger("curtsy")
 class Draft:
     """What one transaction has read, and what it will write."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: str, met_damage: Callable[[], None]) -> None:
+        """Take also what to call for a record that is damaged: there may be more."""
         self._connection = connection
         self._path = path
+        self._met_damage = met_damage
         self._records: dict[str, Record | None] = {}
         self._expiries: dict[str, int | None] = {}
         self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self.now: Now | None = None
         """When the last change was made; None if nothing changed."""
-        self.met_damage = False
-        """Whether a record was damaged: there may be more."""
 
     def load(self, key: str) -> Record | None:
         """The record under `key`, as this transaction sees it."""
@@ -56,7 +57,7 @@ class Draft:
             _log.warning("%s: the record under %a is damaged and counts as absent: %s", self._path, key, damage)
             self._writes[key] = _DELETE, (encode(key),)
             self._expiries[key] = 0
-            self.met_damage = True
+            self._met_damage()
             record = None
         self._records[key] = record
         return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -12,7 +13,7 @@ from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
 from curtsy.stores.address import FAILURES, NoPermission
-from curtsy.stores.server import PATIENCE, Server, aexchange, pause_before
+from curtsy.stores.server import PATIENCE, Server, aexchange, mark, pause_before
 from curtsy.stores.swap import Bid, Outcome
 
 BATCH = 128
@@ -134,13 +135,20 @@ class Line:
         client = await self.client() if self._client is None else self._client
         deadline = time.monotonic() + PATIENCE * self._server.timeout
         while bids:
-            replies = await self.call(partial(aexchange, self._server.ask(client, bids)))
+            await self._look_at_marks(client, bids)
+            replies = await self.call(partial(aexchange, self._server.ask(bids)))
             left = self._server.hear(bids, replies, deadline)
             for bid in set(bids).difference(left):
                 done(bid)
             bids = left
             if bids and (pause := pause_before(bids)):
                 await asyncio.sleep(pause)
+
+    async def _look_at_marks(self, client: Any, bids: list[Bid]) -> None:
+        for server, name in self._server.doubted(client, bids):
+            ours = os.urandom(8)
+            found = await self.call(partial(mark, name, ours))
+            self._server.swap.marked(server, name, found or ours)
 
     async def close(self) -> None:
         """Wait for what is under way and disconnect."""

@@ -7,6 +7,7 @@ are never compared with it, only the time that passes on them between two replie
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from curtsy.core.message import Instant, Now
 from curtsy.stores import Answer, Step
 from curtsy.stores.address import FAILURES, NoPermission
 from curtsy.stores.line import BATCH, Line
-from curtsy.stores.server import PATIENCE, Server, exchange, pause_before
+from curtsy.stores.server import PATIENCE, Server, exchange, mark, pause_before
 from curtsy.stores.swap import Bid, Outcome
 
 Result = TypeVar("Result")
@@ -41,6 +42,11 @@ class RedisStore:
     def identity(self) -> str:
         """The same text for two stores of one process exactly if they hold the same records."""
         return self._server.identity
+
+    @property
+    def losses(self) -> int:
+        """How often its records were found to be gone: flushed, or removed with their file."""
+        return self._server.swap.losses
 
     def check(self) -> None:
         """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
@@ -89,7 +95,7 @@ class RedisStore:
     def read(self, key: str) -> Any:
         """The record under `key`, or None."""
         swap = self._server.swap
-        return swap.found(key, self._call(lambda client: client.execute_command("GET", swap.name(key))))
+        return swap.record(key, self._call(lambda client: client.execute_command("GET", swap.name(key))))
 
     def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""
@@ -103,14 +109,14 @@ class RedisStore:
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
             values = self._call(partial(_values, [swap.name(key) for key in batch]))
-            found += [(key, swap.found(key, value)) for key, value in zip(batch, values, strict=True)]
+            found += [(key, swap.record(key, value)) for key, value in zip(batch, values, strict=True)]
         return [(key, record) for key, record in found if record is not None]
 
     def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
         swap = self._server.swap
         self._call(lambda client: client.execute_command("DEL", swap.name(key)))
-        swap.found(key, None)
+        swap.forget(key)
 
     def now(self) -> Now:
         """The server's present."""
@@ -132,11 +138,18 @@ class RedisStore:
         except FAILURES as error:
             raise self._server.failed(error) from error
 
+    def _look_at_marks(self, bids: list[Bid]) -> None:
+        for server, name in self._server.doubted(self._connected(), bids):
+            ours = os.urandom(8)
+            found = self._call(partial(mark, name, ours))
+            self._server.swap.marked(server, name, found or ours)
+
     def _take(self, bids: list[Bid]) -> None:
         """Ask until the server has agreed to each bid."""
         deadline = time.monotonic() + PATIENCE * self._server.timeout
         while bids:
-            words = self._server.ask(self._connected(), bids)
+            self._look_at_marks(bids)
+            words = self._server.ask(bids)
             bids = self._server.hear(bids, self._call(partial(exchange, words)), deadline)
             if bids and (pause := pause_before(bids)):
                 time.sleep(pause)
@@ -159,6 +172,11 @@ class AsyncRedisStore:
         """The same text for two stores of one process exactly if they hold the same records."""
         return self._server.identity
 
+    @property
+    def losses(self) -> int:
+        """How often its records were found to be gone: flushed, or removed with their file."""
+        return self._server.swap.losses
+
     async def check(self) -> None:
         """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
         await self._line().client()
@@ -180,7 +198,7 @@ class AsyncRedisStore:
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
         swap = self._server.swap
-        return swap.found(key, await self._line().call(lambda client: client.execute_command("GET", swap.name(key))))
+        return swap.record(key, await self._line().call(lambda client: client.execute_command("GET", swap.name(key))))
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""
@@ -195,7 +213,7 @@ class AsyncRedisStore:
         """Remove the record under `key`, if there is one."""
         swap = self._server.swap
         await self._line().call(lambda client: client.execute_command("DEL", swap.name(key)))
-        swap.found(key, None)
+        swap.forget(key)
 
     async def now(self) -> Now:
         """The server's present."""

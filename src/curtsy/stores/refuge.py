@@ -10,7 +10,8 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any
 
 from curtsy.clock import BootClock
@@ -49,26 +50,53 @@ class Gone(Exception):
 
 
 class Watched:
-    """A step, and what it saw and made when it last ran."""
+    """A step, and what it saw and made when it last ran. What its store has lost is given back to it first."""
 
-    __slots__ = ("now", "raised", "record", "step")
+    __slots__ = ("_step", "_watch", "key", "now", "raised", "recalled", "record")
 
     record: Record | None
     now: Now
 
-    def __init__(self, step: Step[Any]) -> None:
-        self.step = step
+    def __init__(self, watch: Watch, key: str, step: Step[Any]) -> None:
+        self._watch = watch
+        self._step = step
+        self.key = key
         self.raised: Exception | None = None
+        self.recalled: Sight | None = None
 
     def __call__(self, record: Any, now: Now) -> tuple[Record | None, Any]:
         """Run the step."""
         self.now, self.raised = now, None
+        lost = self._watch.lost()
+        self.recalled = lost.get(self.key) if lost else None
         try:
-            self.record, answer = self.step(record, now)
+            if self.recalled is not None:
+                record = _recalled(record, *self.recalled[:2], now)
+            self.record, answer = self._step(record, now)
         except Exception as error:
             self.raised = error
             raise
         return self.record, answer
+
+
+class Watch:
+    """Whether a store has lost its records: then those that its refuge remembers are to go back.
+
+    A store that can tell counts it as `losses`. What somebody has removed is none.
+    """
+
+    def __init__(self, store: Any, refuge: Refuge) -> None:
+        self._store = store
+        self._refuge = refuge
+        self._losses = getattr(store, "losses", 0)
+
+    def lost(self) -> dict[str, Sight]:
+        """What is to go back, by key."""
+        losses = getattr(self._store, "losses", 0)
+        if losses != self._losses:
+            self._losses = losses
+            self._refuge.lose()
+        return self._refuge.lost
 
 
 class Refuge:
@@ -85,6 +113,8 @@ class Refuge:
         self._memory = MemoryStore(self)
         self.bases: dict[str, Record | None] = {}
         """The keys that memory answers for, and what the store had under each when the outage began."""
+        self.lost: dict[str, Sight] = {}
+        """What the store has lost, and is to be put there again."""
         self.is_out = False
         self.outages = 0
         self.users = 0
@@ -98,24 +128,37 @@ class Refuge:
 
     # While the store works.
 
-    def note(self, key: str, record: Record | None, now: Now) -> None:
-        """Remember what the store has."""
-        self._remember(key, record, now)
+    def note(self, done: Watched) -> None:
+        """Remember what the store has after a step."""
+        key, record = done.key, done.record
+        self._remember(key, record, done.now)
+        self._given_back(done)
         if self.is_out:
             self._note_late(key, record)
 
     def _remember(self, key: str, record: Record | None, now: Now) -> None:
         seen = self._seen
-        seen.pop(key, None)
-        self._latest = seen[key] = record, now, self._monotonic()
+        before = seen.pop(key, None)
+        sight = record, now, self._monotonic()
+        if before is not None and before[1].at > now.at:
+            sight = before  # another thread was quicker to say what it did later
+        self._latest = seen[key] = sight
         if len(seen) > REMEMBERED:
             seen.popitem(last=False)
 
-    def note_all(self, steps: Sequence[tuple[str, Watched]]) -> None:
+    def _given_back(self, done: Watched) -> None:
+        if done.recalled is not None and self.lost.get(done.key) is done.recalled:  # and not lost once more meanwhile
+            self.lost.pop(done.key, None)
+
+    def note_all(self, steps: Iterable[Watched]) -> None:
         """Remember what the store has after these."""
-        for key, step in steps:
+        for step in steps:
             if step.raised is None:
-                self.note(key, step.record, step.now)
+                self.note(step)
+
+    def lose(self) -> None:
+        """Take note that the store has lost its records: those that we remember are to go back."""
+        self.lost.update((key, sight) for key, sight in self._seen.copy().items() if sight[0] is not None)
 
     def failed(self, error: StoreError, since: int) -> None:
         """Begin an outage, unless one has begun since the call that failed: `since` is what `outages` was then."""
@@ -213,13 +256,13 @@ class Refuge:
     def claim(self) -> bool:
         """The same, due or not."""
         with _lock:
-            if self._prober == os.getpid() or not (self.is_out or self.bases):
+            if self._prober == os.getpid() or not (self.is_out or self.bases or self.lost):
                 return False
             self._prober = os.getpid()
             return True
 
-    def come_back(self) -> Work:
-        """See whether the store is back, and if so, bring everything home."""
+    def come_back(self, watch: Watch) -> Work:
+        """See whether the store is back, and if so, bring everything home; and give back what it has lost."""
         stuck: set[str] = set()
         moved = 0
         try:
@@ -231,7 +274,7 @@ class Refuge:
                     if self.is_out:
                         return  # others have found it out again
                     try:
-                        while not (yield from self._move(key)):
+                        while not (yield from self._move(key, watch)):
                             pass
                         moved += 1
                     except StoreError:
@@ -239,12 +282,32 @@ class Refuge:
                         stuck.add(key)
             if not self.is_out:
                 self._returned(moved)
+            yield from self._give_back(watch)
         except CurtsyError as error:
             self._begin(error)
         finally:
             self._interval = min(2 * self._interval, LAST_PROBE)
             self._probe_at = self._monotonic() + self._interval
             self._prober = 0
+
+    def _give_back(self, watch: Watch) -> Work:
+        """Put what the store has lost there again: whoever else uses it may know less."""
+        for key in list(self.lost):
+            if self.is_out:
+                return
+            sight = self.lost.get(key)
+            if sight is None:
+                continue  # somebody has asked for it meanwhile
+            step = Watched(watch, key, lambda record, now: (record, None))
+            try:
+                yield partial(_update, step)
+                if self._seen.get(key) is sight:  # else somebody has changed it since
+                    self.note(step)
+                self._given_back(step)
+            except StoreError:
+                yield lambda store: store.read(PROBE)  # if that works, it is this record that cannot be used
+                if self.lost.get(key) is sight:
+                    del self.lost[key]
 
     def left(self) -> Refuge:
         """One user less: what he has instead forgets everything, and lets the store say that it is closed.
@@ -263,15 +326,16 @@ class Refuge:
             refuge.bases.clear()
         return refuge
 
-    def _move(self, key: str) -> Generator[Callable[[Any], Any], Any, bool]:
+    def _move(self, key: str, watch: Watch) -> Generator[Callable[[Any], Any], Any, bool]:
         """Bring one record home; False if it changed again meanwhile."""
         with _lock:
             ours, base = self._memory.read(key), self.bases[key]
         then = self._present(key)
-        step = Watched(lambda record, now: (_joined(record, _in_time(ours, now, then), base), None))
+        step = Watched(watch, key, lambda record, now: (_joined(record, _in_time(ours, now, then), base), None))
         try:
-            yield lambda store: store.update(key, step)
+            yield partial(_update, step)
             self._remember(key, step.record, step.now)
+            self._given_back(step)
         except StoreError:
             raise
         except Exception:
@@ -315,13 +379,31 @@ def refuge_of(name: str, share: Callable[[], float]) -> Refuge:
         return refuge
 
 
+def _update(step: Watched, store: Any) -> Any:
+    return store.update(step.key, step)
+
+
 def _joined(record: Record | None, ours: Record | None, base: Record | None) -> Record | None:
     """What the store has and what we have, as one. A store that has lost its records gets ours."""
     if ours is None:
         return None if record == base else record
     if record is None:
         return ours
+    record = _caught_up(record, base)
     return record if ours == base else record.joined(ours, base)
+
+
+def _recalled(record: Record | None, lost: Record | None, then: Now, now: Now) -> Record | None:
+    """What the store has, with what it has lost; that was seen at `then`."""
+    if record is not None:
+        return _caught_up(record, lost)
+    lasts = None if lost is None else lost.lasts(then)
+    return lost if lasts is None or now.at - then.at < lasts else None
+
+
+def _caught_up(record: Record, known: Record | None) -> Record:
+    """The record with what it lacks of `known`, as far as that can be told."""
+    return record.caught_up(known) if isinstance(record, Host) and isinstance(known, Host) else record
 
 
 def _in_time(ours: Record | None, now: Now, then: Now) -> Record | None:

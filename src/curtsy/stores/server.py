@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -32,19 +33,25 @@ class Server:
         self.address = parse_address(url)
         self.timeout = timeout
         self.identity = f"{self.address.identity}#{prefix}"
-        self.swap = Swap(prefix, clock, timeout / 2)
+        self.swap = Swap(prefix, clock, timeout / 2, self.address.shown)
+        self._places: dict[str, int] = {}
         self._is_cluster = self.address.kind == "cluster"
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
         """What makes redis-py ask every server that holds records."""
 
-    def ask(self, client: Any, bids: list[Bid]) -> list[tuple[Any, ...]]:
-        """What to send for each bid."""
-        if self._is_cluster:
-            try:
+    def doubted(self, client: Any, bids: list[Bid]) -> list[tuple[str, bytes]]:
+        """The servers whose marks are to be looked at before the bids are made, with the keys of those."""
+        try:
+            if self._is_cluster:
                 for bid in bids:
                     bid.server = client.get_node_from_key(self.swap.name(bid.key)).name
-            except FAILURES as error:
-                raise self.failed(error) from error
+            doubted = self.swap.doubted(bids)
+            return [(server, self.swap.mark(self._place(client, server))) for server in doubted]
+        except FAILURES as error:
+            raise self.failed(error) from error
+
+    def ask(self, bids: list[Bid]) -> list[tuple[Any, ...]]:
+        """What to send for each bid."""
         return [self.swap.ask(bid) for bid in bids]
 
     def hear(self, bids: list[Bid], replies: list[Any], deadline: float) -> list[Bid]:
@@ -70,6 +77,17 @@ class Server:
                     )
                 )
         return left
+
+    def _place(self, client: Any, server: str) -> int:
+        """A number whose mark lies on `server`: in a cluster, that is decided by what stands in braces."""
+        if not self._is_cluster:
+            return 0
+        known = self._places.get(server, 0)
+        for place in itertools.chain([known], range(10_000)):
+            if client.get_node_from_key(self.swap.mark(place)).name == server:
+                break
+        self._places[server] = place
+        return place
 
     def judge(self, info: dict[str, Any]) -> None:
         """Refuse a server that is too old, or that may forget: a forgotten limit is a broken one."""
@@ -133,6 +151,11 @@ async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
             for place, reply in zip(missing, await pipeline.execute(raise_on_error=False), strict=True):
                 replies[place] = reply
     return replies
+
+
+def mark(name: bytes, ours: bytes, client: Any) -> Any:
+    """What lies under a mark's key; None if nothing did, and ours does now."""
+    return client.set(name, ours, nx=True, get=True)
 
 
 def _fill(pipeline: Any, command: str, script: str, words: list[tuple[Any, ...]]) -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.stores import Answer, AsyncStore, Step, Store
-from curtsy.stores.refuge import Gone, Refuge, Watched
+from curtsy.stores.refuge import Gone, Refuge, Watch, Watched
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,7 @@ class Shelter:
     ) -> None:
         self._inner = inner
         self._refuge = refuge or Refuge(inner.identity, share, monotonic)
+        self._watch = Watch(inner, self._refuge)
         self._looking: threading.Thread | None = None
 
     @property
@@ -66,14 +67,14 @@ class Shelter:
         """Change one record by `step`, as one atomic step, and return its answer."""
         refuge = self._refuge
         while True:
-            if refuge.is_out or refuge.bases:
+            if refuge.is_out or refuge.bases or refuge.lost:
                 self._look()
                 if refuge.holds(key):
                     try:
                         return refuge.update(key, step)
                     except Gone:
                         continue
-            since, watched = refuge.outages, Watched(step)
+            since, watched = refuge.outages, Watched(self._watch, key, step)
             try:
                 answer: Answer = self._inner.update(key, watched)
             except StoreError as error:
@@ -81,18 +82,18 @@ class Shelter:
                     raise
                 refuge.failed(error, since)
                 continue
-            refuge.note(key, watched.record, watched.now)
+            refuge.note(watched)
             return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once. An exception of any step comes out after the others are done."""
         refuge = self._refuge
         if not refuge.is_out and refuge.bases.keys().isdisjoint(key for key, _ in steps):
-            since, watched = refuge.outages, [(key, Watched(step)) for key, step in steps]
+            since, watched = refuge.outages, [Watched(self._watch, key, step) for key, step in steps]
             try:
-                answers = self._inner.update_many(watched)
+                answers = self._inner.update_many([(each.key, each) for each in watched])
             except Exception as error:
-                if isinstance(error, StoreError) and not any(error is each.raised for _, each in watched):
+                if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
                     refuge.failed(error, since)
                 else:
                     refuge.note_all(watched)
@@ -152,7 +153,7 @@ class Shelter:
             self._looking.start()
 
     def _come_back(self) -> None:
-        work = self._refuge.come_back()
+        work = self._refuge.come_back(self._watch)
         try:
             ask = next(work)
             while True:
@@ -179,6 +180,7 @@ class AsyncShelter:
     ) -> None:
         self._inner = inner
         self._refuge = refuge or Refuge(inner.identity, share, monotonic)
+        self._watch = Watch(inner, self._refuge)
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -205,14 +207,14 @@ class AsyncShelter:
         """Change one record by `step`, as one atomic step, and return its answer."""
         refuge = self._refuge
         while True:
-            if refuge.is_out or refuge.bases:
+            if refuge.is_out or refuge.bases or refuge.lost:
                 self._look()
                 if refuge.holds(key):
                     try:
                         return refuge.update(key, step)
                     except Gone:
                         continue
-            since, watched = refuge.outages, Watched(step)
+            since, watched = refuge.outages, Watched(self._watch, key, step)
             try:
                 answer: Answer = await self._inner.update(key, watched)
             except StoreError as error:
@@ -220,18 +222,18 @@ class AsyncShelter:
                     raise
                 refuge.failed(error, since)
                 continue
-            refuge.note(key, watched.record, watched.now)
+            refuge.note(watched)
             return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once. An exception of any step comes out after the others are done."""
         refuge = self._refuge
         if not refuge.is_out and refuge.bases.keys().isdisjoint(key for key, _ in steps):
-            since, watched = refuge.outages, [(key, Watched(step)) for key, step in steps]
+            since, watched = refuge.outages, [Watched(self._watch, key, step) for key, step in steps]
             try:
-                answers = await self._inner.update_many(watched)
+                answers = await self._inner.update_many([(each.key, each) for each in watched])
             except Exception as error:
-                if isinstance(error, StoreError) and not any(error is each.raised for _, each in watched):
+                if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
                     refuge.failed(error, since)
                 else:
                     refuge.note_all(watched)
@@ -285,7 +287,7 @@ class AsyncShelter:
             self._looking = asyncio.get_running_loop().create_task(self._come_back())
 
     async def _come_back(self) -> None:
-        work = self._refuge.come_back()
+        work = self._refuge.come_back(self._watch)
         try:
             ask = next(work)
             while True:

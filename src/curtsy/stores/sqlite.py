@@ -31,7 +31,8 @@ class _Handle:
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None, patience: float = PATIENCE) -> None:
         self._path = os.path.realpath(path)
         self._clock = clock or BootClock()
-        self._writer: Writer | None = enter(self._path, patience)
+        self._writer = enter(self._path, patience)
+        self._is_closed = False
         self._closing = threading.Lock()
 
     @property
@@ -39,15 +40,20 @@ class _Handle:
         """The same text for two stores of one process exactly if they hold the same records."""
         return f"sqlite:{self._path}"
 
+    @property
+    def losses(self) -> int:
+        """How often its records were found to be gone: flushed, or removed with their file."""
+        return self._writer.database.losses
+
     def _opened(self) -> Writer:
-        if self._writer is None:
+        if self._is_closed:
             raise StoreError(f"{self._path} was used after close(). Open another store.")
         return self._writer
 
     def _close(self) -> None:
         with self._closing:
-            if self._writer is not None:
-                self._writer = None
+            if not self._is_closed:
+                self._is_closed = True
                 leave(self._path)
 
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 from curtsy.clock import Clock
 from curtsy.core.errors import StoreError
-from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
@@ -92,7 +91,10 @@ PROMPT = SECOND // 20
 the step is run again at a fresher time; only then as much is allowed as the timeout lets us."""
 
 SILENCE = 60_000_000_000
-"""Nanoseconds between two warnings that records are gone: after a flush all of them are."""
+"""Nanoseconds for which it is not told that records are gone, once something else was told of the server."""
+
+TAG = 2
+"""Bytes of a nonce that say which mark its writer knew."""
 
 LEAST_EXPIRY = 1000
 """Milliseconds: no key goes sooner, and never `PX 0`, which is an error."""
@@ -154,12 +156,17 @@ class Swap:
     Threads may overwrite each other's guesses here. That costs a round trip, never an update.
     """
 
-    def __init__(self, prefix: str, clock: Clock | None, lag: float) -> None:
+    def __init__(self, prefix: str, clock: Clock | None, lag: float, shown: str = "the server") -> None:
+        self._shown = shown
         self._prefix = prefix.encode("utf-8", "surrogatepass") + b"{"
         self._clock = clock
         self._lag = round(lag * SECOND) if clock is None else 0
         self._seen: OrderedDict[str, Seen] = OrderedDict()
         self._silent_until = 0
+        self._marks: dict[str, tuple[bytes, bytes]] = {}  # per server: the key of its mark, and what lies there
+        self._odd: set[str] = set()  # servers on which a record is not as it should be
+        self.losses = 0
+        """How often a server was found to have lost its records, or one was damaged."""
         self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours in ns when we had it
 
     def name(self, key: str) -> bytes:
@@ -198,7 +205,7 @@ class Swap:
                 bid.fail(error)
                 bid._record = seen.record
             else:
-                op, bid._nonce = "set", os.urandom(8)
+                op, bid._nonce = "set", self._tag(bid.server) + os.urandom(8 - TAG)
                 if self._clock is None:  # a test's clock means nothing to the server's expiry
                     px = expiry(lasts)
         lag = self._lag if bid.tries else min(self._lag, PROMPT)
@@ -219,33 +226,43 @@ class Swap:
             return True
         at, value = reply
         self._learn(bid, at)
-        if value is None:
-            self._miss(bid.key, at)
-        self.found(bid.key, value)
+        self._judge(bid, value, at)
+        self._found(bid.key, value)
         bid.tries += bid._now is not None
         return not bid.steps
 
-    def found(self, key: str, value: bytes | None) -> Record | None:
-        """Take note of what lies under `key`, and return its record."""
+    def record(self, key: str, value: bytes | None) -> Record | None:
+        """The record in a value, for one who only looks.
+
+        What was last seen stays as it was: if something is lost, who changes the record must notice.
+        """
+        return self._decoded(key, value).record
+
+    def forget(self, key: str) -> None:
+        """Take note that we have removed what lay under `key`."""
+        self._found(key, None)
+
+    def _found(self, key: str, value: bytes | None) -> None:
         floor = known.floor if (known := self._seen.get(key)) else 0
+        try:
+            self._remember(key, self._decoded(key, value)._replace(floor=floor))
+        except StoreError:
+            self._seen.pop(key, None)
+            raise
+
+    def _decoded(self, key: str, value: bytes | None) -> Seen:
         if value is None:
-            seen = Seen(floor=floor)
-        elif (head := _head(value)) is None:
+            return Seen()
+        head = _head(value)
+        if head is None:
             self._damaged(key, "its head cannot be read.")
-            seen = Seen(value, floor=floor)
-        else:
-            nonce, last, shift = head
-            try:
-                record = unpack(value[_HEAD.size :])
-            except DamagedRecord as error:
-                self._damaged(key, str(error))
-                record = None
-            except StoreError:
-                self._seen.pop(key, None)
-                raise
-            seen = Seen(nonce, last, shift, record, floor)
-        self._remember(key, seen)
-        return seen.record
+            return Seen(value)
+        record = None
+        try:
+            record = unpack(value[_HEAD.size :])
+        except DamagedRecord as error:
+            self._damaged(key, str(error))
+        return Seen(*head, record)
 
     def _run(self, bid: Bid, now: Now) -> Record | None:
         record = bid._seen.record
@@ -280,25 +297,53 @@ class Swap:
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
 
-    def _miss(self, key: str, at: int) -> None:
-        """Tell, now and then, that a host's record which should be there is not."""
-        seen = self._seen.get(key)
-        if seen is None or not isinstance(seen.record, Host) or time.monotonic_ns() < self._silent_until:
+    def _judge(self, bid: Bid, value: bytes | None, at: int) -> None:
+        """See whether what lies under a key can have come of what we saw there, or the server has lost that."""
+        seen = self._seen.get(bid.key)
+        if value is not None:
+            if seen is not None and (head := _head(value)) is not None and head[1] < seen.last:
+                self._lose("has gone back to what it had some time ago")  # for a key's time never runs backwards
+            elif value[:TAG] != self._tag(bid.server):
+                self._odd.add(bid.server)
+        elif seen is not None and seen.record is not None:
+            lasts = seen.record.lasts(Now(Instant(seen.last), at))
+            if lasts is None or at + seen.shift - seen.last < lasts:
+                self._odd.add(bid.server)
+
+    def _lose(self, what: str) -> None:
+        self.losses += 1
+        self._seen = OrderedDict((key, Seen(floor=seen.floor)) for key, seen in self._seen.copy().items())
+        if time.monotonic_ns() >= self._silent_until:
+            logger.warning("%s %s. What this process knows of its records is put there again.", self._shown, what)
+
+    def _tag(self, server: str) -> bytes:
+        return self._marks[server][1][:TAG] if server in self._marks else bytes(TAG)
+
+    def doubted(self, bids: list[Bid]) -> set[str]:
+        """The servers of the bids whose mark is to be looked at: it is not known, or records are not as they should be.
+
+        Their doubts end with `marked()`.
+        """
+        return {bid.server for bid in bids if bid.server not in self._marks or bid.server in self._odd}
+
+    def mark(self, place: int) -> bytes:
+        """The key of a mark: one lies on each server, and is gone when all else there is. `place` is any number."""
+        return self._prefix[:-1] + b"mark{%d}" % place
+
+    def marked(self, server: str, name: bytes, mark: bytes) -> None:
+        """Take note of the mark that lies on a server, under `name`."""
+        self._odd.discard(server)
+        known, self._marks[server] = self._marks.get(server), (name, mark)
+        if known is None or known[0] != name or known[1] == mark:
             return
-        lasts = seen.record.lasts(Now(Instant(seen.last), at))
-        if lasts is None or at + seen.shift - seen.last < lasts:
-            self.be_silent()
-            logger.warning(
-                "the record under %r, which was there before, is gone from the store, and others may be: it was "
-                "flushed, or a hand has forgotten them. What was spent of their limits starts at nothing.",
-                key,
-            )
+        self._lose("was flushed, or began anew")
 
     def be_silent(self) -> None:
         """Tell nothing of what is gone for a while."""
         self._silent_until = time.monotonic_ns() + SILENCE
 
     def _damaged(self, key: str, why: str) -> None:
+        self.losses += 1
         logger.warning(
             "the record under %r is damaged and counts as none: %s It is replaced at the next write.", key, why
         )
