@@ -317,18 +317,21 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     etag = etag if etag == old.etag else usable_etag(etag)
     if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
         return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
-    renewed = _kept(reply.headers, _not_renewed)
-    if not old.lifetime and 0 <= now - old.fetched_at < REWRITTEN:
+    if not old.lifetime and 0 <= now - old.fetched_at < REWRITTEN and _is_known(reply.headers, old.headers):
         # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
-        names = renewed.by_name.keys() - _DATES
-        said = [each for each in renewed.fields if each[0].lower() in names]
-        known = [each for each in old.headers if each[0].lower() in names]
-        if said == known or sorted(said) == sorted(known):
-            return Leave()
+        return Leave()
+    renewed = _kept(reply.headers, _not_renewed)
     gone = {*renewed.by_name, "age"}
     headers = Headers((*(each for each in old.headers if each[0].lower() not in gone), *renewed.fields))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
     return Drop() if entry is None else Refresh(entry)
+
+
+def _is_known(said: Headers, fields: Fields) -> bool:
+    """Whether a 304 says nothing new, but for dates."""
+    index = said.by_name
+    dull, known = _not_compared(index.get("connection")), Headers(fields).by_name
+    return all([known.get(name) == value for name, value in index.items() if name not in dull])
 
 
 def _entry(
@@ -414,6 +417,12 @@ def _not_kept(connection: str | None) -> frozenset[str]:
 def _not_renewed(connection: str | None) -> frozenset[str]:
     """Likewise, of a 304."""
     return _not_kept(connection) | _OF_THE_BODY
+
+
+@lru_cache(maxsize=64)
+def _not_compared(connection: str | None) -> frozenset[str]:
+    """The names of those in which a 304 says nothing new."""
+    return _not_renewed(connection) | _DATES
 
 
 @lru_cache(maxsize=64)  # they are the same on all pages of a site
