@@ -193,8 +193,8 @@ def test_a_file_deleted_under_us_is_begun_anew_and_that_is_told_once(
     store.close()
     assert is_sound(path)
     [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == f"{path} was removed under us. A fresh one is begun with what this process still knows."
-    assert store.losses == 1
+    assert told == f"{path} was removed under us. A fresh one is begun, with what this process still knows."
+    assert len(store.losses) == 1
 
 
 def test_a_directory_deleted_under_us_is_made_again(tmp_path: Path) -> None:

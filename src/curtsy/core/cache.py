@@ -331,7 +331,7 @@ def _is_known(said: Headers, fields: Fields) -> bool:
     """Whether a 304 says nothing new, but for dates."""
     index = said.by_name
     dull, known = _not_compared(index.get("connection")), Headers(fields).by_name
-    return all([known.get(name) == value for name, value in index.items() if name not in dull])
+    return all(known.get(name) == value for name, value in index.items() if name not in dull)
 
 
 def _entry(

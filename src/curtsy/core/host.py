@@ -201,13 +201,17 @@ class Host(Record, frozen=True, tag="host"):
             written_at=max(self.written_at, ours.written_at),
         )
 
+    def is_behind(self, known: Self) -> bool:
+        """Whether this cannot have come of `known`, but is from before, or was begun without knowing it."""
+        is_earlier = _latest(self.sent_at, known.sent_at) != self.sent_at
+        return is_earlier or known.requests > self.requests or budget.is_behind(self.days, known.days)
+
     def caught_up(self, known: Self) -> Self:
-        """This record with what it lacks of `known`: it may be one from before, or begun without knowing that.
+        """This record with what it lacks of `known`, should it be behind that. Both are on the same clock.
 
         What both have counted counts once.
         """
-        is_later = _latest(self.sent_at, known.sent_at) != self.sent_at
-        if not (is_later or known.requests > self.requests or budget.is_behind(self.days, known.days)):
+        if not self.is_behind(known):
             return self
         both = msgspec.structs.replace(
             self,

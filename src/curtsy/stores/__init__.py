@@ -10,20 +10,32 @@ A store holds records under keys and changes them one atomic step at a time:
 A missing record is None; returning None removes it; returning the very record that was given changes nothing. A step
 that raises changes nothing, and its exception comes out. No update is lost among tasks and threads, nor among
 processes (SQLite, Redis) or machines (Redis). `now.at` never runs backwards for one key, whatever the system's clock
-does. Any text is a key. A store that cannot be read or written raises `StoreError`.
+does. Any text is a key. A store that cannot be read or written raises `StoreError`. One that can lose its records has
+a list of its `losses`, by which who remembers them sees that they are to be put back.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from curtsy.clock import Clock
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.place import parse_place
+
+
+class Loss(NamedTuple):
+    """That a store has lost its records: what it had is gone, or is older than what was there."""
+
+    name: object
+    """The same for all who have found it out."""
+
+    why: str = ""
+    """To go on with after the store's name; empty if it was told already."""
+
 
 Answer = TypeVar("Answer")
 Step = Callable[[Any, Now], tuple[Record | None, Answer]]

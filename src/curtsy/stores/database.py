@@ -20,6 +20,7 @@ from typing import Any
 
 from curtsy.core.errors import StoreError
 from curtsy.core.record import Record
+from curtsy.stores import Loss
 from curtsy.stores.codec import DamagedRecord
 from curtsy.stores.draft import SELECT, Draft, decoded, encode
 from curtsy.stores.turn import Inode, Turn, inode
@@ -76,8 +77,8 @@ class Database:
         self._read_file: Inode | None = None
         self._last_file: Inode | None = None
         """The file that it was last open on."""
-        self.losses = 0
-        """How often that was gone and another one in its place, or a record in it was damaged."""
+        self.losses: list[Loss] = []
+        """Those times that it was gone, or another one was in its place."""
         self._is_doubtful = False
         """Somebody met damage in it: to be looked through before it is used again."""
         self._sweep_at = 0.0
@@ -126,12 +127,8 @@ class Database:
         """The connection to write by, on the file that is there now: it may have been put aside, replaced, deleted."""
         if self._writer is not None and not self._is_doubtful and inode(self._path) == self._file:
             return self._writer
-        if self._writer is not None and inode(self._path) is None:
-            _log.warning(
-                "%s was removed under us. A fresh one is begun with what this process still knows.", self._path
-            )
-        if self._last_file not in (None, inode(self._path)):  # not later: the number of a file is used again
-            self.losses += 1
+        file, known = inode(self._path), self._last_file
+        is_lost = known is not None and file != known  # not seen later: the number of a file is used again
         self._abandon()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -145,6 +142,10 @@ class Database:
             raise
         self._writer, self._file, self._is_doubtful = connection, inode(self._path), False
         self._last_file = self._file
+        if is_lost:
+            self.losses.append(Loss(object()))
+            what = "removed under us. A fresh one is begun" if file is None else "replaced under us. It is gone on with"
+            _log.warning("%s was %s, with what this process still knows.", self._path, what)
         self._beside = {name: inode(name) for name in (self._path + "-wal", self._path + "-shm")}
         return connection
 
@@ -189,7 +190,6 @@ class Database:
         connection.execute("PRAGMA busy_timeout = 0")
 
     def _met_damage(self) -> None:
-        self.losses += 1
         self._is_doubtful = True
 
     def _begin(self, connection: sqlite3.Connection) -> None:
@@ -208,6 +208,9 @@ class Database:
     def _put_aside(self, damage: DamagedFile) -> None:
         """Make room for a fresh file. Only done in our turn, right after the damage was seen in the file there now."""
         self._disconnect()
+        if self._last_file is not None:
+            self._last_file = None
+            self.losses.append(Loss(object()))
         aside = f"{self._path}.damaged-{int(time.time())}"
         while os.path.exists(aside):
             aside += "-again"
@@ -215,7 +218,7 @@ class Database:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._path + suffix, aside + suffix)
         _log.warning(
-            "%s It was put aside as %s, and a fresh one begun with what this process still knows.", damage, aside
+            "%s It was put aside as %s, and a fresh one begun, with what this process still knows.", damage, aside
         )
 
     def read(self, key: str) -> Record | None:
@@ -264,6 +267,13 @@ class Database:
                     raise Unready(str(judged)) from error
                 raise judged from error
 
+    def heir(self) -> Database:
+        """One for a forked child: with nothing open, but knowing of what file it was and what that lost."""
+        self._turn.drop()
+        heir = Database(self._path, patience=self._patience, schema=self._schema)
+        heir.losses, heir._last_file = [*self.losses], self._last_file
+        return heir
+
     def pause(self) -> None:
         """Wait for what is under way, close both connections and let nobody in until `resume()`: for a fork.
 
@@ -279,10 +289,6 @@ class Database:
         """Go on after `pause()`; the next use opens the file again."""
         self._reading.release()
         self._writing.release()
-
-    def drop_turn(self) -> None:
-        """Close the side file: in a forked child, which must not keep its parent's turn alive."""
-        self._turn.drop()
 
     def close(self) -> None:
         """Close everything; the next use opens it again."""

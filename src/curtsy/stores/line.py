@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,7 +12,7 @@ from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
 from curtsy.stores.address import FAILURES, NoPermission
-from curtsy.stores.server import PATIENCE, Server, aexchange, mark, pause_before
+from curtsy.stores.server import PATIENCE, Server, aexchange, look, pause_before
 from curtsy.stores.swap import Bid, Outcome
 
 BATCH = 128
@@ -145,10 +144,9 @@ class Line:
                 await asyncio.sleep(pause)
 
     async def _look_at_marks(self, client: Any, bids: list[Bid]) -> None:
-        for server, name in self._server.doubted(client, bids):
-            ours = os.urandom(8)
-            found = await self.call(partial(mark, name, ours))
-            self._server.swap.marked(server, name, found or ours)
+        for server, key in self._server.doubted(client, bids):
+            words = self._server.swap.marks.ask(key)
+            self._server.swap.marked(server, key, await self.call(partial(look, words)))
 
     async def close(self) -> None:
         """Wait for what is under way and disconnect."""

@@ -7,7 +7,6 @@ are never compared with it, only the time that passes on them between two replie
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -15,10 +14,10 @@ from typing import Any, TypeVar
 
 from curtsy.clock import Clock
 from curtsy.core.message import Instant, Now
-from curtsy.stores import Answer, Step
+from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.address import FAILURES, NoPermission
 from curtsy.stores.line import BATCH, Line
-from curtsy.stores.server import PATIENCE, Server, exchange, mark, pause_before
+from curtsy.stores.server import PATIENCE, Server, exchange, look, pause_before
 from curtsy.stores.swap import Bid, Outcome
 
 Result = TypeVar("Result")
@@ -44,9 +43,9 @@ class RedisStore:
         return self._server.identity
 
     @property
-    def losses(self) -> int:
-        """How often its records were found to be gone: flushed, or removed with their file."""
-        return self._server.swap.losses
+    def losses(self) -> list[Loss]:
+        """What the server was found to have lost."""
+        return self._server.swap.marks.losses
 
     def check(self) -> None:
         """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
@@ -139,10 +138,9 @@ class RedisStore:
             raise self._server.failed(error) from error
 
     def _look_at_marks(self, bids: list[Bid]) -> None:
-        for server, name in self._server.doubted(self._connected(), bids):
-            ours = os.urandom(8)
-            found = self._call(partial(mark, name, ours))
-            self._server.swap.marked(server, name, found or ours)
+        for server, key in self._server.doubted(self._connected(), bids):
+            words = self._server.swap.marks.ask(key)
+            self._server.swap.marked(server, key, self._call(partial(look, words)))
 
     def _take(self, bids: list[Bid]) -> None:
         """Ask until the server has agreed to each bid."""
@@ -173,9 +171,9 @@ class AsyncRedisStore:
         return self._server.identity
 
     @property
-    def losses(self) -> int:
-        """How often its records were found to be gone: flushed, or removed with their file."""
-        return self._server.swap.losses
+    def losses(self) -> list[Loss]:
+        """What the server was found to have lost."""
+        return self._server.swap.marks.losses
 
     async def check(self) -> None:
         """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""

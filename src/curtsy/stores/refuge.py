@@ -16,17 +16,23 @@ from typing import Any
 
 from curtsy.clock import BootClock
 from curtsy.core.errors import CurtsyError, StoreError
-from curtsy.core.host import Host, in_time
+from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
-from curtsy.stores import Answer, Step
+from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.memory import MemoryStore
 
 REMEMBERED = 4096
 """Keys whose last record is remembered for an outage."""
 
 PROBE = "probe"
-"""A key that nobody has, which is looked up to see whether a store answers: some tell the time without looking."""
+"""A key that nobody else has, which is written to see whether a store takes it."""
+
+AT_ONCE = 128
+"""Records that are put back together."""
+
+SILENCE = 60.0
+"""Seconds between two warnings that records were lost."""
 
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Seconds between two looks whether the store is back: doubled from the one to the other."""
@@ -73,6 +79,8 @@ class Watched:
             if self.recalled is not None:
                 record = _recalled(record, *self.recalled[:2], now)
             self.record, answer = self._step(record, now)
+            if self.recalled is not None and self.record is None:
+                lost.pop(self.key, None)  # at once: the next step must find it removed
         except Exception as error:
             self.raised = error
             raise
@@ -80,22 +88,20 @@ class Watched:
 
 
 class Watch:
-    """Whether a store has lost its records: then those that its refuge remembers are to go back.
-
-    A store that can tell counts it as `losses`. What somebody has removed is none.
-    """
+    """Looks after what one store has lost of the records that its refuge remembers."""
 
     def __init__(self, store: Any, refuge: Refuge) -> None:
         self._store = store
         self._refuge = refuge
-        self._losses = getattr(store, "losses", 0)
+        self._heard = len(getattr(store, "losses", ()))
 
     def lost(self) -> dict[str, Sight]:
-        """What is to go back, by key."""
-        losses = getattr(self._store, "losses", 0)
-        if losses != self._losses:
-            self._losses = losses
-            self._refuge.lose()
+        """What is to go back, by key. A store that cannot lose anything has no `losses`."""
+        losses = getattr(self._store, "losses", ())
+        if len(losses) > self._heard:
+            for loss in losses[self._heard :]:
+                self._refuge.lose(loss)
+            self._heard = len(losses)
         return self._refuge.lost
 
 
@@ -115,6 +121,8 @@ class Refuge:
         """The keys that memory answers for, and what the store had under each when the outage began."""
         self.lost: dict[str, Sight] = {}
         """What the store has lost, and is to be put there again."""
+        self._losses: set[object] = set()
+        self._told_at = -SILENCE
         self.is_out = False
         self.outages = 0
         self.users = 0
@@ -156,9 +164,22 @@ class Refuge:
             if step.raised is None:
                 self.note(step)
 
-    def lose(self) -> None:
-        """Take note that the store has lost its records: those that we remember are to go back."""
-        self.lost.update((key, sight) for key, sight in self._seen.copy().items() if sight[0] is not None)
+    def lose(self, loss: Loss) -> None:
+        """Take note that the store has lost its records: those that we remember are to go back. Once for each loss."""
+        with _lock:
+            if loss.name in self._losses:
+                return
+            self._losses.add(loss.name)
+            found = {key: sight for key, sight in self._seen.items() if sight[0] is not None}
+            self.lost.update(found)
+        if loss.why and self._monotonic() >= self._told_at + SILENCE:
+            self._told_at = self._monotonic()
+            logger.warning(
+                "the store %s has lost its records: %s. What this process remembers of them (%d) is put there again.",
+                self._name,
+                loss.why,
+                len(found),
+            )
 
     def failed(self, error: StoreError, since: int) -> None:
         """Begin an outage, unless one has begun since the call that failed: `since` is what `outages` was then."""
@@ -251,7 +272,8 @@ class Refuge:
 
     def is_due(self) -> bool:
         """Whether it is time to look after the store: True for one caller, who then must drive `come_back()`."""
-        return self._monotonic() >= self._probe_at and self.claim()
+        is_well = not (self.is_out or self.bases)
+        return (is_well or self._monotonic() >= self._probe_at) and self.claim()
 
     def claim(self) -> bool:
         """The same, due or not."""
@@ -265,8 +287,9 @@ class Refuge:
         """See whether the store is back, and if so, bring everything home; and give back what it has lost."""
         stuck: set[str] = set()
         moved = 0
+        was_well = not (self.is_out or self.bases)
         try:
-            yield lambda store: store.read(PROBE)
+            yield from _probe()
             with _lock:
                 self.is_out = False  # what was not touched goes straight to the store from here on
             while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):
@@ -278,7 +301,7 @@ class Refuge:
                             pass
                         moved += 1
                     except StoreError:
-                        yield lambda store: store.read(PROBE)  # if that works, it is this record that cannot be used
+                        yield from _probe()  # if that works, it is this record that cannot be used
                         stuck.add(key)
             if not self.is_out:
                 self._returned(moved)
@@ -286,28 +309,24 @@ class Refuge:
         except CurtsyError as error:
             self._begin(error)
         finally:
-            self._interval = min(2 * self._interval, LAST_PROBE)
-            self._probe_at = self._monotonic() + self._interval
+            if not was_well:
+                self._interval = min(2 * self._interval, LAST_PROBE)
+                self._probe_at = self._monotonic() + self._interval
             self._prober = 0
 
     def _give_back(self, watch: Watch) -> Work:
         """Put what the store has lost there again: whoever else uses it may know less."""
-        for key in list(self.lost):
-            if self.is_out:
-                return
-            sight = self.lost.get(key)
-            if sight is None:
-                continue  # somebody has asked for it meanwhile
-            step = Watched(watch, key, lambda record, now: (record, None))
+        while not self.is_out and (batch := [Watched(watch, key, _keep) for key in list(self.lost)[:AT_ONCE]]):
+            sights = [self.lost.get(step.key) for step in batch]
             try:
-                yield partial(_update, step)
-                if self._seen.get(key) is sight:  # else somebody has changed it since
-                    self.note(step)
-                self._given_back(step)
+                yield partial(_update_all, batch)
             except StoreError:
-                yield lambda store: store.read(PROBE)  # if that works, it is this record that cannot be used
-                if self.lost.get(key) is sight:
-                    del self.lost[key]
+                yield from _probe()  # if that works, it is one of these records that cannot be used
+            for step, sight in zip(batch, sights, strict=True):
+                if step.recalled is sight is not None and self._seen.get(step.key) is sight:
+                    self.note(step)  # else somebody has changed it since
+                if self.lost.get(step.key) is sight:
+                    self.lost.pop(step.key, None)
 
     def left(self) -> Refuge:
         """One user less: what he has instead forgets everything, and lets the store say that it is closed.
@@ -383,27 +402,37 @@ def _update(step: Watched, store: Any) -> Any:
     return store.update(step.key, step)
 
 
+def _update_all(steps: list[Watched], store: Any) -> Any:
+    return store.update_many([(step.key, step) for step in steps])
+
+
+def _keep(record: Any, now: Now) -> tuple[Record | None, None]:
+    return record, None
+
+
+def _probe() -> Work:
+    """See whether the store takes writes: one that is full, or locked by somebody, can often be read all the same."""
+    yield lambda store: store.update(PROBE, lambda record, now: (fresh(now), None))
+    yield lambda store: store.forget(PROBE)
+
+
 def _joined(record: Record | None, ours: Record | None, base: Record | None) -> Record | None:
-    """What the store has and what we have, as one. A store that has lost its records gets ours."""
+    """What the store has and what we have, as one. What it has lost was given back to it before."""
     if ours is None:
         return None if record == base else record
     if record is None:
-        return ours
-    record = _caught_up(record, base)
+        return None if ours == base else ours
     return record if ours == base else record.joined(ours, base)
 
 
 def _recalled(record: Record | None, lost: Record | None, then: Now, now: Now) -> Record | None:
     """What the store has, with what it has lost; that was seen at `then`."""
-    if record is not None:
-        return _caught_up(record, lost)
-    lasts = None if lost is None else lost.lasts(then)
+    if isinstance(record, Host) and isinstance(lost, Host):
+        return in_time(record, now).caught_up(in_time(lost, now))
+    if record is not None or lost is None:
+        return record
+    lasts = lost.lasts(then)
     return lost if lasts is None or now.at - then.at < lasts else None
-
-
-def _caught_up(record: Record, known: Record | None) -> Record:
-    """The record with what it lacks of `known`, as far as that can be told."""
-    return record.caught_up(known) if isinstance(record, Host) and isinstance(known, Host) else record
 
 
 def _in_time(ours: Record | None, now: Now, then: Now) -> Record | None:

@@ -6,10 +6,12 @@ import itertools
 import logging
 import random
 import time
+import weakref
 from typing import Any
 
 from curtsy.clock import Clock
 from curtsy.core.errors import PolicyError, StoreError
+from curtsy.stores import marks
 from curtsy.stores.address import FAILURES, NoScript, parse_address
 from curtsy.stores.swap import SCRIPT, SHA, Bid, Swap
 
@@ -20,6 +22,8 @@ PATIENCE = 10
 """Times the timeout: how long an update is tried again when others are always faster."""
 
 logger = logging.getLogger("curtsy")
+
+_swaps: weakref.WeakValueDictionary[tuple[str, float], Swap] = weakref.WeakValueDictionary()
 
 
 class Server:
@@ -33,7 +37,9 @@ class Server:
         self.address = parse_address(url)
         self.timeout = timeout
         self.identity = f"{self.address.identity}#{prefix}"
-        self.swap = Swap(prefix, clock, timeout / 2, self.address.shown)
+        self.swap = Swap(prefix, clock, timeout / 2)
+        if clock is None:  # what one store of a process knows, all do
+            self.swap = _swaps.setdefault((self.identity, timeout), self.swap)
         self._places: dict[str, int] = {}
         self._is_cluster = self.address.kind == "cluster"
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
@@ -45,7 +51,7 @@ class Server:
             if self._is_cluster:
                 for bid in bids:
                     bid.server = client.get_node_from_key(self.swap.name(bid.key)).name
-            doubted = self.swap.doubted(bids)
+            doubted = self.swap.marks.doubted([bid.server for bid in bids])
             return [(server, self.swap.mark(self._place(client, server))) for server in doubted]
         except FAILURES as error:
             raise self.failed(error) from error
@@ -109,7 +115,7 @@ class Server:
 
     def failed(self, error: BaseException) -> StoreError:
         """What redis-py raised, in our words."""
-        self.swap.be_silent()  # an outage is told by whoever bridges it, and what it has lost is joined again
+        self.swap.marks.doubt_all()
         return self.address.failed(error, self.timeout)
 
     def closed(self) -> StoreError:
@@ -153,9 +159,9 @@ async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
     return replies
 
 
-def mark(name: bytes, ours: bytes, client: Any) -> Any:
-    """What lies under a mark's key; None if nothing did, and ours does now."""
-    return client.set(name, ours, nx=True, get=True)
+def look(words: tuple[Any, ...], client: Any) -> Any:
+    """Look at a mark."""
+    return client.execute_command("EVAL", marks.SCRIPT, 1, *words)
 
 
 def _fill(pipeline: Any, command: str, script: str, words: list[tuple[Any, ...]]) -> None:

@@ -67,7 +67,7 @@ class Shelter:
         """Change one record by `step`, as one atomic step, and return its answer."""
         refuge = self._refuge
         while True:
-            if refuge.is_out or refuge.bases or refuge.lost:
+            if refuge.is_out or refuge.bases:
                 self._look()
                 if refuge.holds(key):
                     try:
@@ -83,6 +83,8 @@ class Shelter:
                 refuge.failed(error, since)
                 continue
             refuge.note(watched)
+            if refuge.lost:
+                self._look()
             return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
@@ -100,6 +102,8 @@ class Shelter:
                     raise
             else:
                 refuge.note_all(watched)
+                if refuge.lost:
+                    self._look()
                 return answers
         return _answers([self._attempt(key, step) for key, step in steps])
 
@@ -207,7 +211,7 @@ class AsyncShelter:
         """Change one record by `step`, as one atomic step, and return its answer."""
         refuge = self._refuge
         while True:
-            if refuge.is_out or refuge.bases or refuge.lost:
+            if refuge.is_out or refuge.bases:
                 self._look()
                 if refuge.holds(key):
                     try:
@@ -223,6 +227,8 @@ class AsyncShelter:
                 refuge.failed(error, since)
                 continue
             refuge.note(watched)
+            if refuge.lost:
+                self._look()
             return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
@@ -240,6 +246,8 @@ class AsyncShelter:
                     raise
             else:
                 refuge.note_all(watched)
+                if refuge.lost:
+                    self._look()
                 return answers
         updates = (self.update(key, step) for key, step in steps)
         return _answers(await asyncio.gather(*updates, return_exceptions=True))
@@ -265,7 +273,7 @@ class AsyncShelter:
 
     async def close(self) -> None:
         """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
-        if self._looking is not None:
+        if self._looking is not None and not self._looking.done():  # it may be done in a loop that is closed
             await asyncio.wait([self._looking])
         if self._refuge.claim():
             await self._come_back()

@@ -18,7 +18,7 @@ from curtsy.clock import BootClock, Clock
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.stores import Answer, Step
+from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.writer import Writer, enter, leave
 
 PATIENCE = 5.0
@@ -41,8 +41,8 @@ class _Handle:
         return f"sqlite:{self._path}"
 
     @property
-    def losses(self) -> int:
-        """How often its records were found to be gone: flushed, or removed with their file."""
+    def losses(self) -> list[Loss]:
+        """What was lost with a file that was removed, replaced or damaged."""
         return self._writer.database.losses
 
     def _opened(self) -> Writer:

@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 
 from curtsy.clock import Clock
 from curtsy.core.errors import StoreError
+from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
 from curtsy.stores.codec import DamagedRecord, pack, unpack
+from curtsy.stores.marks import Marks
 
 SCRIPT = """
 local expected, now, floor, clock, lag, nonce, op, px, body = unpack(ARGV)
@@ -90,12 +92,6 @@ PROMPT = SECOND // 20
 """Microseconds between a step and its script. If it took longer, because the process was held up or the line is slow,
 the step is run again at a fresher time; only then as much is allowed as the timeout lets us."""
 
-SILENCE = 60_000_000_000
-"""Nanoseconds for which it is not told that records are gone, once something else was told of the server."""
-
-TAG = 2
-"""Bytes of a nonce that say which mark its writer knew."""
-
 LEAST_EXPIRY = 1000
 """Milliseconds: no key goes sooner, and never `PX 0`, which is an error."""
 
@@ -156,17 +152,12 @@ class Swap:
     Threads may overwrite each other's guesses here. That costs a round trip, never an update.
     """
 
-    def __init__(self, prefix: str, clock: Clock | None, lag: float, shown: str = "the server") -> None:
-        self._shown = shown
+    def __init__(self, prefix: str, clock: Clock | None, lag: float) -> None:
         self._prefix = prefix.encode("utf-8", "surrogatepass") + b"{"
         self._clock = clock
         self._lag = round(lag * SECOND) if clock is None else 0
         self._seen: OrderedDict[str, Seen] = OrderedDict()
-        self._silent_until = 0
-        self._marks: dict[str, tuple[bytes, bytes]] = {}  # per server: the key of its mark, and what lies there
-        self._odd: set[str] = set()  # servers on which a record is not as it should be
-        self.losses = 0
-        """How often a server was found to have lost its records, or one was damaged."""
+        self.marks = Marks()
         self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours in ns when we had it
 
     def name(self, key: str) -> bytes:
@@ -205,7 +196,7 @@ class Swap:
                 bid.fail(error)
                 bid._record = seen.record
             else:
-                op, bid._nonce = "set", self._tag(bid.server) + os.urandom(8 - TAG)
+                op, bid._nonce = "set", os.urandom(8)
                 if self._clock is None:  # a test's clock means nothing to the server's expiry
                     px = expiry(lasts)
         lag = self._lag if bid.tries else min(self._lag, PROMPT)
@@ -226,8 +217,7 @@ class Swap:
             return True
         at, value = reply
         self._learn(bid, at)
-        self._judge(bid, value, at)
-        self._found(bid.key, value)
+        self._judge(bid, self._found(bid.key, value), at)
         bid.tries += bid._now is not None
         return not bid.steps
 
@@ -242,13 +232,15 @@ class Swap:
         """Take note that we have removed what lay under `key`."""
         self._found(key, None)
 
-    def _found(self, key: str, value: bytes | None) -> None:
+    def _found(self, key: str, value: bytes | None) -> Record | None:
         floor = known.floor if (known := self._seen.get(key)) else 0
         try:
-            self._remember(key, self._decoded(key, value)._replace(floor=floor))
+            seen = self._decoded(key, value)._replace(floor=floor)
         except StoreError:
             self._seen.pop(key, None)
             raise
+        self._remember(key, seen)
+        return seen.record
 
     def _decoded(self, key: str, value: bytes | None) -> Seen:
         if value is None:
@@ -297,53 +289,26 @@ class Swap:
         if len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
 
-    def _judge(self, bid: Bid, value: bytes | None, at: int) -> None:
-        """See whether what lies under a key can have come of what we saw there, or the server has lost that."""
-        seen = self._seen.get(bid.key)
-        if value is not None:
-            if seen is not None and (head := _head(value)) is not None and head[1] < seen.last:
-                self._lose("has gone back to what it had some time ago")  # for a key's time never runs backwards
-            elif value[:TAG] != self._tag(bid.server):
-                self._odd.add(bid.server)
-        elif seen is not None and seen.record is not None:
+    def _judge(self, bid: Bid, found: Record | None, at: int) -> None:
+        """Have doubts if what lies there cannot have come of what we knew when we asked."""
+        seen = bid._seen
+        if found is None and seen.record is not None:
             lasts = seen.record.lasts(Now(Instant(seen.last), at))
             if lasts is None or at + seen.shift - seen.last < lasts:
-                self._odd.add(bid.server)
-
-    def _lose(self, what: str) -> None:
-        self.losses += 1
-        self._seen = OrderedDict((key, Seen(floor=seen.floor)) for key, seen in self._seen.copy().items())
-        if time.monotonic_ns() >= self._silent_until:
-            logger.warning("%s %s. What this process knows of its records is put there again.", self._shown, what)
-
-    def _tag(self, server: str) -> bytes:
-        return self._marks[server][1][:TAG] if server in self._marks else bytes(TAG)
-
-    def doubted(self, bids: list[Bid]) -> set[str]:
-        """The servers of the bids whose mark is to be looked at: it is not known, or records are not as they should be.
-
-        Their doubts end with `marked()`.
-        """
-        return {bid.server for bid in bids if bid.server not in self._marks or bid.server in self._odd}
+                self.marks.doubt(bid.server)
+        elif isinstance(found, Host) and isinstance(seen.record, Host) and found.is_behind(seen.record):
+            self.marks.doubt(bid.server)
 
     def mark(self, place: int) -> bytes:
-        """The key of a mark: one lies on each server, and is gone when all else there is. `place` is any number."""
+        """The key of a mark. `place` is any number: in a cluster it decides on which server it lies."""
         return self._prefix[:-1] + b"mark{%d}" % place
 
-    def marked(self, server: str, name: bytes, mark: bytes) -> None:
-        """Take note of the mark that lies on a server, under `name`."""
-        self._odd.discard(server)
-        known, self._marks[server] = self._marks.get(server), (name, mark)
-        if known is None or known[0] != name or known[1] == mark:
-            return
-        self._lose("was flushed, or began anew")
-
-    def be_silent(self) -> None:
-        """Tell nothing of what is gone for a while."""
-        self._silent_until = time.monotonic_ns() + SILENCE
+    def marked(self, server: str, key: bytes, reply: list[Any]) -> None:
+        """Take the reply of a look at a mark."""
+        if self.marks.hear(server, key, reply):  # then what was last seen is no guess any more
+            self._seen = OrderedDict((key, Seen(floor=seen.floor)) for key, seen in self._seen.copy().items())
 
     def _damaged(self, key: str, why: str) -> None:
-        self.losses += 1
         logger.warning(
             "the record under %r is damaged and counts as none: %s It is replaced at the next write.", key, why
         )

@@ -132,9 +132,8 @@ class Writer:
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, without a thread: at first, and in a forked child."""
-        self.database.drop_turn()
-        self.database = Database(self._path, patience=self.patience)
+        """Begin anew, without a thread: at first, and in a forked child, which must not keep its parent's turn."""
+        self.database = self.database.heir()
         self._gate = threading.Lock()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
