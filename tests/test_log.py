@@ -327,9 +327,11 @@ def test_a_full_disk_stops_nothing() -> None:
             "https://e.org/?u=https%3A%2F%2Ff.org%2F%3Ftoken%3D***%26b%3D1&c=2",
         ),
         ("/path?session=geheim", "/path?session=***"),
+        ("https://e.org/?password=geheim%26heim%23x&y=1", "https://e.org/?password=***&y=1"),
         *((f"https://e.org/?{name}=geheim", f"https://e.org/?{name}=***") for name in (
             "apikey", "access_token", "password", "passwd", "pwd", "secret", "client_secret", "signature", "auth",
             "sid", "code", "PHPSESSID", "AWSAccessKeyId", "subscription-key", "refreshToken",
+            "auth_code", "userpass", "hmac",
         )),
     ],
 )  # fmt: skip
@@ -345,7 +347,7 @@ def test_secrets_in_urls_are_masked(text: str, masked: str) -> None:
         "",
         "hello",
         "https://example.org/",
-        "https://example.org:8080/@user?page=2&author=k&zipcode=3",
+        "https://example.org:8080/@user?page=2&author=k&zipcode=3&compass=n",
         "http://[::1]:80/@user",
         "https://example.org/?token=",
         "a@example.org wrote: 1 = 2?",

@@ -218,7 +218,7 @@ def test_a_cooldown_below_300_is_warned_about(told: Told, seconds: float, warned
         ({"cooldown_seconds": 0}, "cooldown_seconds = 0 must be a number above 0"),
         ({"cooldown_seconds": -1}, "cooldown_seconds = -1 must be a number above 0"),
         ({"cooldown_seconds": math.nan}, "cooldown_seconds = nan must be a number above 0"),
-        ({"max_cooldown_seconds": math.inf}, "max_cooldown_seconds = inf must be a number above 0"),
+        ({"max_cooldown_seconds": math.inf}, "max_cooldown_seconds = inf must be a finite number above 0"),
         ({"failures": 0}, "failures = 0 must be a whole number of at least 1"),
         ({"error_rate": 1.5}, "error_rate = 1.5 must be a number above 0 and at most 1"),
     ],
@@ -252,3 +252,16 @@ async def test_it_can_be_asked_from_tasks(breaker: CircuitBreaker) -> None:
     await asyncio.gather(*(fail() for _ in range(3)))
 
     assert breaker.is_open
+
+
+def test_breakers_with_the_url_of_a_store_are_one(tmp_path: Path) -> None:
+    """Q4, issue 2, point 6"""
+    url = f"sqlite:///{tmp_path / 'state.sqlite'}"
+    one, same, other = (CircuitBreaker(store=url, key=key) for key in ("a", "a", "b"))
+
+    one.record_failure(403)
+
+    assert same.is_open
+    assert not other.is_open
+    for each in (one, same, other):
+        each.close()

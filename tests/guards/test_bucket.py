@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +16,11 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policy
 from curtsy.guards import RateLimiter, TokenBucket
+from curtsy.stores import open_async_store, open_store
 from curtsy.stores.memory import MemoryStore
 from tests.guards.conftest import Made
 from tests.support.leap import LeapAlarm
+from tests.support.redis_server import RedisServer, redis_available
 
 
 def bucket_of(clock: FakeClock, rate: float, capacity: float | None = None) -> TokenBucket:
@@ -137,6 +141,39 @@ async def test_a_cancelled_wait_loses_no_token(clock: FakeClock) -> None:
     assert await second == 1.0
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+@pytest.mark.parametrize("how", ["by its URL", "as a store", "as a pair"])
+async def test_a_bucket_is_kept_on_any_store(kind: str, how: str, tmp_path: Path) -> None:
+    """Q3, issue 2, point 6: in another process it is the same one"""
+    if kind == "redis" and (reason := redis_available()):
+        pytest.skip(reason)
+    with RedisServer() if kind == "redis" else nullcontext() as server:
+        url = f"sqlite:///{tmp_path / 'state.sqlite'}" if server is None else server.url
+        stores: list[Any] = [url, url]
+        if how != "by its URL":
+            stores = [open_store(url), open_store(url)]
+        if how == "as a pair":
+            stores = [(store, open_async_store(url)) for store in stores]
+        one, same = (TokenBucket(0.001, 2, store=store) for store in stores)
+
+        assert await one.acquire() < 10
+        assert same.try_acquire()
+        assert not one.try_acquire()
+        late = asyncio.ensure_future(one.acquire())
+        done, _ = await asyncio.wait([late], timeout=0.05)
+        assert not done
+        late.cancel()
+        await asyncio.wait([late])
+
+        for bucket in (one, same):
+            await bucket.aclose()
+        for store in stores:
+            for each in store if isinstance(store, tuple) else () if isinstance(store, str) else (store,):
+                ended = each.close()
+                if ended is not None:
+                    await ended
+
+
 async def test_buckets_on_one_store_are_one_only_by_the_same_key(clock: FakeClock) -> None:
     """Q3"""
     store = MemoryStore(clock)
@@ -172,7 +209,7 @@ async def test_buckets_on_one_store_are_one_only_by_the_same_key(clock: FakeCloc
         ),
         (
             (1, math.inf),
-            "capacity = inf must be a number of at least 1 and at most 1000000000000. Leave it out to "
+            "capacity = inf must be a finite number of at least 1 and at most 1000000000000. Leave it out to "
             "use the default, 2.",
         ),
     ],

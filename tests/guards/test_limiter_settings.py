@@ -27,7 +27,7 @@ from tests.guards.conftest import Made, Told
         ({"requests_per_second": 0}, "requests_per_second = 0 must be a number above 0."),
         ({"requests_per_second": -1}, "requests_per_second = -1 must be a number above 0."),
         ({"requests_per_second": math.nan}, "requests_per_second = nan must be a number above 0."),
-        ({"requests_per_second": math.inf}, "requests_per_second = inf must be a number above 0."),
+        ({"requests_per_second": math.inf}, "requests_per_second = inf must be a finite number above 0."),
         ({"requests_per_second": "2"}, "requests_per_second = '2' must be a number above 0."),
         ({"burst_capacity": 0}, "burst_capacity = 0 must be a whole number of at least 1. Leave it out to use"),
         ({"burst_capacity": -3}, "burst_capacity = -3 must be a whole number of at least 1."),
@@ -83,6 +83,18 @@ def test_a_configuration_cannot_be_changed() -> None:
 
     with pytest.raises(FrozenInstanceError):
         config.requests_per_second = 2.0  # type: ignore[misc]
+
+
+def test_an_odd_default_is_told_once_for_all_domains(made: Made, told: Told) -> None:
+    """L6"""
+    limiter = made(LimitConfig(1.0, 61))
+    for number in range(10):
+        limiter.allow(f"{number}.example")
+    limiter.update_config("new.example", LimitConfig(1.0, 5))
+    limiter.allow("new.example")
+
+    [warning] = told(logging.WARNING)
+    assert warning.startswith("burst_capacity = 61 is more than a minute's worth of requests")
 
 
 def test_a_burst_of_more_than_a_minutes_worth_is_warned_about(made: Made, told: Told) -> None:

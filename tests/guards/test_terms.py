@@ -24,7 +24,7 @@ from curtsy.core.record import TotalStats
 from curtsy.guards import CircuitBreaker, DomainDailyBudgetManager, DomainLimiter, RateLimiter, TokenBucket
 from curtsy.guards.program import _ProgramLimiter
 from curtsy.settings.live import LiveSettings
-from curtsy.stores.memory import MemoryStore
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.guards.asking import waits
 from tests.guards.conftest import Made, Told
 
@@ -402,7 +402,7 @@ def made_wrong(what: Any, **given: Any) -> Any:
         (made_wrong(RateLimiter, domains=["a.com"]), "domains = ['a.com'] must be a dict of a LimitConfig"),
         (made_wrong(RateLimiter, unlimited="abc"), "unlimited = 'abc' must be a list of domains"),
         (made_wrong(RateLimiter, policies=5), "policies = 5 must be a Policies("),
-        (made_wrong(RateLimiter, store=5), "store = 5 must be a URL such as 'sqlite:///state.sqlite', a MemoryStore"),
+        (made_wrong(RateLimiter, store=5), "store = 5 must be a URL such as 'sqlite:///state.sqlite', a store"),
         (made_wrong(RateLimiter, store=(5, 6)), "store = (5, 6) must be a URL"),
         (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 must be a store, or the URL of one"),
         (
@@ -410,9 +410,10 @@ def made_wrong(what: Any, **given: Any) -> Any:
             "config = LimitConfig(requests_per_second=1.0, burst_capacity=1) must be left out",
         ),
         (made_wrong(DomainLimiter, domain="a.com", limiter="x"), "limiter = 'x' must be a RateLimiter, or left out."),
-        (made_wrong(CircuitBreaker, store="memory:"), "store = 'memory:' must be a store such as"),
+        (made_wrong(CircuitBreaker, store=5), "store = 5 must be a store such as"),
+        (made_wrong(CircuitBreaker, store=AsyncMemoryStore()), "store = <curtsy.stores.memory.AsyncMemoryStore"),
         (made_wrong(CircuitBreaker, key=5), "key = 5 must be text"),
-        (made_wrong(TokenBucket, tokens_per_second=1, store="memory:"), "store = 'memory:' must be a MemoryStore"),
+        (made_wrong(TokenBucket, tokens_per_second=1, store=5), "store = 5 must be a URL such as"),
         (made_wrong(TokenBucket, tokens_per_second=1, key=None), "key = None must be text"),
         (made_wrong(TokenBucket, tokens_per_second=1, alarm=5), "alarm = 5 must be an Alarm"),
         (made_wrong(TokenBucket, tokens_per_second=1, capacity=1e308), "capacity = 1e+308 must be a number of at"),

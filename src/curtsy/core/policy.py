@@ -28,10 +28,23 @@ MOST_BURST = 10**12
 """The largest burst: stores keep what is spent of it, in millionths, as a number of 64 bits."""
 
 
+MOST_SHOWN = 200
+"""Characters of a wrong value that an error shows."""
+
+
 def rule(name: str, value: object, must: str, default: object = None) -> PolicyError:
     """The error for a value that breaks a rule: the field, the rule, the value given, and what to do."""
     hint = "" if default is None else f" Leave it out to use the default, {default}."
-    return PolicyError(f"{name} = {value!r} must be {must}.{hint}")
+    return PolicyError(f"{name} = {_shown(value)} must be {must}.{hint}")
+
+
+def _shown(value: object) -> str:
+    """What was given, but not by the page."""
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        return f"a {type(value).__name__} that is too large to be shown"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def number(
@@ -44,7 +57,8 @@ def number(
     default: object = None,
 ) -> float:
     """Check that `value` is a finite number within bounds, and return it as a float."""
-    bounds = f"a number {'above' if above else 'of at least'} {least:g}"
+    kind = "a finite number" if value in (math.inf, -math.inf) else "a number"
+    bounds = f"{kind} {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
         bounds += f" and at most {most:.15g}"
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:

@@ -15,11 +15,13 @@ _CREDENTIALS = re.compile(
     r"""(?<=://)(?:(?:[^/?#\s"<>\\]|\\.){0,999}@|[^:/?#\s"<>\\@\[]{0,999}:(?!\d*(?:[/?#\s"<>]|$))(?:[^\s"<>\\]|\\.){0,999}@)"""
 )
 # A parameter of a query, a fragment or a path (`;jsessionid=`), raw or inside another URL's query, percent-encoded.
-_PARAMETER = re.compile(r"""(?:[?&;#]|%3[fFbB]|%2[36])([^=&;?#\s"<>\\]{1,100}?)(?:=|%3[dD])""")
-_VALUE = re.compile(r"""(?:[^&#\s"<>\\%]|\\.|%(?!2[36]))*""")
+_PARAMETER = re.compile(r"""(?:[?&;#]|%3[fFbB]|%2[36])([^=&;?#\s"<>\\]{1,100}?)(=|%3[dD])""")
+_VALUE = re.compile(r"""(?:[^&#\s"<>\\]|\\.)*""")
+_VALUE_INSIDE = re.compile(r"""(?:[^&#\s"<>\\%]|\\.|%(?!2[36]))*""")
 _SECRET = re.compile(
     r"(?:.*(?:token|secret|passw|passphrase|credential|signature|session|sessid|accesskey|authoriz|bearer|jwt)|auth$|"
-    r"code$|(?:connect)?sid$|sig$|sas$|pwd$|pass$|pw$|otp$|.*key$).*"
+    r"(?:auth|access|login|reset|verification)?code$|(?:connect)?sid$|sig$|sas$|hmac$|pwd$|(?:user|db)?pass$|pw$|otp$|"
+    r".*key$).*"
 )
 
 
@@ -36,7 +38,7 @@ def mask_url(text: str) -> str:
     done = 0
     for found in _PARAMETER.finditer(text):
         if found.start() >= done and _looks_secret(found[1]):
-            value = _VALUE.match(text, found.end())
+            value = (_VALUE if found[2] == "=" else _VALUE_INSIDE).match(text, found.end())
             if value is not None and value[0]:
                 kept += (text[done : found.end()], MASK)
                 done = value.end()

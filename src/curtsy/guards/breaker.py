@@ -11,9 +11,9 @@ from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import DAY, UNLIMITED, number, rule, whole
 from curtsy.guards.checks import checked_key
+from curtsy.guards.places import opened
 from curtsy.log import library_logger
 from curtsy.stores import Store
-from curtsy.stores.memory import MemoryStore
 
 _log = library_logger("guards")
 
@@ -45,7 +45,7 @@ def outcome_of(status: int | None) -> Outcome:
 class CircuitBreaker:
     """Opens at a block or after failures in a row, stays open for a cooldown, then lets one trial through.
 
-    `on_429` is `trip` here: every 429 opens it (Q5).
+    `on_429` is `trip` here: every 429 opens it (Q5). Breakers with the same `store` (or its URL) and `key` are one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class CircuitBreaker:
         failures: int = 3,
         max_cooldown_seconds: float = 21_600,
         error_rate: float | None = None,
-        store: Store | None = None,
+        store: str | Store | None = None,
         key: str = "breaker",
     ) -> None:
         self.cooldown_seconds = checked_cooldown(cooldown_seconds)
@@ -68,10 +68,9 @@ class CircuitBreaker:
             breaker_error_rate=None if error_rate is None else number("error_rate", error_rate, above=True, most=1.0),
             on_429="trip",
         )
-        if store is not None and not hasattr(store, "update"):
-            raise rule("store", store, "a store such as open_store('sqlite:///state.sqlite'), or left out")
-        self._store: Store = store or MemoryStore()
         self._key = checked_key(key)
+        self._store = opened(store)
+        self._is_store_ours = isinstance(store, str)
 
     def trip(self) -> None:
         """Open it, now."""
@@ -129,6 +128,11 @@ class CircuitBreaker:
         """How often it has opened."""
         host, _ = self._look()
         return 0 if host is None else host.trips
+
+    def close(self) -> None:
+        """Let go of a store that was opened by its URL. Idempotent; the breaker itself stays as it is."""
+        if self._is_store_ours:
+            self._store.close()
 
     def _look(self) -> tuple[Host | None, Now]:
         return self._store.update(self._key, lambda host, now: (host, (host, now)))

@@ -6,17 +6,18 @@ from curtsy.alarm import Alarm
 from curtsy.core.admission import Go, admit
 from curtsy.core.host import Host
 from curtsy.core.message import Now
-from curtsy.core.policy import MOST_BURST, UNLIMITED, number, rate, rule
+from curtsy.core.policy import MOST_BURST, UNLIMITED, number, rate
 from curtsy.gate import AsyncGate, Request, Ticket
 from curtsy.guards.checks import checked_alarm, checked_key
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.guards.places import AnyStore, opened_for_both
 
 
 class TokenBucket:
     """Tokens that flow in at a steady rate; each request takes one.
 
     It starts full. `capacity` is twice the rate if it is left out, but never below 1: else a rate under a half could
-    never send anything. Buckets with the same `store` and `key` are one.
+    never send anything. Buckets with the same `store` and `key` are one: `store` is the URL of one, or a store; without
+    it, the bucket is this one's own.
     """
 
     def __init__(
@@ -24,7 +25,7 @@ class TokenBucket:
         tokens_per_second: float,
         capacity: float | None = None,
         *,
-        store: MemoryStore | None = None,
+        store: AnyStore | None = None,
         key: str = "bucket",
         alarm: Alarm | None = None,
     ) -> None:
@@ -34,12 +35,12 @@ class TokenBucket:
             self.capacity = twice
         else:
             self.capacity = number("capacity", capacity, least=1, most=MOST_BURST, default=f"{twice:g}")
-        if store is not None and not isinstance(store, MemoryStore):
-            raise rule("store", store, "a MemoryStore, or left out")
         self._policy = UNLIMITED.but(qps=self.tokens_per_second, burst=self.capacity)
-        self._store = store or MemoryStore()
         self._key = checked_key(key)
-        self._gate = AsyncGate(AsyncMemoryStore(self._store), alarm=checked_alarm(alarm))
+        alarm = checked_alarm(alarm)
+        self._store, self._async_store = opened_for_both(store)
+        self._is_store_ours = isinstance(store, str)
+        self._gate = AsyncGate(self._async_store, alarm=alarm)
 
     async def acquire(self) -> float:
         """Wait for a token, first come first served, and take it. Returns the seconds waited."""
@@ -57,3 +58,9 @@ class TokenBucket:
             return changed, isinstance(decision, Go)
 
         return self._store.update(self._key, step)
+
+    async def aclose(self) -> None:
+        """Let go of a store that was opened by its URL. Idempotent."""
+        if self._is_store_ours:
+            await self._async_store.close()
+            self._store.close()

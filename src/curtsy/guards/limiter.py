@@ -24,11 +24,9 @@ from curtsy.gate import GLOBAL, Answer, AsyncGate, Gate, Request
 from curtsy.guards.breaker import outcome_of
 from curtsy.guards.checks import checked_alarm, named_domain
 from curtsy.guards.domain import DomainLimiter
+from curtsy.guards.places import AnyStore, opened_for_both
 from curtsy.guards.terms import Rates, Terms, templates
 from curtsy.log import library_logger
-from curtsy.place import parse_place
-from curtsy.stores import AsyncStore, Store, open_async_store, open_store
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 _log = library_logger("guards")
 
@@ -63,7 +61,7 @@ class RateLimiter:
         strategy: Strategy = "token_bucket",
         unlimited: tuple[str, ...] = (),
         policies: Policies | None = None,
-        store: str | MemoryStore | tuple[Store, AsyncStore] | None = None,
+        store: AnyStore | None = None,
         alarm: Alarm | None = None,
     ) -> None:
         if config is not None and not isinstance(config, LimitConfig | str | os.PathLike):
@@ -93,7 +91,7 @@ class RateLimiter:
             policies,
         )
         self.overall = overall_of(global_qps)
-        self.store, self._async_store = _open(store)
+        self.store, self._async_store = opened_for_both(store)
         self._is_store_ours = isinstance(store, str)
         self.gate = Gate(self.store, alarm=checked_alarm(alarm))
         self.async_gate = AsyncGate(self._async_store, alarm=self.gate.alarm)
@@ -108,6 +106,8 @@ class RateLimiter:
         self._stats_every: float | None = STATS_EVERY
         self._alerts: tuple[str, ...] = ()
         usual = self._terms.usual
+        if self._terms.warning is not None:
+            _log.warning(self._terms.warning)
         _log.info(
             "Rate limiter ready",
             global_qps=global_qps,
@@ -478,19 +478,6 @@ def _domain_of(url: str) -> str:
     if not isinstance(found, Url):
         raise InvalidDomain(f"url = {url!r} cannot be asked for: {found.why}.")
     return found.domain
-
-
-def _open(store: str | MemoryStore | tuple[Store, AsyncStore] | None) -> tuple[Store, AsyncStore]:
-    if store is None or (isinstance(store, str) and parse_place(store)[0] == "memory"):
-        store = MemoryStore()
-    if isinstance(store, MemoryStore):
-        return store, AsyncMemoryStore(store)
-    if isinstance(store, str):
-        return open_store(store), open_async_store(store)
-    if not isinstance(store, tuple) or len(store) != 2 or not all(hasattr(each, "update") for each in store):
-        must = "a URL such as 'sqlite:///state.sqlite', a MemoryStore, or a pair of a blocking store and its async one"
-        raise rule("store", store, must)
-    return store
 
 
 def overall_of(global_qps: float | None, burst: float = 1) -> Policy:

@@ -32,7 +32,7 @@ class Rates(msgspec.Struct, frozen=True):
     """Whether it is on the denylist (U9)."""
 
     warning: str | None = None
-    """What is odd about a configuration that the limiter was given; of policies, who reads them has told (L6)."""
+    """What is odd about a configuration of the domain's own; of policies, who reads them has told (L6)."""
 
     @property
     def most(self) -> int:
@@ -85,7 +85,12 @@ class Terms:
         config = self._configs.get(domain)
         if config is not None:
             return Rates(self, config, *_at(config, is_free, base, guarded), key, denied, config.warning)
-        return Rates(self, usual, base, guarded, key, denied, usual.warning if policy is None else None)
+        return Rates(self, usual, base, guarded, key, denied)
+
+    @property
+    def warning(self) -> str | None:
+        """What is odd about the configuration of all domains that have none of their own (L6)."""
+        return self._default.warning if self._policies is None else None
 
     @property
     def usual(self) -> Policy:
