@@ -144,7 +144,7 @@ class Database:
         self._last_file = self._file
         if is_lost:
             self.losses.append(Loss(object()))
-            what = "removed under us. A fresh one is begun" if file is None else "replaced under us. It is gone on with"
+            what = "removed under us. A fresh one is begun" if file is None else "replaced under us. That one is used"
             _log.warning("%s was %s, with what this process still knows.", self._path, what)
         self._beside = {name: inode(name) for name in (self._path + "-wal", self._path + "-shm")}
         return connection
