@@ -470,8 +470,7 @@ def test_every_entry_of_the_json_file_is_checked_before_any_is_used(project: Pro
         "Leave it out to use the default, 1.",
         'limits.json, domains "d.example": burst is not a setting here. '
         "Known here: requests_per_second, burst_capacity.",
-        'limits.json: domains "e.example" must be settings, one in a line, not a number. '
-        'Indent them under domains "e.example".',
+        'limits.json: domains "e.example" must be settings, not a number. Name each of them under domains "e.example".',
         "limits.json, domains \"\": domain = '' must not be empty. Give a host such as example.com.",
     ]
 
@@ -482,7 +481,7 @@ def test_every_entry_of_the_json_file_is_checked_before_any_is_used(project: Pro
         ('{"version": "1.0",\n"a"}', "limits.json, line 2: this is not JSON: "),
         ('{"version": "1.0", "version": "1.0"}', 'limits.json: "version" is given twice. Remove one of them.'),
         ("[]", "limits.json: the file must hold "),
-        ('{"version": "1.0", "domains": []}', "limits.json: domains must be settings, one in a line, not a list."),
+        ('{"version": "1.0", "domains": []}', "limits.json: domains must be settings, not a list."),
         (
             '{"version": "1.0", "domains": {"a.org": {}, "A.org": {}}}',
             'limits.json, domains "A.org": a.org is given twice.',

@@ -67,9 +67,11 @@ def _unknown(url: str, scheme: str) -> str:
     import difflib  # only for the message
 
     known = ", ".join(f"{each}:" for each in _SCHEMES)
-    nearest = difflib.get_close_matches(scheme, _SCHEMES, 1) if scheme else []
+    nearest = difflib.get_close_matches(scheme, _SCHEMES, 1) if scheme else [each for each in _SCHEMES if each == url]
     if nearest:
         hint = f" Did you mean {nearest[0]}:?"
+    elif not url:
+        hint = " Leave it out for a file of curtsy's own."
     elif "://" not in url and "@" not in url:
         hint = f" For a file, write sqlite:///{_shown(url)}."
     else:
@@ -114,9 +116,10 @@ def parse_server(url: str) -> ServerPlace:
     url = scheme + url[len(scheme) :]
     found = _URL.fullmatch(url)
     if found is None:
+        what = f"begins with {scheme[:-3][:40]!r}, which is no Redis" if scheme else "does not begin as one of a Redis"
         raise PolicyError(
-            f"the store's URL begins with {scheme[:-3][:40]!r}, which is no Redis. Write redis://host:6379/0, or begin "
-            "it with rediss, unix, redis+sentinel or redis+cluster."
+            f"the store's URL {what}. Write redis://host:6379/0, or begin it with rediss, unix, redis+sentinel or "
+            "redis+cluster."
         )
     if found["unix"]:
         return ServerPlace(f"unix://{found['socket']}", "", url)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,32 @@ def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site) -> None:
     assert "it was paused by hand" in refused.err
     assert 5390 < for_a_while.json[0]["paused_left"] <= 5400
     assert (resumed.json[0]["paused"], resumed.json[0]["next_in"]) == (False, 0)
+
+
+@pytest.mark.parametrize(("words", "undo"), [(("pause",), "resume"), (("breaker", "trip"), "breaker reset")])
+def test_what_undoes_it_can_be_typed_as_it_is_shown(
+    shell: Shell, tmp_path: Path, words: tuple[str, ...], undo: str
+) -> None:
+    """P3: the store that was named stands in it, too"""
+    store = f"sqlite:///{tmp_path / 'an other.sqlite'}"
+
+    done = shell(*words, "example.org", "--store", store)
+
+    shown = next(part for part in done.err.split(". ") if part.startswith("curtsy "))
+    undone = shlex.split(shown.rsplit(" ", 2)[0])
+    assert undone == ["curtsy", *undo.split(), "example.org", "--store", store]
+    assert shell(*undone[1:]).code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [("pause",), ("resume",), ("breaker", "trip"), ("breaker", "reset"), ("forget", "--yes")]
+)
+def test_a_store_that_ends_with_the_command_is_refused(shell: Shell, words: tuple[str, ...]) -> None:
+    """P3: it could not have any effect"""
+    done = shell(*words, "example.org", "--store", "memory:")
+
+    assert done.code == 2
+    assert "the store is memory, which no other program can see. Name the one that yours uses" in done.err
 
 
 @pytest.mark.parametrize("words", [("breaker", "reset"), ("resume",), ("forget", "--yes")])

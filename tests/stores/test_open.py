@@ -104,7 +104,8 @@ def test_the_environment_names_the_store_of_those_who_give_none(
         ("sqlite://state.sqlite", r"must name a file after three slashes. Write sqlite:///state.sqlite"),
         ("sqlite:", "after three slashes"),
         ("sqlite:///", "after three slashes"),
-        ("", "must begin with one of"),
+        ("", r"must begin with one of .*\. Leave it out for a file of curtsy's own\."),
+        ("memory", r"Did you mean memory:\?"),
     ],
 )
 def test_a_url_that_is_none_of_ours_is_an_error_that_shows_the_right_form(url: str, said: str) -> None:

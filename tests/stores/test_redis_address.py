@@ -77,7 +77,8 @@ def test_options_of_a_url_reach_the_library() -> None:
     ("url", "says"),
     [
         ("http://example.org", r"begins with 'http', which is no Redis\. Write redis://"),
-        ("example.org:6379", r"which is no Redis"),
+        ("example.org:6379", r"does not begin as one of a Redis\. Write redis://"),
+        ("redis:", r"does not begin as one of a Redis\. Write redis://"),
         ("redis://example.org:port", r"'example\.org:port' is no host and port"),
         ("redis://example.org:99999", r"is no host and port"),
         ("redis://example.org/zero", r"the database 'zero' must be a number\. Leave it out to use 0\."),

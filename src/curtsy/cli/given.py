@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,25 @@ class Given:
         from curtsy.stores import open_store
 
         return open_store(self.settings().store, shelter=False)
+
+    def open_shared_store(self) -> Store:
+        """The store, for who changes what a program goes by: memory would end with this command."""
+        from curtsy.place import parse_place
+
+        place = self.settings().store
+        if place is not None and parse_place(place)[0] == "memory":
+            raise click.UsageError(
+                "the store is memory, which no other program can see. Name the one that yours uses: "
+                "--store sqlite:///FILE or redis://HOST."
+            )
+        return self.open_store()
+
+    def command(self, words: str) -> str:
+        """Another command for the same hosts, as it is to be typed."""
+        from curtsy.core.secrets import mask_url
+
+        options = [("--config", self.config), ("--store", None if self.store is None else mask_url(self.store))]
+        return shlex.join(["curtsy", *words.split(), *(each for pair in options if pair[1] for each in pair if each)])
 
     def open_cache(self) -> PageCache:
         """The cache, where the client has it."""

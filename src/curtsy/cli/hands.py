@@ -24,7 +24,7 @@ MOST_NAMED = 5
 """Hosts that are named one by one."""
 
 
-def _begin(given: Given, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
+def _begin(given: Given, domains: tuple[str, ...], change: Amendment, words: str, undo: str, is_json: bool) -> Exit:
     """Do something to hosts, whether or not they were ever asked, and say to which.
 
     Whoever waits for a host sees it within moments.
@@ -32,14 +32,15 @@ def _begin(given: Given, domains: tuple[str, ...], change: Amendment, words: str
     from curtsy.steps import amended
     from curtsy.watch.hostview import view_of
 
-    views, store = [], given.open_store()
+    views, store = [], given.open_shared_store()
     try:
         for domain in domains:
             policy = given.settings().policies.of(domain)
             host = store.update(policy.key_for(domain), amended(policy, change))
             views.append(view_of(domain, host, store.now(), policy))
             if not is_json:
-                screen.say(words.format(name=_name(domain, policy), domain=domain) + _others(store, domain, policy))
+                said = words.format(name=_name(domain, policy), undo=given.command(f"{undo} {domain}"))
+                screen.say(said + _others(store, domain, policy))
     finally:
         store.close()
     if is_json:
@@ -53,7 +54,7 @@ def _end(given: Given, domains: tuple[str, ...], change: Amendment, words: str, 
     from curtsy.steps import amended_if_known
     from curtsy.watch.hostview import view_of
 
-    views, code, store = [], Exit.FINE, given.open_store()
+    views, code, store = [], Exit.FINE, given.open_shared_store()
     try:
         for domain in domains:
             policy = given.settings().policies.of(domain)
@@ -154,8 +155,8 @@ def trip(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
     """Open a host's breaker, as if it had failed: nothing is sent for its cooldown."""
     from curtsy.core.admission import Trip
 
-    words = "the breaker of {name} is open. curtsy breaker reset {domain} closes it."
-    return _begin(given, domains, Trip(), words, is_json)
+    words = "the breaker of {name} is open. {undo} closes it."
+    return _begin(given, domains, Trip(), words, "breaker reset", is_json)
 
 
 @click.command(
@@ -177,8 +178,7 @@ def pause(given: Given, domains: tuple[str, ...], seconds: float | None, is_json
     """
     from curtsy.core.admission import Pause
 
-    words = "{name} is paused. curtsy resume {domain} ends that."
-    return _begin(given, domains, Pause(seconds), words, is_json)
+    return _begin(given, domains, Pause(seconds), "{name} is paused. {undo} ends that.", "resume", is_json)
 
 
 @click.command(cls=Command, examples=(("curtsy resume example.org", "Ask it again, at its usual pace."),))
@@ -214,7 +214,7 @@ def forget(given: Given, domains: tuple[str, ...], is_sure: bool, is_json: bool)
         if not sys.stdin.isatty():
             raise click.UsageError("hosts are forgotten only if you are sure. Say --yes.")
         click.confirm(f"Forget {', '.join(domains)}, and what was spent of the day?", err=True, abort=True)
-    forgotten, code, store = [], Exit.FINE, given.open_store()
+    forgotten, code, store = [], Exit.FINE, given.open_shared_store()
     try:
         for domain in domains:
             policy = given.settings().policies.of(domain)

@@ -9,6 +9,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 from weakref import WeakSet
 
 from curtsy.alarm import Alarm, TaskWaiter, Waiter
@@ -416,6 +418,14 @@ class RateLimiter:
             self._has_let_go = True
             await self._async_store.close()
             self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
     async def _emptied(self) -> None:
         """Wait until those who were told to leave have left, for they may be asking the store."""

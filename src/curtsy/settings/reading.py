@@ -206,7 +206,7 @@ class Reading:
         if isinstance(value.data, dict):
             return value.data
         if value.data is not None:
-            what = f"{title} must be settings, one in a line, not {kind_of(value.data)}. Indent them under {title}."
+            what = f"{title} must be settings, not {kind_of(value.data)}. Name each of them under {title}."
             self.complaints.add(value.spot, "", what)
         return {}
 

@@ -170,7 +170,7 @@ class Refuge:
             if loss.name in self._losses:
                 return
             self._losses.add(loss.name)
-            found = {key: sight for key, sight in self._seen.items() if sight[0] is not None}
+            found = {key: sight for key, sight in self._seen.copy().items() if sight[0] is not None}
             self.lost.update(found)
         if loss.why and self._monotonic() >= self._told_at + SILENCE:
             self._told_at = self._monotonic()
@@ -289,7 +289,8 @@ class Refuge:
         moved = 0
         was_well = not (self.is_out or self.bases)
         try:
-            yield from _probe()
+            if not was_well:
+                yield from _probe()
             with _lock:
                 self.is_out = False  # what was not touched goes straight to the store from here on
             while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):

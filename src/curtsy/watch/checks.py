@@ -16,7 +16,7 @@ from curtsy.core.rules import Rules, crawl_delay, judge, parsed
 from curtsy.settings import Settings
 from curtsy.settings.keys import names
 from curtsy.watch.hostview import HostView, pace_alone, view_of
-from curtsy.watch.words import as_one, because, budget_origins, pace
+from curtsy.watch.words import as_one, because, budget_origins, pace, pace_origins
 from curtsy.watch.words import origin as where
 
 State = Literal["yes", "no", "wait", "unknown", "off"]
@@ -274,7 +274,7 @@ def _pace(view: HostView, settings: Settings, policy: Policy, known: Known) -> C
         "in_flight": view.in_flight,
         "last_asked_ago": view.last_asked_ago,
     }
-    origin = where(settings, view.domain, "pause_min" if policy.pause_max else "qps")
+    origin = as_one(pace_origins(settings, view.domain, policy))
     if view.crawl_delay is not None and view.crawl_delay > policy.max_crawl_delay:
         says = f"its Crawl-delay of {span(view.crawl_delay)} is above max_crawl_delay ({span(policy.max_crawl_delay)})"
         return Check("pace", "no", says, where(settings, view.domain, "max_crawl_delay"), facts=facts)

@@ -24,6 +24,13 @@ def budget_origins(settings: Settings, domain: str, changed: Container[str] = ()
     }
 
 
+def pace_origins(settings: Settings, domain: str, policy: Policy) -> dict[str, str]:
+    """Where what `pace()` says comes from."""
+    keys = {"qps": policy.qps is not None, "pause": bool(policy.pause_max), "delay": bool(policy.delay)}
+    found = [noun for noun, is_said in keys.items() if is_said] or ["qps"]
+    return {noun: origin(settings, domain, "pause_min" if noun == "pause" else noun) for noun in found}
+
+
 def as_one(origins: dict[str, str]) -> str:
     """Several origins in a few words: once if they are the same."""
     if len(set(origins.values())) == 1:
