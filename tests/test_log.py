@@ -331,7 +331,7 @@ def test_a_full_disk_stops_nothing() -> None:
         *((f"https://e.org/?{name}=geheim", f"https://e.org/?{name}=***") for name in (
             "apikey", "access_token", "password", "passwd", "pwd", "secret", "client_secret", "signature", "auth",
             "sid", "code", "PHPSESSID", "AWSAccessKeyId", "subscription-key", "refreshToken",
-            "auth_code", "userpass", "hmac",
+            "auth_code", "userpass", "hmac_sha256", "mfa_code", "passcode", "user_pw",
         )),
     ],
 )  # fmt: skip

@@ -404,6 +404,12 @@ def made_wrong(what: Any, **given: Any) -> Any:
         (made_wrong(RateLimiter, policies=5), "policies = 5 must be a Policies("),
         (made_wrong(RateLimiter, store=5), "store = 5 must be a URL such as 'sqlite:///state.sqlite', a store"),
         (made_wrong(RateLimiter, store=(5, 6)), "store = (5, 6) must be a URL"),
+        (made_wrong(RateLimiter, store={}), "store = {} must be a URL"),
+        (
+            made_wrong(RateLimiter, store=MemoryStore),
+            "store = <class 'curtsy.stores.memory.MemoryStore'> must be a URL",
+        ),
+        (made_wrong(TokenBucket, tokens_per_second=1, store=(AsyncMemoryStore(), MemoryStore())), "store = (<curtsy"),
         (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 must be a store, or the URL of one"),
         (
             made_wrong(DomainLimiter, domain="a.com", config=LimitConfig(), limiter=RateLimiter()),

@@ -9,22 +9,27 @@ import asyncio
 import logging
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from curtsy.clock import Clock, FakeClock
 from curtsy.core.admission import Decision, Go, No, Pause
-from curtsy.core.errors import Reason
+from curtsy.core.errors import Reason, StoreError
+from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
+from curtsy.guards import CircuitBreaker
 from curtsy.steps import amended, charge
-from curtsy.stores import AsyncStore, Store, open_store
+from curtsy.stores import AsyncStore, Store, open_async_store, open_store
+from curtsy.stores.database import Database
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.shelter import AsyncShelter, Shelter
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
@@ -227,6 +232,11 @@ async def test_a_second_loss_is_mended_as_the_first(place: Losing, store: AsyncS
         assert await spent(store, A) <= times  # given back beside the calls, or when it is asked for
     await ask(store, A)
     assert await spent(store, A) == 4
+
+
+def a_second_passes(store: RedisStore) -> None:
+    """Have the mark looked at before anything else is asked, as it is every second."""
+    store._server.swap.marks.doubt_all()
 
 
 # Several who remember.
@@ -569,4 +579,184 @@ def test_a_file_from_before_a_reboot_is_brought_up_to_date(tmp_path: Path) -> No
     wait, _ = shelter.update(A, pace)
     assert not isinstance(wait, Go | No)
     assert wait.seconds == pytest.approx(95)
+    shelter.close()
+
+
+def test_a_server_that_goes_back_again_and_again_is_mended_each_time() -> None:
+    """B8: its mark has the same name after each restart"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
+        inner = RedisStore(server.url, timeout=SLOW)
+        shelter = Shelter(inner)
+        shelter.update(A, STEP)
+        server.command("SAVE")
+        server.command("CONFIG", "SET", "save", "")
+        for times in range(2, 7):
+            shelter.update(A, STEP)
+            assert shelter.read(A).days[-1].requests == times
+            a_second_passes(inner)
+            shelter.update(B, STEP)
+            server.restart()
+        shelter.close()
+
+
+def test_one_who_lagged_behind_is_seen_though_others_have_looked_meanwhile() -> None:
+    """B8"""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
+        stores = [RedisStore(server.url, timeout=SLOW + number) for number in range(3)]
+        knows, *others = map(Shelter, stores)
+        for each in (knows, *others):
+            each.update(B, STEP)
+        server.command("SAVE")
+        server.command("CONFIG", "SET", "save", "")
+        a_second_passes(stores[0])
+        for _ in range(4):
+            knows.update(A, charge(DAILY, 0.0, page=True))
+        server.restart()
+        for _ in range(5):
+            for store, each in zip(stores[1:], others, strict=True):
+                a_second_passes(store)
+                each.update(B, STEP)
+
+        decisions = [knows.update(A, charge(DAILY, 0.0, page=True))[0] for _ in range(2)]
+
+        assert [type(decision) for decision in decisions] == [Go, No]
+        for each in (knows, *others):
+            each.close()
+
+
+def test_what_could_not_be_given_back_at_once_is_given_back_one_by_one(server: RedisServer) -> None:
+    """B8: a server that stands still for a moment"""
+
+    class Hesitant(RedisStore):
+        """Fails once in the middle of giving back: after its steps have run, and before anything is written."""
+
+        is_hesitant = False
+
+        def update_many(self, steps: Any) -> list[Any]:
+            if self.is_hesitant:
+                self.is_hesitant = False
+                for _, step in steps:
+                    step(None, self.now())
+                raise StoreError("the server stands still. Wait.")
+            return super().update_many(steps)
+
+    inner = Hesitant(server.url, timeout=SLOW)
+    shelter = Shelter(inner)
+    idle = [f"host:{number}.example" for number in range(20)]
+    for key in (A, *idle):
+        shelter.update(key, STEP)
+    server.flush()
+    inner.is_hesitant = True
+    shelter.update(A, STEP)
+    shelter.close()
+
+    other = RedisStore(server.url, timeout=SLOW)
+    assert len(other.keys("host:")) == 1 + len(idle)
+    assert not shelter.sheltered
+    other.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+def test_one_record_that_is_damaged_is_replaced_by_what_is_remembered(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """B8: and no other is touched"""
+    path = tmp_path / "state.sqlite"
+    inner: SQLiteStore | RedisStore
+    if kind == "sqlite":
+        inner, other = SQLiteStore(path), None
+    else:
+        server: RedisServer = request.getfixturevalue("server")
+        inner, other = RedisStore(server.url, timeout=SLOW), RedisStore(server.url, timeout=SLOW + 1)
+    shelter = Shelter(inner)
+    for key in (A, B):
+        for _ in range(4):
+            shelter.update(key, charge(DAILY, 0.0, page=True))
+    if other is None:
+        with closing(sqlite3.connect(path)) as damage:
+            damage.execute("UPDATE records SET sum = sum + 1 WHERE key = ?", (A.encode(),))
+            damage.execute("DELETE FROM records WHERE key = ?", (B.encode(),))
+            damage.commit()
+    else:
+        server.command("SET", f"curtsy:{{{A}}}", "damaged")
+        other.forget(B)
+        other.close()
+
+    decisions = [shelter.update(A, charge(DAILY, 0.0, page=True))[0] for _ in range(2)]
+
+    assert [type(decision) for decision in decisions] == [Go, No]
+    assert shelter.read(B) is None
+    shelter.close()
+
+
+def test_a_file_that_is_made_anew_while_we_have_let_go_of_it_is_seen(tmp_path: Path) -> None:
+    """B8: though it has the number of the old one"""
+    path = tmp_path / "state.sqlite"
+    store = SQLiteStore(path)
+    store.update(A, STEP)
+    for _ in range(5):
+        database = store._writer.database
+        database.pause()  # as for a fork
+        path.unlink()
+        other = Database(str(path), patience=1.0)
+        other.transact(lambda draft: None)
+        other.close()
+        database.resume()
+        before = len(store.losses)
+        store.update(A, STEP)
+        assert len(store.losses) == before + 1
+    store.close()
+
+
+def test_a_loop_that_is_closed_in_the_middle_of_giving_back_holds_up_nobody(tmp_path: Path) -> None:
+    """B8"""
+    path = tmp_path / "state.sqlite"
+    url = f"sqlite:///{path}"
+    idle = [f"host:{number}.example" for number in range(300)]
+    tasks, threads = open_async_store(url), open_store(url)
+
+    async def lose() -> None:
+        for key in (A, *idle):
+            await tasks.update(key, STEP)
+        path.unlink()
+        await tasks.update(A, STEP)  # and no further: what is to be given back has just begun
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(lose())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+
+    threads.update(A, STEP)
+    deadline = time.monotonic() + 20
+    while len(threads.keys("host:")) < 1 + len(idle):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    asyncio.run(asyncio.wait_for(tasks.close(), 20))
+    threads.close()
+
+
+def test_a_record_with_the_name_of_the_probe_is_nobodys(server: RedisServer) -> None:
+    """B8: an outage does not remove what a part has named so"""
+    clock = FakeClock()
+    inner = RedisStore(server.url, timeout=0.3)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    breaker = CircuitBreaker(3600, store=shelter, key="probe")
+    breaker.trip()
+    server.pause()
+    shelter.update(A, STEP)
+    server.resume()
+    clock.advance(60)
+    deadline = time.monotonic() + 20
+    while shelter.sheltered or shelter.held:
+        assert time.monotonic() < deadline
+        shelter.update(A, STEP)
+        time.sleep(0.005)
+
+    assert breaker.is_open
+    assert sorted(inner.keys()) == [A, "probe"]
     shelter.close()

@@ -498,7 +498,7 @@ def test_what_has_run_out_is_not_missed(weeks: int, is_missed: bool) -> None:
     """B8: the server drops a record that says nothing any more"""
     swap = Swap("curtsy:", None, 1.0)
     bid = Bid("host:a", [lambda host, now: (fresh(now), None)])
-    swap.marked("", b"curtsy:mark{0}", [b"name", 1])
+    swap.marked(swap.marks.ask("", b"curtsy:mark{0}"), [b"name", 1])
     swap.hear(bid, [1_800_000_000 * SECOND, None])  # which says only what time it is
     swap.ask(bid)
     assert swap.hear(bid, 1_800_000_000 * SECOND)

@@ -360,7 +360,7 @@ def test_a_file_of_a_later_format_is_refused_and_left_alone(path: Path) -> None:
     store = SQLiteStore(path)
 
     for use in (lambda: store.update("a", count), store.keys):
-        with pytest.raises(StoreError, match=r"format 3, but this curtsy knows formats up to 2.*Upgrade curtsy"):
+        with pytest.raises(StoreError, match=r"format 4, but this curtsy knows formats up to 3.*Upgrade curtsy"):
             use()
     store.close()
     assert path.read_bytes() == before

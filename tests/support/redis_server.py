@@ -19,6 +19,8 @@ from typing import Any, Self
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 _KEEPER = 'redis-server "$@" >/dev/null 2>&1 & pid=$!; echo $pid; read -r _; kill -9 $pid; wait $pid 2>/dev/null'
 _LOOPBACK = "127.0.0.1"
@@ -104,7 +106,8 @@ class RedisServer:
 
     def command(self, *words: str | bytes | int) -> Any:
         """Send one command on a connection of its own and return the reply."""
-        with redis.Redis(host=_LOOPBACK, port=self.port, socket_timeout=5) as client:
+        no_retry = Retry(NoBackoff(), 0)  # while it starts, we ask often enough
+        with redis.Redis(host=_LOOPBACK, port=self.port, socket_timeout=5, retry=no_retry) as client:
             return client.execute_command(*words)
 
     def calls(self) -> dict[str, int]:
@@ -179,8 +182,8 @@ class RedisCluster:
 
     def __init__(self, n: int = 3, replicas: int = 0) -> None:
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0")
-        self.masters = [_node(options) for _ in range(n)]
-        self.replicas = [_node(options) for _ in range(n * replicas)]
+        self.masters = [_Node(*options) for _ in range(n)]
+        self.replicas = [_Node(*options) for _ in range(n * replicas)]
 
     def __enter__(self) -> Self:
         try:
@@ -198,7 +201,7 @@ class RedisCluster:
         self.stop()
 
     @property
-    def nodes(self) -> list[RedisServer]:
+    def nodes(self) -> list[_Node]:
         """All servers, the masters first."""
         return [*self.masters, *self.replicas]
 
@@ -219,7 +222,7 @@ class RedisCluster:
             node.command("CLUSTER", "SET-CONFIG-EPOCH", place + 1)
             node.command("CLUSTER", "ADDSLOTSRANGE", bounds[place], bounds[place + 1] - 1)
         for node in self.nodes[1:]:
-            first.command("CLUSTER", "MEET", _LOOPBACK, node.port, _bus(node))
+            first.command("CLUSTER", "MEET", _LOOPBACK, node.port, node.bus)
         _until(lambda: all(self._sees_all(node) for node in self.nodes), "the nodes to meet")
         for place, replica in enumerate(self.replicas):
             replica.command("CLUSTER", "REPLICATE", self.masters[place % size].command("CLUSTER", "MYID").decode())
@@ -230,14 +233,20 @@ class RedisCluster:
         return len(node.command("CLUSTER NODES")) == len(self.nodes) and _healthy(node)
 
 
-def _node(options: tuple[str, ...]) -> RedisServer:
-    server = RedisServer(*options)
-    server._options = (*server._options, "--cluster-port", str(_free_port()))
-    return server
+class _Node(RedisServer):
+    """A server of a cluster, with a second port by which the servers talk."""
 
+    bus = 0
+    _has_met = False
 
-def _bus(node: RedisServer) -> str:
-    return node._options[-1]
+    def _arguments(self) -> list[str]:
+        return [*super()._arguments(), "--cluster-port", str(self.bus)]
+
+    def _launch(self) -> bool:
+        if not self._has_met:  # drawn anew at each try, for it may be taken by another process before the server has it
+            self.bus = _free_port()
+        self._has_met = super()._launch() or self._has_met
+        return self._has_met and self.pid != 0
 
 
 def _healthy(node: RedisServer) -> bool:

@@ -57,7 +57,7 @@ def number(
     default: object = None,
 ) -> float:
     """Check that `value` is a finite number within bounds, and return it as a float."""
-    kind = "a finite number" if value in (math.inf, -math.inf) else "a number"
+    kind = "a finite number" if isinstance(value, float) and math.isinf(value) else "a number"
     bounds = f"{kind} {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
         bounds += f" and at most {most:.15g}"

@@ -20,8 +20,8 @@ _VALUE = re.compile(r"""(?:[^&#\s"<>\\]|\\.)*""")
 _VALUE_INSIDE = re.compile(r"""(?:[^&#\s"<>\\%]|\\.|%(?!2[36]))*""")
 _SECRET = re.compile(
     r"(?:.*(?:token|secret|passw|passphrase|credential|signature|session|sessid|accesskey|authoriz|bearer|jwt)|auth$|"
-    r"(?:auth|access|login|reset|verification)?code$|(?:connect)?sid$|sig$|sas$|hmac$|pwd$|(?:user|db)?pass$|pw$|otp$|"
-    r".*key$).*"
+    r"(?:auth|access|login|reset|verification|mfa|sms)?code$|(?:connect)?sid$|sig$|sas$|hmac|pwd$|.*passcode$|otp$|"
+    r".*(?<!com)(?<!by)pass$|(?:user)?pw$|.*key$).*"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from curtsy.stores import Answer, AsyncStore, Step, Store, open_async_store, ope
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 AnyStore = str | Store | tuple[Store, AsyncStore]
-"""The URL of a store; a store; or one and the same in both colours."""
+"""The URL of a store; a store; or one and the same for threads and for tasks."""
 
 
 def opened(store: str | Store | None) -> Store:
@@ -22,7 +23,7 @@ def opened(store: str | Store | None) -> Store:
         return MemoryStore()
     if isinstance(store, str):
         return open_store(store)
-    if not hasattr(store, "update") or asyncio.iscoroutinefunction(store.update):
+    if not _is_store(store, is_async=False):
         raise rule("store", store, "a store such as open_store('sqlite:///state.sqlite'), its URL, or left out")
     return store
 
@@ -36,16 +37,22 @@ def opened_for_both(store: AnyStore | None) -> tuple[Store, AsyncStore]:
     if isinstance(store, str):
         return open_store(store), open_async_store(store)
     if isinstance(store, tuple):
-        if len(store) == 2 and all(hasattr(each, "update") for each in store):
+        if len(store) == 2 and _is_store(store[0], is_async=False) and _is_store(store[1], is_async=True):
             return store
-    elif hasattr(store, "update") and not asyncio.iscoroutinefunction(store.update):
+    elif _is_store(store, is_async=False):
         return store, _Threaded(store)
     must = "a URL such as 'sqlite:///state.sqlite', a store, or a pair of a blocking store and its async one"
     raise rule("store", store, must)
 
 
+def _is_store(what: object, *, is_async: bool) -> bool:
+    """Whether it is a store, of the one colour or the other."""
+    is_made = not isinstance(what, type) and hasattr(what, "identity")
+    return is_made and inspect.iscoroutinefunction(getattr(what, "update", None)) == is_async
+
+
 class _Threaded:
-    """A blocking store for tasks: each call has a thread of its own."""
+    """A blocking store for tasks: each call is made in a thread of the event loop's own pool."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

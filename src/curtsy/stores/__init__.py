@@ -36,6 +36,9 @@ class Loss(NamedTuple):
     why: str = ""
     """To go on with after the store's name; empty if it was told already."""
 
+    key: str | None = None
+    """The one record that was lost, because it was damaged; None for all."""
+
 
 Answer = TypeVar("Answer")
 Step = Callable[[Any, Now], tuple[Record | None, Answer]]

@@ -29,6 +29,7 @@ SCHEMA = (
     "CREATE TABLE records (key BLOB PRIMARY KEY, data BLOB NOT NULL, sum INTEGER NOT NULL, expires_epoch INTEGER)"
     " WITHOUT ROWID",
     "CREATE INDEX records_by_expiry ON records (expires_epoch) WHERE expires_epoch IS NOT NULL",
+    "CREATE TABLE names AS SELECT randomblob(16) AS name",
 )
 """What brings a file from each `user_version` to the next. Only ever added to."""
 
@@ -75,8 +76,8 @@ class Database:
         self._beside: dict[str, Inode | None] = {}
         """And those that SQLite has made beside it."""
         self._read_file: Inode | None = None
-        self._last_file: Inode | None = None
-        """The file that it was last open on."""
+        self._name: bytes | None = None
+        """The name, drawn by lot, in the file that it was last open on: the number of a file is used again."""
         self.losses: list[Loss] = []
         """Those times that it was gone, or another one was in its place."""
         self._is_doubtful = False
@@ -127,8 +128,8 @@ class Database:
         """The connection to write by, on the file that is there now: it may have been put aside, replaced, deleted."""
         if self._writer is not None and not self._is_doubtful and inode(self._path) == self._file:
             return self._writer
-        file, known = inode(self._path), self._last_file
-        is_lost = known is not None and file != known  # not seen later: the number of a file is used again
+        file, known = inode(self._path), self._name
+        is_other = self._writer is not None and file != self._file  # be it a copy, of the same name
         self._abandon()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -136,13 +137,12 @@ class Database:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = _connect(self._path, self._patience)
         try:
-            self._prepare(connection)
+            self._name = self._prepare(connection)
         except BaseException:
             connection.close()
             raise
         self._writer, self._file, self._is_doubtful = connection, inode(self._path), False
-        self._last_file = self._file
-        if is_lost:
+        if known is not None and (is_other or self._name != known):
             self.losses.append(Loss(object()))
             what = "removed under us. A fresh one is begun" if file is None else "replaced under us. That one is used"
             _log.warning("%s was %s, with what this process still knows.", self._path, what)
@@ -161,8 +161,8 @@ class Database:
         for name in left:
             os.unlink(name)
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Check that the file is ours, and bring it up to date."""
+    def _prepare(self, connection: sqlite3.Connection) -> bytes:
+        """Check that the file is ours, and bring it up to date; answers its name."""
         [application], [version] = (_pragma(connection, name) for name in ("application_id", "user_version"))
         if application != APPLICATION:
             made_by = [sql for [sql] in connection.execute("SELECT sql FROM sqlite_master")]
@@ -187,10 +187,15 @@ class Database:
             connection.execute("COMMIT")
         if self._is_doubtful and _pragma(connection, "quick_check(1)") != (b"ok",):
             raise DamagedFile(f"{self._path} is damaged.")
+        names: list[tuple[bytes]] = connection.execute("SELECT name FROM names").fetchall()
+        if len(names) != 1:
+            raise DamagedFile(f"{self._path} is damaged: it has no name.")
         connection.execute("PRAGMA busy_timeout = 0")
+        return names[0][0]
 
-    def _met_damage(self) -> None:
+    def _met_damage(self, key: str) -> None:
         self._is_doubtful = True
+        self.losses.append(Loss(object(), key=key))
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         """Lock the file against writers that take no turns."""
@@ -208,8 +213,8 @@ class Database:
     def _put_aside(self, damage: DamagedFile) -> None:
         """Make room for a fresh file. Only done in our turn, right after the damage was seen in the file there now."""
         self._disconnect()
-        if self._last_file is not None:
-            self._last_file = None
+        if self._name is not None:
+            self._name = None
             self.losses.append(Loss(object()))
         aside = f"{self._path}.damaged-{int(time.time())}"
         while os.path.exists(aside):
@@ -271,7 +276,7 @@ class Database:
         """One for a forked child: with nothing open, but knowing of what file it was and what that lost."""
         self._turn.drop()
         heir = Database(self._path, patience=self._patience, schema=self._schema)
-        heir.losses, heir._last_file = [*self.losses], self._last_file
+        heir.losses, heir._name = [*self.losses], self._name
         return heir
 
     def pause(self) -> None:

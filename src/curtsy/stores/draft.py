@@ -34,8 +34,8 @@ _log = logging.getLogger("curtsy")
 class Draft:
     """What one transaction has read, and what it will write."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str, met_damage: Callable[[], None]) -> None:
-        """Take also what to call for a record that is damaged: there may be more."""
+    def __init__(self, connection: sqlite3.Connection, path: str, met_damage: Callable[[str], None]) -> None:
+        """Take also what to call for the key of a record that is damaged: there may be more."""
         self._connection = connection
         self._path = path
         self._met_damage = met_damage
@@ -57,7 +57,7 @@ class Draft:
             _log.warning("%s: the record under %a is damaged and counts as absent: %s", self._path, key, damage)
             self._writes[key] = _DELETE, (encode(key),)
             self._expiries[key] = 0
-            self._met_damage()
+            self._met_damage(key)
             record = None
         self._records[key] = record
         return record

@@ -144,9 +144,8 @@ class Line:
                 await asyncio.sleep(pause)
 
     async def _look_at_marks(self, client: Any, bids: list[Bid]) -> None:
-        for server, key in self._server.doubted(client, bids):
-            words = self._server.swap.marks.ask(key)
-            self._server.swap.marked(server, key, await self.call(partial(look, words)))
+        for each in self._server.looks(client, bids):
+            self._server.swap.marked(each, await self.call(partial(look, each.words)))
 
     async def close(self) -> None:
         """Wait for what is under way and disconnect."""

@@ -1,33 +1,55 @@
 """Marks: how a Redis server that has lost its records is told from a hand that has removed some of them.
 
-On each server lies a mark: a name drawn by lot, and how often somebody has looked at it. Has it another name than
-before, the server was flushed. Was it looked at less often, the server has gone back to what it had some time ago; then
-it gets another name, so that all who look later see it, too.
+On each server lie a name, drawn by lot, and for each process how often it has looked at that. Is the name another than
+before, the server was flushed. Has it seen fewer of our looks than there were, it has gone back to what it had some
+time ago; then it gets another name, so that all who look later see it, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from curtsy.stores import Loss
 
-SCRIPT = """
+LASTS = 2 * 86_400
+"""Seconds for which a server remembers our looks."""
+
+SCRIPT = f"""
 local known, looks, fresh = unpack(ARGV)
-local name, count = fresh, 0
-local found, number = string.match(redis.call('GET', KEYS[1]) or '', '^(%w+):(%d+)$')
-if found and (found ~= known or tonumber(number) >= tonumber(looks)) then
-  name, count = found, tonumber(number)
+looks = tonumber(looks)
+local name, seen = redis.call('GET', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)
+if not name or (name == known and seen < looks) then
+  name = fresh
+  redis.call('SET', KEYS[1], name)
 end
-count = count + 1
-redis.call('SET', KEYS[1], string.format('%s:%d', name, count))
-return {name, count}
+redis.call('SET', KEYS[2], math.max(seen, looks) + 1, 'EX', {LASTS})
+return {{name, math.max(seen, looks) + 1}}
 """
 
 EVERY = 1_000_000_000
 """Nanoseconds for which a look will do, unless there is a doubt: within them, hosts that are new to us tell nothing."""
+
+
+class Look(NamedTuple):
+    """A look at the mark of a server."""
+
+    server: str
+    number: int
+    words: tuple[Any, ...]
+    """The keys and arguments of the script."""
+
+
+class _Known(NamedTuple):
+    name: bytes
+    looks: int
+    number: int
+    """Of the look that told us."""
+
+    at: int
 
 
 class Marks:
@@ -36,7 +58,9 @@ class Marks:
     def __init__(self) -> None:
         self.losses: list[Loss] = []
         """What was found to be lost so far."""
-        self._known: dict[bytes, tuple[bytes, int]] = {}  # by the mark's key: its name, and the looks
+        self._token = os.urandom(8).hex().encode()
+        self._numbers = itertools.count(1)
+        self._known: dict[bytes, _Known] = {}  # by the mark's key
         self._looked_at: dict[str, int] = {}  # by server
 
     def doubt(self, server: str) -> None:
@@ -53,18 +77,22 @@ class Marks:
         looked_at = self._looked_at
         return {server for server in servers if looked_at.get(server, late) <= late}
 
-    def ask(self, key: bytes) -> tuple[Any, ...]:
-        """The arguments of the script that looks at the mark under `key`."""
-        name, looks = self._known.get(key, (b"", 0))
-        return key, name, looks, os.urandom(8).hex()
+    def ask(self, server: str, key: bytes) -> Look:
+        """Look at the mark of a server, which lies under `key`."""
+        name, looks, _, at = self._known.get(key) or _Known(b"", 0, 0, 0)
+        if time.monotonic_ns() - at > LASTS * 500_000_000:  # in half of that: the server may forget them soon
+            looks = 0
+        return Look(server, next(self._numbers), (key, key + b":" + self._token, name, looks, os.urandom(8).hex()))
 
-    def hear(self, server: str, key: bytes, reply: list[Any]) -> bool:
-        """Take its reply; True if the server has lost its records since the last one."""
-        name, looks = reply
+    def hear(self, look: Look, reply: list[Any]) -> bool:
+        """Take what was found; True if the server has lost its records since."""
+        key, (name, looks) = look.words[0], reply
         known = self._known.get(key)
-        is_lost = known is not None and known[0] != name
+        if known is not None and known.number > look.number:
+            return False  # another thread has looked later, and was heard before
+        is_lost = known is not None and known.name != name
         if is_lost:
             self.losses.append(Loss(name, "it was flushed, or has gone back to what it had some time ago"))
-        self._known[key] = name, looks if known is None or is_lost else max(looks, known[1])
-        self._looked_at[server] = time.monotonic_ns()
+        self._known[key] = _Known(name, looks, look.number, time.monotonic_ns())
+        self._looked_at[look.server] = time.monotonic_ns()
         return is_lost

@@ -138,9 +138,8 @@ class RedisStore:
             raise self._server.failed(error) from error
 
     def _look_at_marks(self, bids: list[Bid]) -> None:
-        for server, key in self._server.doubted(self._connected(), bids):
-            words = self._server.swap.marks.ask(key)
-            self._server.swap.marked(server, key, self._call(partial(look, words)))
+        for each in self._server.looks(self._connected(), bids):
+            self._server.swap.marked(each, self._call(partial(look, each.words)))
 
     def _take(self, bids: list[Bid]) -> None:
         """Ask until the server has agreed to each bid."""

@@ -25,7 +25,7 @@ from curtsy.stores.memory import MemoryStore
 REMEMBERED = 4096
 """Keys whose last record is remembered for an outage."""
 
-PROBE = "probe"
+PROBE = "\0probe"
 """A key that nobody else has, which is written to see whether a store takes it."""
 
 AT_ONCE = 128
@@ -99,9 +99,10 @@ class Watch:
         """What is to go back, by key. A store that cannot lose anything has no `losses`."""
         losses = getattr(self._store, "losses", ())
         if len(losses) > self._heard:
-            for loss in losses[self._heard :]:
+            fresh = losses[self._heard :]
+            for loss in (*[each for each in fresh if each.key is None][-1:], *[each for each in fresh if each.key]):
                 self._refuge.lose(loss)
-            self._heard = len(losses)
+            self._heard += len(fresh)
         return self._refuge.lost
 
 
@@ -121,7 +122,8 @@ class Refuge:
         """The keys that memory answers for, and what the store had under each when the outage began."""
         self.lost: dict[str, Sight] = {}
         """What the store has lost, and is to be put there again."""
-        self._losses: set[object] = set()
+        self._last_loss: object = None
+        self._damaged: set[object] = set()
         self._told_at = -SILENCE
         self.is_out = False
         self.outages = 0
@@ -133,6 +135,7 @@ class Refuge:
         self._interval = FIRST_PROBE
         self._probe_at = 0.0
         self._prober = 0  # the process that looks after the store just now: a fork leaves its thread behind
+        self._is_looking: Callable[[], bool] = bool
 
     # While the store works.
 
@@ -167,11 +170,16 @@ class Refuge:
     def lose(self, loss: Loss) -> None:
         """Take note that the store has lost its records: those that we remember are to go back. Once for each loss."""
         with _lock:
-            if loss.name in self._losses:
+            if loss.key is not None:
+                if loss.name not in self._damaged and (sight := self._seen.get(loss.key)) is not None:
+                    self.lost[loss.key] = sight
+                self._damaged.add(loss.name)
                 return
-            self._losses.add(loss.name)
+            if loss.name == self._last_loss:
+                return
             found = {key: sight for key, sight in self._seen.copy().items() if sight[0] is not None}
             self.lost.update(found)
+            self._last_loss = loss.name
         if loss.why and self._monotonic() >= self._told_at + SILENCE:
             self._told_at = self._monotonic()
             logger.warning(
@@ -270,17 +278,21 @@ class Refuge:
 
     # And back.
 
-    def is_due(self) -> bool:
-        """Whether it is time to look after the store: True for one caller, who then must drive `come_back()`."""
-        is_well = not (self.is_out or self.bases)
-        return (is_well or self._monotonic() >= self._probe_at) and self.claim()
+    def is_due(self, is_looking: Callable[[], bool]) -> bool:
+        """Whether it is time to look after the store: True for one caller, who then must drive `come_back()`.
 
-    def claim(self) -> bool:
+        `is_looking` says later whether he still can: the loop of a task may be closed under it.
+        """
+        is_well = not (self.is_out or self.bases)
+        return (is_well or self._monotonic() >= self._probe_at) and self.claim(is_looking)
+
+    def claim(self, is_looking: Callable[[], bool]) -> bool:
         """The same, due or not."""
         with _lock:
-            if self._prober == os.getpid() or not (self.is_out or self.bases or self.lost):
+            is_taken = self._prober == os.getpid() and self._is_looking()
+            if is_taken or not (self.is_out or self.bases or self.lost):
                 return False
-            self._prober = os.getpid()
+            self._prober, self._is_looking = os.getpid(), is_looking
             return True
 
     def come_back(self, watch: Watch) -> Work:
@@ -291,8 +303,8 @@ class Refuge:
         try:
             if not was_well:
                 yield from _probe()
-            with _lock:
-                self.is_out = False  # what was not touched goes straight to the store from here on
+                with _lock:
+                    self.is_out = False  # what was not touched goes straight to the store from here on
             while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):
                 for key in keys:
                     if self.is_out:
@@ -318,12 +330,19 @@ class Refuge:
     def _give_back(self, watch: Watch) -> Work:
         """Put what the store has lost there again: whoever else uses it may know less."""
         while not self.is_out and (batch := [Watched(watch, key, _keep) for key in list(self.lost)[:AT_ONCE]]):
-            sights = [self.lost.get(step.key) for step in batch]
+            sights = {step.key: self.lost.get(step.key) for step in batch}
             try:
                 yield partial(_update_all, batch)
             except StoreError:
-                yield from _probe()  # if that works, it is one of these records that cannot be used
-            for step, sight in zip(batch, sights, strict=True):
+                yield from _probe()  # if that works, it may be one of these records that cannot be used
+                for step in batch:
+                    try:
+                        yield partial(_update, step)
+                    except StoreError:
+                        yield from _probe()
+                        step.recalled = None
+            for step in batch:
+                sight = sights[step.key]
                 if step.recalled is sight is not None and self._seen.get(step.key) is sight:
                     self.note(step)  # else somebody has changed it since
                 if self.lost.get(step.key) is sight:

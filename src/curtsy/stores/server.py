@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import random
 import time
@@ -13,10 +12,14 @@ from curtsy.clock import Clock
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.stores import marks
 from curtsy.stores.address import FAILURES, NoScript, parse_address
+from curtsy.stores.marks import Look
 from curtsy.stores.swap import SCRIPT, SHA, Bid, Swap
 
 OLDEST = (7, 0)
 """The oldest version of Redis that will do; Valkey counts as the Redis that it says it is."""
+
+MOST_PLACES = 10_000
+"""Numbers that are tried to find a mark on each server of a cluster."""
 
 PATIENCE = 10
 """Times the timeout: how long an update is tried again when others are always faster."""
@@ -40,19 +43,20 @@ class Server:
         self.swap = Swap(prefix, clock, timeout / 2)
         if clock is None:  # what one store of a process knows, all do
             self.swap = _swaps.setdefault((self.identity, timeout), self.swap)
-        self._places: dict[str, int] = {}
+        self._places: dict[str, int | None] = {}
         self._is_cluster = self.address.kind == "cluster"
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
         """What makes redis-py ask every server that holds records."""
 
-    def doubted(self, client: Any, bids: list[Bid]) -> list[tuple[str, bytes]]:
-        """The servers whose marks are to be looked at before the bids are made, with the keys of those."""
+    def looks(self, client: Any, bids: list[Bid]) -> list[Look]:
+        """What marks are to be looked at before the bids are made."""
         try:
             if self._is_cluster:
                 for bid in bids:
                     bid.server = client.get_node_from_key(self.swap.name(bid.key)).name
-            doubted = self.swap.marks.doubted([bid.server for bid in bids])
-            return [(server, self.swap.mark(self._place(client, server))) for server in doubted]
+            marks = self.swap.marks
+            places = {server: self._place(client, server) for server in marks.doubted([bid.server for bid in bids])}
+            return [marks.ask(server, self.swap.mark(place)) for server, place in places.items() if place is not None]
         except FAILURES as error:
             raise self.failed(error) from error
 
@@ -84,16 +88,22 @@ class Server:
                 )
         return left
 
-    def _place(self, client: Any, server: str) -> int:
-        """A number whose mark lies on `server`: in a cluster, that is decided by what stands in braces."""
+    def _place(self, client: Any, server: str) -> int | None:
+        """A number whose mark lies on `server`: in a cluster, that is decided by what stands in braces.
+
+        None if there is none among many, because it has hardly any slots.
+        """
         if not self._is_cluster:
             return 0
         known = self._places.get(server, 0)
-        for place in itertools.chain([known], range(10_000)):
-            if client.get_node_from_key(self.swap.mark(place)).name == server:
-                break
-        self._places[server] = place
-        return place
+        if known is not None and not self._lies_on(client, known, server):
+            there = (place for place in range(MOST_PLACES) if self._lies_on(client, place, server))
+            known = next(there, None)
+        self._places[server] = known
+        return known
+
+    def _lies_on(self, client: Any, place: int, server: str) -> bool:
+        return bool(client.get_node_from_key(self.swap.mark(place)).name == server)
 
     def judge(self, info: dict[str, Any]) -> None:
         """Refuse a server that is too old, or that may forget: a forgotten limit is a broken one."""
@@ -161,7 +171,7 @@ async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
 
 def look(words: tuple[Any, ...], client: Any) -> Any:
     """Look at a mark."""
-    return client.execute_command("EVAL", marks.SCRIPT, 1, *words)
+    return client.execute_command("EVAL", marks.SCRIPT, 2, *words)
 
 
 def _fill(pipeline: Any, command: str, script: str, words: list[tuple[Any, ...]]) -> None:

@@ -130,7 +130,7 @@ class Shelter:
         """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
         if self._looking is not None:
             self._looking.join()
-        if self._refuge.claim():
+        if self._refuge.claim(_for_good):
             self._come_back()
         self._refuge = self._refuge.left()
         self._inner.close()
@@ -152,7 +152,7 @@ class Shelter:
         return otherwise()
 
     def _look(self) -> None:
-        if self._refuge.is_due():
+        if self._refuge.is_due(_for_good):
             self._looking = threading.Thread(target=self._come_back, name="curtsy-shelter", daemon=True)
             self._looking.start()
 
@@ -273,9 +273,10 @@ class AsyncShelter:
 
     async def close(self) -> None:
         """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
-        if self._looking is not None and not self._looking.done():  # it may be done in a loop that is closed
+        loop = asyncio.get_running_loop()
+        if self._looking is not None and self._looking.get_loop() is loop:  # another may be closed by now
             await asyncio.wait([self._looking])
-        if self._refuge.claim():
+        if self._refuge.claim(lambda: not loop.is_closed()):
             await self._come_back()
         self._refuge = self._refuge.left()
         await self._inner.close()
@@ -291,8 +292,9 @@ class AsyncShelter:
         return otherwise()
 
     def _look(self) -> None:
-        if self._refuge.is_due():
-            self._looking = asyncio.get_running_loop().create_task(self._come_back())
+        loop = asyncio.get_running_loop()
+        if self._refuge.is_due(lambda: not loop.is_closed()):
+            self._looking = loop.create_task(self._come_back())
 
     async def _come_back(self) -> None:
         work = self._refuge.come_back(self._watch)
@@ -317,6 +319,11 @@ def _answers(outcomes: list[Any]) -> list[Any]:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+def _for_good() -> bool:
+    """A thread ends what it has begun."""
+    return True
 
 
 def _remove(record: Any, now: Now) -> tuple[None, None]:

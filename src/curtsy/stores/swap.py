@@ -26,9 +26,9 @@ from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
-from curtsy.stores import Step
+from curtsy.stores import Loss, Step
 from curtsy.stores.codec import DamagedRecord, pack, unpack
-from curtsy.stores.marks import Marks
+from curtsy.stores.marks import Look, Marks
 
 SCRIPT = """
 local expected, now, floor, clock, lag, nonce, op, px, body = unpack(ARGV)
@@ -111,6 +111,9 @@ class Seen(NamedTuple):
     record: Record | None = None
     floor: int = 0
     """The latest present that a step was given here and the server agreed to."""
+
+    is_damaged: bool = False
+    """There is a record, but it cannot be read."""
 
 
 class Outcome(NamedTuple):
@@ -239,6 +242,8 @@ class Swap:
         except StoreError:
             self._seen.pop(key, None)
             raise
+        if seen.is_damaged:
+            self.marks.losses.append(Loss(object(), key=key))
         self._remember(key, seen)
         return seen.record
 
@@ -248,13 +253,12 @@ class Swap:
         head = _head(value)
         if head is None:
             self._damaged(key, "its head cannot be read.")
-            return Seen(value)
-        record = None
+            return Seen(value, is_damaged=True)
         try:
-            record = unpack(value[_HEAD.size :])
+            return Seen(*head, unpack(value[_HEAD.size :]))
         except DamagedRecord as error:
             self._damaged(key, str(error))
-        return Seen(*head, record)
+            return Seen(*head, is_damaged=True)
 
     def _run(self, bid: Bid, now: Now) -> Record | None:
         record = bid._seen.record
@@ -303,9 +307,9 @@ class Swap:
         """The key of a mark. `place` is any number: in a cluster it decides on which server it lies."""
         return self._prefix[:-1] + b"mark{%d}" % place
 
-    def marked(self, server: str, key: bytes, reply: list[Any]) -> None:
+    def marked(self, look: Look, reply: list[Any]) -> None:
         """Take the reply of a look at a mark."""
-        if self.marks.hear(server, key, reply):  # then what was last seen is no guess any more
+        if self.marks.hear(look, reply):  # then what was last seen is no guess any more
             self._seen = OrderedDict((key, Seen(floor=seen.floor)) for key, seen in self._seen.copy().items())
 
     def _damaged(self, key: str, why: str) -> None:

@@ -129,11 +129,14 @@ class Writer:
         self.patience = patience
         self.database = Database(path, patience=patience)
         self._path = path
-        self.renew()
+        self._begin()
 
     def renew(self) -> None:
-        """Begin anew, without a thread: at first, and in a forked child, which must not keep its parent's turn."""
+        """Begin anew in a forked child, which must not keep its parent's turn."""
         self.database = self.database.heir()
+        self._begin()
+
+    def _begin(self) -> None:
         self._gate = threading.Lock()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
