@@ -36,7 +36,7 @@ from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from tests.stores.places import Awaited
 from tests.stores.worker import ROOT
 from tests.strategies import FREE
-from tests.support.redis_server import RedisCluster, RedisServer, redis_available
+from tests.support.redis_server import RedisServer, redis_available
 
 A, B = "host:a.example", "host:b.example"
 DAILY = FREE.but(max_requests_per_day=5)
@@ -308,26 +308,6 @@ store.close()
     for process in processes:
         process.communicate(timeout=20)
         assert process.returncode == 0
-
-
-async def test_a_cluster_of_which_one_server_is_flushed_is_mended(clock: FakeClock) -> None:
-    """B8, F59"""
-    if reason := redis_available():
-        pytest.skip(reason)
-    keys = [f"host:{number}.example" for number in range(30)]
-    with RedisCluster(3) as cluster:
-        blocking = Awaited(Shelter(RedisStore(cluster.url, clock=clock, timeout=SLOW)))
-        tasks = AsyncShelter(AsyncRedisStore(cluster.url, clock=clock, timeout=SLOW))
-        stores: tuple[AsyncStore, ...] = blocking, tasks
-        for times, store in enumerate(stores):
-            for key in keys:
-                await ask(store, key)
-            cluster.masters[times].flush()
-            for key in keys:
-                await ask(store, key)
-            assert [await spent(store, key) for key in keys] == [2 * times + 2] * len(keys)
-        await blocking.close()
-        await tasks.close()
 
 
 @pytest.mark.parametrize("is_in_snapshot", [True, False])

@@ -8,8 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from curtsy.core.errors import StoreError
+from curtsy.steps import charge
+from curtsy.stores import AsyncStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.shelter import AsyncShelter, Shelter
+from tests.stores.places import Awaited
 from tests.stores.steps import count, keep
+from tests.strategies import FREE
 from tests.support.redis_server import RedisCluster, RedisSentinel, RedisServer, redis_available
 
 SLOW = 10.0
@@ -82,6 +87,26 @@ async def test_slots_that_move_between_updates_are_followed(cluster: RedisCluste
     assert target.command("KEYS", "curtsy:{*") == [f"curtsy:{{{KEYS[0]}}}".encode()]
     store.close()
     await async_store.close()
+
+
+async def test_one_server_that_is_flushed_gets_its_records_back(cluster: RedisCluster) -> None:
+    """B8, F59"""
+    step = charge(FREE.but(max_requests_per_day=9), 0.0, page=True)
+    blocking, tasks = (
+        Shelter(RedisStore(cluster.url, timeout=SLOW)),
+        AsyncShelter(AsyncRedisStore(cluster.url, timeout=SLOW)),
+    )
+    stores: tuple[AsyncStore, ...] = Awaited(blocking), tasks
+    for times, store in enumerate(stores):
+        for key in KEYS:
+            await store.update(key, step)
+        cluster.masters[times].flush()
+        for key in KEYS:
+            await store.update(key, step)
+        spent = [(await store.read(key)).days[-1].requests for key in KEYS]
+        assert spent == [2 * times + 2] * len(KEYS)
+    for store in stores:
+        await store.close()
 
 
 def _name(node: RedisServer) -> str:
