@@ -21,6 +21,7 @@ from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.memory import MemoryStore
+from curtsy.stores.watched import Sight, Watch, Watched
 
 REMEMBERED = 4096
 """Keys whose last record is remembered for an outage."""
@@ -37,9 +38,6 @@ SILENCE = 60.0
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Seconds between two looks whether the store is back: doubled from the one to the other."""
 
-Sight = tuple[Record | None, Now, float]
-"""A record as it was last seen, the store's time then, and our own."""
-
 Work = Generator[Callable[[Any], Any], Any, None]
 """Yields what to ask the store, is sent its answers and thrown its errors: to be driven blocking or async."""
 
@@ -53,57 +51,6 @@ if hasattr(os, "register_at_fork"):
 
 class Gone(Exception):
     """The key has gone home meanwhile: ask the store."""
-
-
-class Watched:
-    """A step, and what it saw and made when it last ran. What its store has lost is given back to it first."""
-
-    __slots__ = ("_step", "_watch", "key", "now", "raised", "recalled", "record")
-
-    record: Record | None
-    now: Now
-
-    def __init__(self, watch: Watch, key: str, step: Step[Any]) -> None:
-        self._watch = watch
-        self._step = step
-        self.key = key
-        self.raised: Exception | None = None
-        self.recalled: Sight | None = None
-
-    def __call__(self, record: Any, now: Now) -> tuple[Record | None, Any]:
-        """Run the step."""
-        self.now, self.raised = now, None
-        lost = self._watch.lost()
-        self.recalled = lost.get(self.key) if lost else None
-        try:
-            if self.recalled is not None:
-                record = _recalled(record, *self.recalled[:2], now)
-            self.record, answer = self._step(record, now)
-            if self.recalled is not None and self.record is None:
-                lost.pop(self.key, None)  # at once: the next step must find it removed
-        except Exception as error:
-            self.raised = error
-            raise
-        return self.record, answer
-
-
-class Watch:
-    """Looks after what one store has lost of the records that its refuge remembers."""
-
-    def __init__(self, store: Any, refuge: Refuge) -> None:
-        self._store = store
-        self._refuge = refuge
-        self._heard = len(getattr(store, "losses", ()))
-
-    def lost(self) -> dict[str, Sight]:
-        """What is to go back, by key. A store that cannot lose anything has no `losses`."""
-        losses = getattr(self._store, "losses", ())
-        if len(losses) > self._heard:
-            fresh = losses[self._heard :]
-            for loss in (*[each for each in fresh if each.key is None][-1:], *[each for each in fresh if each.key]):
-                self._refuge.lose(loss)
-            self._heard += len(fresh)
-        return self._refuge.lost
 
 
 class Refuge:
@@ -443,16 +390,6 @@ def _joined(record: Record | None, ours: Record | None, base: Record | None) -> 
     if record is None:
         return None if ours == base else ours
     return record if ours == base else record.joined(ours, base)
-
-
-def _recalled(record: Record | None, lost: Record | None, then: Now, now: Now) -> Record | None:
-    """What the store has, with what it has lost; that was seen at `then`."""
-    if isinstance(record, Host) and isinstance(lost, Host):
-        return in_time(record, now).caught_up(in_time(lost, now))
-    if record is not None or lost is None:
-        return record
-    lasts = lost.lasts(then)
-    return lost if lasts is None or now.at - then.at < lasts else None
 
 
 def _in_time(ours: Record | None, now: Now, then: Now) -> Record | None:

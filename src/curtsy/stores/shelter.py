@@ -3,8 +3,9 @@
 While the store works, everything goes straight through, and the last record of each key is remembered. When the store
 raises StoreError, it is out: one warning, and from then on steps run in memory on what is remembered, on a continuation
 of the store's own clock. The store is tried again after 1, 2, 4 … 30 seconds, beside the calls and never by one of
-them. When it answers, each record goes home by `Record.joined`, and until it has, its key stays in memory: there is no
-moment at which a host has two records or none.
+them. When it takes a write, each record goes home by `Record.joined`, and until it has, its key stays in memory: there
+is no moment at which a host has two records or none. What a store that works has lost is put there again, likewise
+beside the calls (see `watched.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, TypeVar
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.stores import Answer, AsyncStore, Step, Store
-from curtsy.stores.refuge import Gone, Refuge, Watch, Watched
+from curtsy.stores.refuge import Gone, Refuge
+from curtsy.stores.watched import Watch, Watched
 
 Result = TypeVar("Result")
 
