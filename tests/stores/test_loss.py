@@ -338,6 +338,23 @@ def test_a_server_that_comes_back_with_what_it_had_some_time_ago_is_brought_up_t
 # What is no loss.
 
 
+def test_looks_that_the_server_may_have_forgotten_are_not_missed(server: RedisServer) -> None:
+    """B8: a machine that has slept for days"""
+    store = RedisStore(server.url, timeout=SLOW)
+    store.update(A, STEP)
+    marks = store._server.swap.marks
+    for key in server.command("KEYS", "curtsy:mark{0}:*"):
+        server.command("DEL", key)  # as it runs out
+    [(name, known)] = marks._known.items()
+    marks._known[name] = known._replace(at=known.at - 2 * 86_400 * SECOND)
+    a_second_passes(store)
+
+    store.update(A, STEP)
+
+    assert store.losses == []
+    store.close()
+
+
 def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisServer) -> None:
     """B8: each may know more than another's reply"""
     store, tasks = RedisStore(server.url, timeout=SLOW), AsyncRedisStore(server.url, timeout=SLOW)

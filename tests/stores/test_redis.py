@@ -812,6 +812,22 @@ def test_a_server_that_does_not_show_its_settings_is_taken(server: RedisServer) 
     store.close()
 
 
+def test_a_user_that_may_use_only_our_keys_will_do_and_one_that_may_not_is_told(server: RedisServer) -> None:
+    """Conventions: errors say what, why and what to do."""
+    for name, keys in (("alice", "~curtsy:*"), ("bob", "~other:*")):
+        server.command("ACL SETUSER", name, "on", ">open-sesame", keys, "+@all", "-@dangerous")
+    alice, bob = (
+        RedisStore(f"redis://{name}:open-sesame@127.0.0.1:{server.port}/0", timeout=SLOW) for name in ("alice", "bob")
+    )
+
+    assert alice.update("host:a", count) == 1
+    with pytest.raises(StoreError, match=r"refuses us: .*Let the user have all keys that begin with curtsy:"):
+        bob.update("host:a", count)
+
+    alice.close()
+    bob.close()
+
+
 async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer) -> None:
     """F62"""
     server.command("CONFIG SET", "requirepass", "open-sesame")

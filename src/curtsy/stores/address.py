@@ -103,11 +103,12 @@ class Address:
             if secret := self.options.get(name):
                 why = why.replace(str(secret), "***")
         match error:
-            case (
-                redis.AuthenticationError()
-                | redis.exceptions.NoPermissionError()
-                | redis.exceptions.AuthorizationError()
-            ):
+            case redis.exceptions.NoPermissionError():
+                text = (
+                    f"{self.shown} refuses us: {why}. Let the user have all keys that begin with curtsy: (~curtsy:*), "
+                    "and run scripts (+eval +evalsha)."
+                )
+            case redis.AuthenticationError() | redis.exceptions.AuthorizationError():
                 text = f"{self.shown} refuses us: {why}. Check user and password in the store's URL."
             case redis.TimeoutError() | TimeoutError():
                 text = (

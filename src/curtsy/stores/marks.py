@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from curtsy.clock import BootClock
+from curtsy.core.message import SECOND
 from curtsy.stores import Loss
 
 LASTS = 2 * 86_400
@@ -50,6 +52,7 @@ class _Known(NamedTuple):
     """Of the look that told us."""
 
     at: int
+    """Microseconds."""
 
 
 class Marks:
@@ -58,6 +61,7 @@ class Marks:
     def __init__(self) -> None:
         self.losses: list[Loss] = []
         """What was found to be lost so far."""
+        self._clock = BootClock()  # the server's time goes on while we sleep
         self._token = os.urandom(8).hex().encode()
         self._numbers = itertools.count(1)
         self._known: dict[bytes, _Known] = {}  # by the mark's key
@@ -80,7 +84,7 @@ class Marks:
     def ask(self, server: str, key: bytes) -> Look:
         """Look at the mark of a server, which lies under `key`."""
         name, looks, _, at = self._known.get(key) or _Known(b"", 0, 0, 0)
-        if time.monotonic_ns() - at > LASTS * 500_000_000:  # in half of that: the server may forget them soon
+        if self._clock.now().at - at > LASTS * SECOND // 2:  # the server may forget them soon
             looks = 0
         return Look(server, next(self._numbers), (key, key + b":" + self._token, name, looks, os.urandom(8).hex()))
 
@@ -93,6 +97,6 @@ class Marks:
         is_lost = known is not None and known.name != name
         if is_lost:
             self.losses.append(Loss(name, "it was flushed, or has gone back to what it had some time ago"))
-        self._known[key] = _Known(name, looks, look.number, time.monotonic_ns())
+        self._known[key] = _Known(name, looks, look.number, self._clock.now().at)
         self._looked_at[look.server] = time.monotonic_ns()
         return is_lost
