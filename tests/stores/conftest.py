@@ -25,6 +25,15 @@ def shared_server() -> Iterator[RedisServer]:
         yield server
 
 
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """One for a test that does something to it."""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer() as started:
+        yield started
+
+
 def _place(kind: str, request: pytest.FixtureRequest, directory: Path) -> Place:
     match kind:
         case "memory":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,19 +87,6 @@ class Damaged(Removed):
         garbage = self.path.with_suffix(".garbage")  # put in its place at once: SQLite has the old file in memory
         garbage.write_bytes(b"no database" * 400)
         os.replace(garbage, self.path)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer() as started:
-        yield started
 
 
 @pytest.fixture(params=[Flushed, Removed, Damaged])

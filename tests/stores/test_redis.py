@@ -45,14 +45,6 @@ FREE = UNLIMITED.but(max_requests_per_day=100)
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer() as started:
-        yield started
-
-
-@pytest.fixture
 def store(server: RedisServer) -> Iterator[RedisStore]:
     opened = RedisStore(server.url, timeout=SLOW)
     yield opened

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from tests.stores.steps import count
 from tests.support.redis_server import RedisServer, redis_available
 
 SLOW = 10.0
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer() as started:
-        yield started
 
 
 @pytest.mark.parametrize(

@@ -138,19 +138,6 @@ class Sheltered:
         raise AssertionError("the store does not come back")
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    if reason := redis_available():
-        pytest.skip(reason)
-    with RedisServer() as started:
-        yield started
-
-
 @pytest.fixture(params=["blocking", "async"])
 async def sheltered(request: pytest.FixtureRequest, server: RedisServer, clock: FakeClock) -> AsyncIterator[Sheltered]:
     made = Sheltered(server, clock, request.param)
