@@ -410,7 +410,8 @@ def made_wrong(what: Any, **given: Any) -> Any:
             "store = <class 'curtsy.stores.memory.MemoryStore'> must be a URL",
         ),
         (made_wrong(TokenBucket, tokens_per_second=1, store=(AsyncMemoryStore(), MemoryStore())), "store = (<curtsy"),
-        (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 must be a store, or the URL of one"),
+        (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 must be a store such as open_store("),
+        (made_wrong(DomainDailyBudgetManager, store={}), "store = {} must be a store such as open_store("),
         (
             made_wrong(DomainLimiter, domain="a.com", config=LimitConfig(), limiter=RateLimiter()),
             "config = LimitConfig(requests_per_second=1.0, burst_capacity=1) must be left out",

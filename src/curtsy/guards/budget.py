@@ -19,6 +19,7 @@ from curtsy.core.errors import Reason
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy, rule
+from curtsy.guards.places import opened
 from curtsy.log import library_logger
 from curtsy.stores import Answer, Step, Store, open_store
 from curtsy.stores.memory import MemoryStore
@@ -179,11 +180,8 @@ def _by_hand(policy: Policy, host: Host | None) -> Policy:
 
 def _sheltered(store: Store | str | None) -> Store:
     """A store whose outages are bridged in memory, and what was counted there brought home (B8)."""
-    if store is None or isinstance(store, str):
-        return open_store(store)
-    if not hasattr(store, "update"):
-        raise rule("store", store, "a store, or the URL of one such as 'sqlite:///state.sqlite'")
-    return store if isinstance(store, Shelter | MemoryStore) else Shelter(store)
+    found = open_store() if store is None else opened(store)
+    return found if isinstance(found, Shelter | MemoryStore) else Shelter(found)
 
 
 def _left(limit: int, spent: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 import weakref
@@ -20,6 +21,9 @@ OLDEST = (7, 0)
 
 MOST_PLACES = 10_000
 """Numbers that are tried to find a mark on each server of a cluster."""
+
+SEARCH_EVERY = 60.0
+"""Seconds after which a mark is looked for again on a server that had none: it may have got more slots."""
 
 PATIENCE = 10
 """Times the timeout: how long an update is tried again when others are always faster."""
@@ -43,7 +47,7 @@ class Server:
         self.swap = Swap(prefix, clock, timeout / 2)
         if clock is None:  # what one store of a process knows, all do
             self.swap = _swaps.setdefault((self.identity, timeout), self.swap)
-        self._places: dict[str, int | None] = {}
+        self._places: dict[str, tuple[int | None, float]] = {}
         self._is_cluster = self.address.kind == "cluster"
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
         """What makes redis-py ask every server that holds records."""
@@ -54,9 +58,10 @@ class Server:
             if self._is_cluster:
                 for bid in bids:
                     bid.server = client.get_node_from_key(self.swap.name(bid.key)).name
-            marks = self.swap.marks
-            places = {server: self._place(client, server) for server in marks.doubted([bid.server for bid in bids])}
-            return [marks.ask(server, self.swap.mark(place)) for server, place in places.items() if place is not None]
+            doubted = self.swap.marks.doubted([bid.server for bid in bids])
+            places = [(server, self._place(client, server)) for server in doubted]
+            ask, mark = self.swap.marks.ask, self.swap.mark
+            return [ask(server, mark(place)) for server, place in places if place is not None]
         except FAILURES as error:
             raise self.failed(error) from error
 
@@ -95,12 +100,13 @@ class Server:
         """
         if not self._is_cluster:
             return 0
-        known = self._places.get(server, 0)
-        if known is not None and not self._lies_on(client, known, server):
-            there = (place for place in range(MOST_PLACES) if self._lies_on(client, place, server))
-            known = next(there, None)
-        self._places[server] = known
-        return known
+        place, until = self._places.get(server, (0, math.inf))
+        if time.monotonic() > until or (place is not None and not self._lies_on(client, place, server)):
+            there = (each for each in range(MOST_PLACES) if self._lies_on(client, each, server))
+            place = next(there, None)
+            until = math.inf if place is not None else time.monotonic() + SEARCH_EVERY
+        self._places[server] = place, until
+        return place
 
     def _lies_on(self, client: Any, place: int, server: str) -> bool:
         return bool(client.get_node_from_key(self.swap.mark(place)).name == server)
