@@ -1,6 +1,7 @@
 """The built-in sender before there is an answer: connecting, the address guard, and cancellation."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -42,6 +43,22 @@ async def test_no_answer_in_time_is_a_timeout(site: Site, sender: AiohttpSender)
     assert failure.reason is Reason.TIMEOUT
     assert failure.sent_ago is not None
     await site.left()
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.2, 0.4), (30.0, 0.1)], ids=["longer", "shorter"])
+async def test_each_answer_over_a_kept_connection_has_its_own_time(
+    site: Site, sender: AiohttpSender, first: float, second: float
+) -> None:
+    """N9: the time of the answer before says nothing."""
+    site.reply("/hang", hang())
+    await get(sender, site.url("/"), replace(OPEN, timeout=first))
+    began = time.monotonic()
+
+    failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=second))
+
+    assert failure.reason is Reason.TIMEOUT
+    assert second <= time.monotonic() - began < second + 1
+    assert [visit.connection for visit in site.journal] == [1, 1]
 
 
 async def test_no_connection_in_time_is_a_timeout_and_nothing_was_sent(sender: AiohttpSender) -> None:

@@ -91,6 +91,37 @@ async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent(site
     assert site.paths() == ["/hang"]
 
 
+async def test_who_waits_for_a_connection_is_served_in_turn_and_who_gave_up_is_passed_over(site: Site) -> None:
+    """Q11, B5"""
+    site.reply("/*", Reply(wait=0.02))
+    sender = AiohttpSender(connections=1)
+    waiting = [asyncio.create_task(get(sender, site.url(f"/{n}"))) for n in range(6)]
+    await becomes(lambda: bool(site.journal))
+
+    waiting[2].cancel()
+    waiting[4].cancel()
+    await asyncio.wait(waiting)
+    await get(sender, site.url("/last"))
+    await sender.close()
+
+    assert site.paths() == ["/0", "/1", "/3", "/5", "/last"]
+
+
+async def test_a_connection_that_is_handed_to_one_who_gives_up_goes_to_the_next(site: Site) -> None:
+    """B5"""
+    sender = AiohttpSender(connections=1)
+    first, second, third = (asyncio.create_task(get(sender, site.url(f"/{n}"))) for n in range(3))
+
+    while not first.done():
+        await asyncio.sleep(0)
+    second.cancel()  # before it has run again: the connection is its own already
+    await asyncio.wait_for(third, 5)
+    await sender.close()
+
+    assert second.cancelled()
+    assert site.paths() == ["/0", "/2"]
+
+
 async def test_only_the_latest_idle_connections_are_kept(site: Site) -> None:
     """Q11: a broad crawl must not run out of files."""
     sender = AiohttpSender(idle=2, resolver=site.names)

@@ -79,6 +79,12 @@ class Wire(ResponseHandler):
         self.head_left = 0
         """Bytes of head that may still come; not below 0 if all that came with it was small enough, too."""
 
+        self._due: float | None = None
+        """When the answer that is waited for must be there, by the loop's time."""
+
+        self._bell: asyncio.TimerHandle | None = None
+        """Rings when that is over. It goes on from one answer to the next, for to set one for each takes longer."""
+
     def send(self, head: bytes, body: bytes | None, *, max_head: int, has_body: bool) -> None:
         """Write a request; an answer of at most `max_head` bytes of head may come, with a body or surely without.
 
@@ -113,14 +119,31 @@ class Wire(ResponseHandler):
 
     async def answer(self, deadline: float) -> tuple[RawResponseMessage, StreamReader]:
         """Wait for the head of the answer, by the loop's time; interim ones (103 …) are passed over."""
-        timer = self._loop.call_at(deadline, self.set_exception, TimeoutError())
+        self._due = deadline
+        if self._bell is None or self._bell.when() > deadline:
+            self._stop_bell()
+            self._bell = self._loop.call_at(deadline, self._ring)
         try:
             while True:
                 message, content = await self.read()
                 if not 100 <= message.code < 200 or message.code == 101:
                     return message, content
         finally:
-            timer.cancel()
+            self._due = None
+
+    def _ring(self) -> None:
+        self._bell = None
+        if self._due is None:
+            return
+        if self._due <= self._loop.time():
+            self.set_exception(TimeoutError())
+        else:  # it was set for an answer that came
+            self._bell = self._loop.call_at(self._due, self._ring)
+
+    def _stop_bell(self) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+            self._bell = None
 
     @property
     def is_reusable(self) -> bool:
@@ -182,6 +205,7 @@ class Wire(ResponseHandler):
         if exc is not None and body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(aiohttp.ClientPayloadError("the connection broke"), exc)
         super().connection_lost(exc)
+        self._stop_bell()
         self._lost(self)
 
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 import ssl
 import urllib.request
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -126,11 +127,9 @@ class AiohttpSender:
             pool = await self._open_pool(loop)
         deadline = loop.time() + limits.timeout
         try:
-            if pool.slots.locked():
+            if not pool.slots.take_at_once():
                 async with asyncio.timeout_at(deadline):
-                    await pool.slots.acquire()
-            else:
-                await pool.slots.acquire()  # at once
+                    await pool.slots.take()
         except TimeoutError:
             why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
             return Failure(Reason.TIMEOUT, why)
@@ -145,7 +144,7 @@ class AiohttpSender:
                 return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
             return reply
         finally:
-            pool.slots.release()
+            pool.slots.give_back()
 
     def _leave_to_parent(self) -> None:
         """After a fork, forget the connections that were opened before it."""
@@ -179,13 +178,48 @@ _INHERITED: list[object] = []
 """What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
 
 
+class _Slots:
+    """Places for requests in flight, first come first served: a semaphore whose free places cost nothing."""
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take_at_once(self) -> bool:
+        """Take a place, if one is free: then nobody waits."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def take(self) -> None:
+        """Wait for a place: who gives one back hands it on."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back()  # it came in the same moment
+            raise
+
+    def give_back(self) -> None:
+        """Give a place to whoever has waited longest."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # else that one has given up
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
 class _Pool:
     """The connections of one event loop."""
 
     def __init__(
         self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int, keep_alive: float
     ) -> None:
-        self.slots = asyncio.Semaphore(most)
+        self.slots = _Slots(most)
         self.resolver = resolver
         self._verify = verify
         self._idle = idle

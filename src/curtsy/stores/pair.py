@@ -109,7 +109,7 @@ def open_meta(path: str) -> tuple[bytes, os.stat_result]:
         stat = os.fstat(number)
         if stat.st_size == 0:
             raise FileNotFoundError(path)
-        return (_read(number, stat.st_size) if stat.st_size <= MOST_META else b"?"), stat
+        return (_read(number, stat.st_size, stat.st_size) if stat.st_size <= MOST_META else b"?"), stat
     finally:
         os.close(number)
 
@@ -118,15 +118,16 @@ def _bytes_of(path: str, size: int) -> bytes:
     """What a file has, if that is so many bytes; else fewer, or one more."""
     number = os.open(path, _READ)  # by hand, for `open()` takes twice as long
     try:
-        return _read(number, size + 1)
+        return _read(number, size, size + 1)
     finally:
         os.close(number)
 
 
-def _read(number: int, size: int) -> bytes:
+def _read(number: int, size: int, most: int) -> bytes:
+    """So many bytes of a file, or up to `most` if there are more; fewer if there are not so many."""
     # In steps, for a meta file may say of its body what it likes, and so much memory would be asked for.
-    data = os.read(number, min(size, STEP))
-    while 0 < len(data) < size and (more := os.read(number, min(size - len(data), STEP))):
+    data = os.read(number, min(most, STEP))
+    while 0 < len(data) < size and (more := os.read(number, min(most - len(data), STEP))):
         data += more
     return data
 
