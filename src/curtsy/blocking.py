@@ -166,5 +166,5 @@ async def _make(settings: dict[str, Any]) -> AsyncClient:
 
 def get(url: str, **settings: Any) -> FetchResult:
     """Fetch one URL politely, blocking, with a client of its own."""
-    with Client(**settings) as client:
+    with Client(**{"stale_while_revalidate": False, **settings}) as client:
         return client.fetch(url)

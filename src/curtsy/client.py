@@ -19,12 +19,13 @@ from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
 from curtsy.core import explain
+from curtsy.core.cache import Fields
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.flow import closed, fetch, refused_by_settings
 from curtsy.core.heeding import rules_for
-from curtsy.core.journey import Journey, Refusal
-from curtsy.core.message import NO_HEADERS, SECOND, Failure, Headers, Request, Url
+from curtsy.core.journey import NO_TIME, Journey, Refusal
+from curtsy.core.message import NO_HEADERS, SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.policy import Policies, number, rule, whole
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
@@ -63,6 +64,14 @@ UNBOUNDED = 2**62
 """Bytes: more than any disk has."""
 
 END: Any = object()
+
+
+def _always(result: object) -> bool:
+    return True
+
+
+def _never(ask: Ask) -> bool:
+    return False
 
 
 def many(urls: Iterable[str]) -> Iterable[str]:
@@ -114,8 +123,10 @@ class AsyncClient:
 
     Settings come from files and environment; what is given here goes before them, and any key of the settings'
     reference may be. `store` is a URL such as `redis://host`, or a store; `cache` a folder, a cache, or False for none.
-    `connections` is how many requests may be in flight over all hosts. With `cookies`, they are kept as long as the
-    client, each for the host that set it. `on_record` is called with the record of each fetch. `clock` may be a
+    A kept page that its site lets be used while a new one is asked for is given out at once, and renewed afterwards if
+    the client stays open; without `stale_while_revalidate` it is renewed first. `connections` is how many requests may
+    be in flight over all hosts. With `cookies`, they are kept as long as the client, each for the host that set it.
+    `on_record` is called with the record of each fetch. `clock` may be a
     `FakeClock`: then waits take no time.
     """
 
@@ -128,6 +139,7 @@ class AsyncClient:
         cache: str | os.PathLike[str] | PageCache | bool | None = None,
         cache_mode: CacheMode | None = None,
         stale_if_error: float = 0.0,
+        stale_while_revalidate: bool = True,
         user_agent: str | None = None,
         allow_private: bool | None = None,
         respect_robots: bool | None = None,
@@ -191,7 +203,8 @@ class AsyncClient:
         )
         if cookies:
             self._around.cookies = Cookies(self._around.epoch)
-        self._driver = AsyncDriver(self._around, self._store, self.gate, self._sender, self._later)
+        later = self._later if stale_while_revalidate else _never
+        self._driver = AsyncDriver(self._around, self._store, self.gate, self._sender, later)
         self._renewing = AsyncDriver(
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
         )
@@ -281,17 +294,22 @@ class AsyncClient:
         self._check_open()
         # What may change something is nobody else's: a key that no other has.
         is_shared = ask.method in ("GET", "HEAD") and body is None
-        key = (ask.method, url, ask.headers.fields, ask.deadline) if is_shared else object()
+        key = (ask.method, _identity(url), _folded(ask.headers), ask.deadline) if is_shared else object()
         if key in self._flights:
-            return await self._joined(key, self._taking_over(ask), lambda: closed(ask, self._around))
+            return await self._joined(
+                key, self._taking_over(ask), lambda: closed(ask, self._around), self._is_for_all(ask)
+            )  # fmt: skip
         flow, passage = fetch(ask, self._around), Passage()
         effect = self._driver.begin(flow, passage)
         if effect is None:  # a kept page, or a refusal: nobody could have joined it
             result: FetchResult = passage.result
             return result
         return await self._joined(
-            key, lambda: self._driver.go_on(flow, effect, passage), lambda: closed(ask, self._around)
-        )  # fmt: skip
+            key,
+            lambda: self._driver.go_on(flow, effect, passage),
+            lambda: closed(ask, self._around),
+            self._is_for_all(ask),
+        )
 
     def _taking_over(self, ask: Ask) -> Callable[[], Coroutine[Any, Any, FetchResult]]:
         """The work of one who joins another: if that one is cancelled, he has waited already."""
@@ -304,6 +322,18 @@ class AsyncClient:
             return self._driver.run(fetch(asked, self._around))
 
         return work
+
+    def _is_for_all(self, ask: Ask) -> Callable[[FetchResult], bool]:
+        """Whether what comes of a fetch is also for those who join it: a deadline is each one's own."""
+        if ask.deadline is None:
+            return _always
+        until = self._around.now() + ask.deadline - NO_TIME
+
+        def is_for_all(result: FetchResult) -> bool:
+            is_cut_off = result.reason is Reason.TIMEOUT and self._around.now() >= until
+            return result.reason is not Reason.DEADLINE and not is_cut_off
+
+        return is_for_all
 
     async def visit(self, ask: Ask, on_wire: Callable[[bool], None] | None = None) -> FetchResult:
         """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered."""
@@ -347,8 +377,18 @@ class AsyncClient:
         """The calendar's second."""
         return self._around.epoch()
 
-    async def _joined(self, key: object, work: Callable[[], Coroutine[Any, Any, T]], closed: Callable[[], T]) -> T:
-        """Do work that others may join. It runs in the task of the first; if that is cancelled, the next takes over."""
+    async def _joined(
+        self,
+        key: object,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        closed: Callable[[], T],
+        is_for_all: Callable[[T], bool] = _always,
+    ) -> T:
+        """Do work that others may join.
+
+        It runs in the task of the first; if that is cancelled, or what came of it is for the first alone, the next
+        takes over.
+        """
         while (flight := self._flights.get(key)) is not None:
             is_whole, result = await flight.end()
             if is_whole:
@@ -358,7 +398,7 @@ class AsyncClient:
         is_whole, result = False, None
         try:
             result = await work()
-            is_whole = True
+            is_whole = is_for_all(result)
         except asyncio.CancelledError:
             if not flight.was_closed():
                 raise
@@ -514,6 +554,17 @@ class AsyncClient:
         await self.close()
 
 
+def _identity(url: str) -> object:
+    """What is the same for all spellings of a URL."""
+    parsed = parse_url(url)
+    return url if isinstance(parsed, InvalidUrl) else (parsed.text, parsed.credentials)
+
+
+def _folded(headers: Headers) -> Fields:
+    """The fields with their names in one spelling."""
+    return tuple((name.lower(), value) for name, value in headers.fields)
+
+
 def _checked(headers: Mapping[str, str] | None) -> Headers:
     """The caller's headers; nothing in them may end a line (F26)."""
     if not headers:
@@ -531,5 +582,5 @@ def _checked(headers: Mapping[str, str] | None) -> Headers:
 
 async def fetch_url(url: str, **settings: Any) -> FetchResult:
     """Fetch one URL politely, with a client of its own; pace and budgets are those of the default store."""
-    async with AsyncClient(**settings) as client:
+    async with AsyncClient(**{"stale_while_revalidate": False, **settings}) as client:
         return await client.fetch(url)

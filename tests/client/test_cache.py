@@ -9,10 +9,10 @@ from typing import Any
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from tests.client.fetching import client, until
-from tests.client.keeping import HOUR, keeping
+from tests.client.keeping import HOUR, dated, keeping
 from tests.support.bounds import ends_within
 from tests.support.noon import zone_at_noon
-from tests.support.site import Reply, Site, closed_port, hang
+from tests.support.site import Reply, Site, closed_port, hang, redirect
 
 
 async def test_a_fresh_page_is_not_asked_for_again(site: Site, place: Path, clock: FakeClock) -> None:
@@ -261,3 +261,65 @@ async def test_nothing_listens_any_more_and_the_result_says_so(place: Path, cloc
             result = await web.fetch(f"http://127.0.0.1:{port}/")
 
     assert result.reason is Reason.CONNECTION_ERROR
+
+
+async def test_a_kept_page_says_how_old_it_is(site: Site, place: Path, clock: FakeClock) -> None:
+    """RFC 9111, 4: in place of the age that it came with; not when the site has just been asked"""
+    site.on(
+        "/a",
+        lambda visit: Reply(
+            304 if visit.header("If-None-Match") else 200, "x", dated(clock, "max-age=60", ETag='"1"', Age="5")
+        ),
+    )
+
+    async with keeping(place, clock) as web:
+        first = await web.fetch(site.url("/a"))
+        clock.advance(20.5)
+        hit = await web.fetch(site.url("/a"))
+        clock.advance(100)
+        asked = await web.fetch(site.url("/a"))
+
+    assert first.headers.all("Age") == ["5"]
+    assert hit.headers.all("Age") == ["25"]
+    assert (asked.record.cache, asked.headers.all("Age")) == ("revalidated", [])
+
+
+async def test_a_head_that_shows_another_version_drops_the_kept_page(site: Site, place: Path, clock: FakeClock) -> None:
+    """RFC 9111, 4.3.5"""
+    site.page("/a", "old", etag='"1"', headers=HOUR)
+    site.page("/b", "old", etag='"1"', headers=HOUR)
+
+    async with keeping(place, clock) as web:
+        for path in ("/a", "/b"):
+            await web.fetch(site.url(path))
+        site.page("/a", "new", etag='"2"', headers=HOUR)
+        for path in ("/a", "/b"):
+            await web.fetch(site.url(path), method="HEAD", headers={"Cache-Control": "no-cache"})
+        changed, unchanged = [await web.fetch(site.url(path)) for path in ("/a", "/b")]
+
+    assert (changed.text, changed.record.cache) == ("new", None)
+    assert unchanged.record.cache == "hit"
+
+
+async def test_a_redirect_that_sets_a_cookie_is_not_kept(site: Site, place: Path, clock: FakeClock) -> None:
+    """F62: the next run would come without the cookie, and be sent in a circle"""
+    site.reply("/a", Reply(301, headers={"Location": "/b", "Set-Cookie": "been=1", **HOUR}))
+    site.on("/b", lambda visit: Reply(body="x") if visit.header("Cookie") else redirect("/a"))
+
+    texts = []
+    for _ in range(2):
+        async with keeping(place, clock, cookies=True) as web:
+            texts.append((await web.fetch(site.url("/a"))).text)
+
+    assert texts == ["x", "x"]
+
+
+async def test_a_page_that_varies_by_credentials_is_kept_for_each(site: Site, place: Path, clock: FakeClock) -> None:
+    """RFC 9111, 4.1: a login is no field, whatever a field is called"""
+    site.page("/a", "x", headers={"Vary": "Credentials", **HOUR})
+    url = site.url("/a").replace("://", "://me:secret@")
+
+    async with keeping(place, clock) as web:
+        results = [await web.fetch(url) for _ in range(2)]
+
+    assert [result.record.cache for result in results] == [None, "hit"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
-from tests.client.fetching import TICK, UNPACED, client, until
+from curtsy.stores.memory import MemoryStore
+from tests.client.fetching import DAWN, TICK, UNPACED, client, until
 from tests.support.bounds import Lateness
 from tests.support.site import (
     Reply,
     Site,
     hang,
+    redirect,
 )
 
 
@@ -44,6 +47,77 @@ async def test_tasks_that_differ_in_their_headers_do_not_share(site: Site) -> No
         )
 
     assert [each.text for each in texts] == ["de", "fr"]
+
+
+async def test_all_spellings_of_a_url_are_one_fetch(site: Site) -> None:
+    """Issue 4, 5, U1"""
+    site.page("/a", "x")
+    given = [(site.url(path), name) for path in ("/a", "/a#1", "/b/../a") for name in ("Accept", "accept")]
+
+    async with client() as web:
+        results = await asyncio.gather(*(web.fetch(url, headers={name: "text/html"}) for url, name in given))
+
+    assert {result.text for result in results} == {"x"}
+    assert site.paths() == ["/robots.txt", "/a"]
+
+
+async def test_who_gives_credentials_does_not_share_with_who_has_none(site: Site) -> None:
+    """Issue 4, 6"""
+    site.on("/a", lambda visit: Reply(body=visit.header("Authorization") or "nobody"))
+
+    async with client() as web:
+        known, unknown = await asyncio.gather(
+            web.fetch(site.url("/a").replace("://", "://me:secret@")), web.fetch(site.url("/a"))
+        )
+
+    assert known.text.startswith("Basic ")
+    assert unknown.text == "nobody"
+
+
+@pytest.mark.parametrize("ways", ["deadlines", "redirects", "clients"])
+async def test_who_stood_in_line_for_a_page_that_is_kept_by_then_does_not_ask_for_it(
+    site: Site, tmp_path: Path, ways: str
+) -> None:
+    """Issue 4: never a request that the cache could answer"""
+    for number in range(3):
+        site.reply(f"/to/{number}", redirect("/a"))
+    site.page("/a", "x", headers={"Cache-Control": "max-age=900000000"})
+    clock = FakeClock(DAWN)
+    store = MemoryStore(clock)
+    webs = [client(clock=clock, cache=tmp_path, store=store) for _ in range(3)]
+    if ways == "clients":
+        work = [web.fetch(site.url("/a")) for web in webs]
+    elif ways == "deadlines":
+        work = [webs[0].fetch(site.url("/a"), deadline=1000 + number) for number in range(3)]
+    else:
+        work = [webs[0].fetch(site.url(f"/to/{number}")) for number in range(3)]
+
+    results = await asyncio.gather(*work)
+    after = await webs[0].fetch(site.url("/other"), deadline=1000)
+    for web in webs:
+        await web.close()
+
+    assert [result.text for result in results] == ["x"] * 3
+    assert sorted(result.record.cache or "" for result in results) == ["", "hit", "hit"]
+    assert site.count("/a") == 1
+    assert after.status == 404
+
+
+async def test_who_joins_late_has_his_own_deadline(site: Site) -> None:
+    """U5: the first one's time is up, not his"""
+    released = threading.Event()
+    site.on("/a", lambda visit: Reply(body="x") if released.is_set() else hang())
+
+    async with client(clock=None, **UNPACED, respect_robots=False) as web:
+        first = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=1.5))
+        await until(lambda: site.count("/a"))
+        await asyncio.sleep(0.7)
+        second = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=1.5))
+        await asyncio.sleep(0)
+        released.set()
+
+        assert (await first).reason is Reason.TIMEOUT
+        assert (await second).text == "x"
 
 
 async def test_one_of_those_who_share_may_go_without_harm_to_the_others(site: Site) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from curtsy.blocking import get
+from curtsy.client import fetch_url
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, RefusedByPolicy
 from curtsy.core.record import FetchRecord
@@ -196,6 +200,97 @@ async def test_a_kept_page_stands_in_for_an_answer_that_failed(
         assert (permitted.text, permitted.record.cache, permitted.ok) == ("kept", "stale", True)
         assert not strict.ok
         assert (own.text, own.record.cache) == ("kept", "stale")
+
+
+@pytest.mark.parametrize("robots", ["known", "also failing"])
+async def test_a_kept_page_goes_on_standing_in_when_the_breaker_has_opened(
+    site: Site, place: Path, clock: FakeClock, robots: str
+) -> None:
+    """Issue 4, 5: not only until we stop asking; that the site fails is what the breaker says, too"""
+    site.page("/*", "kept", headers={"Cache-Control": "max-age=60, stale-if-error=86400"})
+    urls = [site.url(f"/{number}") for number in range(8)]
+
+    async with keeping(place, clock, max_retries=0, robots_unreachable="disallow", **UNPACED) as web:
+        for url in urls:
+            await web.fetch(url)
+        clock.advance(100 if robots == "known" else 7200)
+        site.reply("/*", Reply(500))
+        asked = site.count()
+        results = [await web.fetch(url) for url in urls]
+        unknown = await web.fetch(site.url("/unknown"))
+
+    assert {(result.text, result.record.cache) for result in results} == {("kept", "stale")}
+    assert unknown.reason is Reason.CIRCUIT_OPEN
+    assert site.count() - asked < len(urls)
+
+
+async def test_a_page_that_may_stand_in_does_so_from_its_last_304_on(site: Site, place: Path, clock: FakeClock) -> None:
+    """N6: a 304 that says nothing new still says when"""
+    statuses = iter((200, 304, 500))
+    site.on("/a", lambda visit: Reply(next(statuses), "kept", dated(clock, "max-age=0, stale-if-error=60", ETag='"1"')))
+
+    async with keeping(place, clock, max_retries=0) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(300)
+        renewed = await web.fetch(site.url("/a"))
+        clock.advance(30)
+        failed = await web.fetch(site.url("/a"))
+
+    assert renewed.record.cache == "revalidated"
+    assert (failed.text, failed.record.cache) == ("kept", "stale")
+
+
+async def test_renewing_a_kept_redirect_does_not_follow_it(site: Site, place: Path, clock: FakeClock) -> None:
+    """Issue 4, 5: behind, it is this one page that is renewed"""
+    swr = {"Cache-Control": "max-age=60, stale-while-revalidate=600"}
+    site.reply("/a", Reply(301, headers={"Location": "/b", **swr}))
+    site.page("/b", "end")
+
+    async with keeping(place, clock) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(100)
+        await web.fetch(site.url("/a"))
+        await until(lambda: site.count("/a") == 2 and not web._renewals)
+
+    assert site.count("/b") == 2
+
+
+async def test_a_page_behind_a_login_is_renewed_with_it(site: Site, place: Path, clock: FakeClock) -> None:
+    """Issue 4, 5: as the same variant, with its validators"""
+    site.on(
+        "/a",
+        lambda visit: Reply(
+            304 if visit.header("If-None-Match") else 200,
+            "kept",
+            dated(clock, "max-age=60, stale-while-revalidate=600", ETag='"1"'),
+        ),
+    )
+    url = site.url("/a").replace("://", "://me:secret@")
+
+    async with keeping(place, clock) as web:
+        await web.fetch(url)
+        clock.advance(100)
+        stale = await web.fetch(url)
+        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        fresh = await web.fetch(url)
+
+    assert (stale.record.cache, fresh.record.cache) == ("stale", "hit")
+    first, renewal = site.visits("/a")
+    assert renewal.status == 304
+    assert renewal.header("Authorization") == first.header("Authorization")
+
+
+async def test_who_asks_once_has_a_page_renewed_first(site: Site, place: Path) -> None:
+    """Issue 4, 5: a program that ends would never see the new one"""
+    past = {"Cache-Control": "max-age=1, stale-while-revalidate=86400", "Age": "100"}
+    numbers = itertools.count(1)
+    site.on("/a", lambda visit: Reply(body=f"{next(numbers)}", headers=past))
+    settings: dict[str, Any] = {"cache": place, "store": "memory:", "allow_private": True, **UNPACED}
+
+    texts = [(await fetch_url(site.url("/a"), **settings)).text for _ in range(2)]
+    texts += [(await asyncio.to_thread(get, site.url("/a"), **settings)).text]
+
+    assert texts == ["1", "2", "3"]
 
 
 async def test_a_304_for_another_version_is_an_error_and_heals(site: Site, place: Path, clock: FakeClock) -> None:

@@ -102,7 +102,9 @@ class Given:
         store = WatchedStore(open_async_store(self.settings().store), listener)
         sender = WatchedSender(AiohttpSender(use_environment=True), listener)
         try:
-            async with AsyncClient(**{**self.arguments, "store": store, "sender": sender, **options}) as client:
+            # A command ends too soon to renew afterwards what it has shown.
+            fixed = {"store": store, "sender": sender, "stale_while_revalidate": False}
+            async with AsyncClient(**{**self.arguments, **fixed, **options}) as client:
                 yield client
         finally:
             await store.close()

@@ -20,7 +20,7 @@ import msgspec
 
 from curtsy.core.cachecontrol import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
-from curtsy.core.message import Failure, Headers, Reply, Request, Response, parse_url
+from curtsy.core.message import Failure, Headers, Reply, Request, Response
 
 Mode = Literal["normal", "refresh", "revalidate", "offline"]
 """`normal`: by RFC 9111. `refresh`: always ask, as if nothing were kept. `revalidate`: always ask, with validators, as
@@ -45,6 +45,9 @@ HEURISTIC_MOST = 86_400.0
 REWRITTEN = 86_400.0
 """Seconds after which a 304 that says nothing new is written down all the same."""
 
+MOST_AGE = 2**31
+"""Seconds: the largest age that is ever told, also of a copy whose age is not known (RFC 9111, 1.2.2)."""
+
 SKEW = 60.0
 """Seconds that a copy may come from the future: clocks are corrected by less. Beyond that its age is unknown."""
 
@@ -54,9 +57,11 @@ _OWN_CONDITIONS = frozenset(
 )
 _LOGIN = frozenset({"authorization", "cookie"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-# RFC 9111, 3.1, and what is secret or belongs to one exchange: cookies live in the cookie store only (F62).
+# RFC 9111, 3.1, and what is secret or belongs to one exchange: cookies live in the cookie store only (F62). `Age` is
+# written anew for each use.
 _NOT_KEPT = frozenset(
     {
+        "age",
         "connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade",
         "proxy-authenticate", "proxy-authorization", "proxy-authentication-info",
         "www-authenticate", "authentication-info", "set-cookie", "set-cookie2",
@@ -65,6 +70,8 @@ _NOT_KEPT = frozenset(
 # RFC 9111, 3.2: they describe the body that we hold, decoded, and a 304 has none.
 _OF_THE_BODY = frozenset({"content-length", "content-encoding", "content-range", "content-type"})
 _DATES = frozenset({"date", "age"})
+# RFC 9111, 4.2: in `Expires` they are no date, though elsewhere everybody knows what is meant.
+_OTHER_ZONES = ("UTC", "utc", "0000")
 # Quoted as it should be, or bare as some servers write it; nothing that could end a header line, and no `*`, which
 # sent back would mean "any page" (F15).
 _ETAG = re.compile(r'(?:W/)?"[\x20\x21\x23-\x7e\x80-\xff]{0,1000}"|[A-Za-z0-9._:+/=-]{1,1000}')
@@ -256,7 +263,7 @@ def variant_of(vary: Iterable[str], request: Request) -> str:
     values = [(name, headers.get(name)) for name in vary]
     values += [(name, secret) for name in _LOGIN if (secret := headers.get(name)) is not None]
     if credentials is not None:
-        values.append(("credentials", credentials))
+        values.append((":credentials", credentials))  # no field has such a name
     return _variant(tuple(values))
 
 
@@ -295,13 +302,9 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float, encodin
 def entry_of(request: Request, reply: Response, now: float, encoding: str | None = None) -> Entry | None:
     """The entry of a page that came at `now`, or None if it may not be kept."""
     headers = _kept(reply.headers, _not_kept)
-    if 300 < reply.status < 400:
-        places = headers.all("location")
-        if not places:
-            return None
-        # One that sets a cookie and wants it back: the cookie is not kept, and without it the copy leads nowhere.
-        if "set-cookie" in reply.headers and parse_url(places[0], request.url) == request.url:
-            return None
+    # A redirect that sets a cookie wants it back where it leads to: without it, the copy would lead nowhere.
+    if 300 < reply.status < 400 and ("location" not in headers or "set-cookie" in reply.headers):
+        return None
     entry = _entry(request, reply.status, headers, reply, now, "", len(reply.body), encoding)
     if entry is not None and reply.status in KEPT_IF_SAID and not entry.lifetime:
         return None
@@ -317,14 +320,23 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     etag = etag if etag == old.etag else usable_etag(etag)
     if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
         return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
-    if not old.lifetime and 0 <= now - old.fetched_at < REWRITTEN and _is_known(reply.headers, old.headers):
-        # A page that is asked about each time gains nothing by the date of the last time: that is written once a day.
+    is_dull = old.must_revalidate and not old.lifetime
+    if is_dull and 0 <= now - old.fetched_at < REWRITTEN and _is_known(reply.headers, old.headers):
+        # A page that is asked about each time, and never used stale, gains nothing by the date of the last time: that
+        # is written once a day.
         return Leave()
     renewed = _kept(reply.headers, _not_renewed)
-    gone = {*renewed.by_name, "age"}
-    headers = Headers((*(each for each in old.headers if each[0].lower() not in gone), *renewed.fields))
+    headers = Headers((*(each for each in old.headers if each[0].lower() not in renewed), *renewed.fields))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
     return Drop() if entry is None else Refresh(entry)
+
+
+def contradicts(reply: Response, entry: Entry) -> bool:
+    """Whether the answer to a HEAD shows that the page is not the one kept any more (RFC 9111, 4.3.5)."""
+    said = reply.headers.get
+    pairs = ((usable_etag(said("etag")), entry.etag), (said("last-modified"), entry.last_modified))
+    is_other = any(new and old and new.removeprefix("W/") != old.removeprefix("W/") for new, old in pairs)
+    return reply.status == 200 and is_other
 
 
 def _is_known(said: Headers, fields: Fields) -> bool:
@@ -392,7 +404,7 @@ def _lifetime(said: Directives, expires: str | None, status: int, date: float, m
     if said.max_age is not None:
         return float(said.max_age)
     if expires is not None:  # `0`, `-1` and whatever else is no date mean "already past" (RFC 9111, 5.3)
-        expires_at = http_date(expires)
+        expires_at = None if expires.rstrip().endswith(_OTHER_ZONES) else http_date(expires)
         return 0.0 if expires_at is None else max(0.0, expires_at - date)
     if status in KEPT and modified_at is not None:
         return min(HEURISTIC_MOST, max(0.0, date - modified_at) * HEURISTIC_SHARE)

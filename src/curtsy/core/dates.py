@@ -10,7 +10,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)"
 _ZONE = r"(?:GMT|UTC|[+-]0000)"
 _FORMS = tuple(
-    re.compile(form, re.ASCII)
+    re.compile(form, re.ASCII | re.IGNORECASE)  # RFC 9111, 4.2
     for form in (
         # Sun, 06 Nov 1994 08:49:37 GMT: the one form that is still sent
         rf"[A-Z][a-z]{{2}}, (?P<day>\d\d?) (?P<month>[A-Z][a-z]{{2}}) (?P<year>\d{{4}}) {_TIME} {_ZONE}",
@@ -40,7 +40,7 @@ def _date(text: str) -> int | None:
         year += 1900 if year >= 70 else 2000
     second = min(int(found["second"]), 59)  # a leap second is written as :60
     try:
-        month = _MONTHS.index(found["month"]) + 1
+        month = _MONTHS.index(found["month"].capitalize()) + 1
         moment = datetime(year, month, int(found["day"]), int(found["hour"]), int(found["minute"]), second, 0, UTC)
     except ValueError:
         return None

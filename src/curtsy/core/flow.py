@@ -20,6 +20,7 @@ import msgspec
 from curtsy.core import explain
 from curtsy.core.admission import Go, Late, No
 from curtsy.core.cache import (
+    MOST_AGE,
     Absent,
     Absorbed,
     Drop,
@@ -31,6 +32,7 @@ from curtsy.core.cache import (
     Stale,
     Unusable,
     absorb,
+    contradicts,
     freshness,
 )
 from curtsy.core.effects import (
@@ -53,6 +55,7 @@ from curtsy.core.journey import (
     NOT_ADMITTED,
     REDIRECTS,
     UNHEARD,
+    UNSENT,
     Journey,
     Refusal,
     agent_of,
@@ -150,18 +153,54 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
-    is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile
-    # Later it is this hop alone: what led here is not to be done again.
-    if isinstance(found, Fresh) or (is_renewed_later and (yield Later(Ask(url.text, request.method, request.headers)))):
-        # A hit costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
-        if policy.respect_robots and (rules := (yield Remember(url.origin))) is not None and rules.is_known:
-            refusal = judged(rules, agent_of(request, journey), request, policy, journey)
-            if refusal is not None:
-                return refusal
-        journey.cache = "hit" if isinstance(found, Fresh) else "stale"
-        assert kept is not None
-        return _from_cache(kept[0], kept[1], request.method)
+    is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request)))
+    if isinstance(found, Fresh) or is_renewed_later:
+        return (yield from _served(found, kept, request, policy, journey))
+    end = yield from _asked(request, found, policy, journey)
+    if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
+        return (yield from _served(found, kept, request, policy, journey))
+    if isinstance(end, Refusal) or not world.has_cache or journey.cache is not None:
+        return end
+    what, answer = _kept(request, end, found, kept, journey)
+    if not isinstance(what, Leave):
+        yield Keep(url, what)
+    return answer
 
+
+def _alone(request: Request) -> Ask:
+    """This hop, to be asked for again: neither what led here is to be done once more, nor what it leads to."""
+    return Ask(request.url.with_credentials, request.method, request.headers, follow=False)
+
+
+def _served(
+    found: Freshness, kept: tuple[Entry, bytes] | None, request: Request, policy: Policy, journey: Journey
+) -> Generator[Effect, Any, Response | Refusal]:
+    """The kept copy, as the answer.
+
+    It costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
+    """
+    if policy.respect_robots and (rules := (yield Remember(request.url.origin))) is not None and rules.is_known:
+        refusal = judged(rules, agent_of(request, journey), request, policy, journey)
+        if refusal is not None:
+            return refusal
+    journey.cache = "hit" if isinstance(found, Fresh) else "stale"
+    assert kept is not None
+    assert not isinstance(found, Absent)
+    return _from_cache(*kept, request.method, found.age)
+
+
+def _has_failed(end: Reply | Refusal) -> bool:
+    """Whether a site could not be asked, or did not answer, so that a stale copy may stand in (RFC 5861, 4)."""
+    if isinstance(end, Refusal):
+        return end.reason in (Reason.CIRCUIT_OPEN, Reason.ROBOTS_UNREACHABLE)
+    return isinstance(end, Failure) or end.status in (500, 502, 503, 504)
+
+
+def _asked(
+    request: Request, found: Freshness, policy: Policy, journey: Journey
+) -> Generator[Effect, Any, Reply | Refusal]:
+    """Ask the site, if its rules allow it."""
+    world, url = journey.world, request.url
     delay = 0.0
     if policy.respect_robots:
         rules_or_not = yield from rules_for(request, policy, journey)
@@ -175,14 +214,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         delay = (yield from heed(rules_or_not, agent, url, policy, journey)) if heeded is None else heeded
         if delay > policy.max_crawl_delay:
             return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
-    sent = found.conditional(request) if isinstance(found, Stale) else request
-    end = yield from exchange(sent, policy, journey, delay)
-    if isinstance(end, Refusal) or not world.has_cache:
-        return end
-    what, answer = _kept(request, end, found, kept, journey)
-    if not isinstance(what, Leave):
-        yield Keep(url, what)
-    return answer
+    return (yield from exchange(request, found, policy, journey, delay))
 
 
 def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
@@ -198,7 +230,7 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
 
 
 def exchange(
-    request: Request, policy: Policy, journey: Journey, crawl_delay: float = 0.0
+    request: Request, found: Freshness, policy: Policy, journey: Journey, crawl_delay: float = 0.0
 ) -> Generator[Effect, Any, Reply | Refusal]:
     """Ask, and ask again while that is worth it. Retry says whether, admission says when."""
     world, url = journey.world, request.url
@@ -206,6 +238,7 @@ def exchange(
     may_repeat = request.method in REPEATABLE if repeatable is None else repeatable
     most = policy.max_retries if world.max_retries is None else world.max_retries
     last: Reply | None = None
+    sent = found.conditional(request) if isinstance(found, Stale) else request
     tries, sent_before, journey.again = 0, False, 0
     while True:
         way = entrance(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
@@ -219,7 +252,12 @@ def exchange(
                 journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
         journey.waited += ticket.waited
-        reply = yield Send(request, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
+        if ticket.waited and not tries and world.has_cache:
+            answer = yield from _kept_meanwhile(request, journey)
+            if answer is not None:
+                journey.next_in = yield Settle(ticket, UNSENT)
+                return answer
+        reply = yield Send(sent, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
         if reply is None:
             continue
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
@@ -252,6 +290,17 @@ def exchange(
             return last
 
 
+def _kept_meanwhile(request: Request, journey: Journey) -> Generator[Effect, Any, Response | None]:
+    """The copy that another task or process has fetched while this one stood in line, if it is fresh."""
+    world = journey.world
+    kept = yield Recall(request.url)
+    found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode)
+    if not isinstance(found, Fresh):
+        return None
+    journey.cache = "hit"
+    return _from_cache(kept[0], kept[1], request.method, found.age)
+
+
 def _left(go: Go, outcome: Outcome) -> Go:
     """What is left of the host's day: admission has charged a request and a page, settling gives back what was none."""
     is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
@@ -275,6 +324,8 @@ def _kept(
 ) -> tuple[Absorbed, Reply]:
     """What the cache is to make of a reply, and the answer: the kept body where the reply is that it still holds."""
     what = absorb(found, request, reply, journey.world.epoch())
+    if request.method == "HEAD" and kept is not None and isinstance(reply, Response) and contradicts(reply, kept[0]):
+        return Drop(), reply
     if isinstance(what, Unusable):
         return Drop(), Failure(Reason.BAD_RESPONSE, what.why, 0.0, 304)
     if not isinstance(found, Stale) or kept is None:
@@ -283,15 +334,13 @@ def _kept(
         journey.cache = "revalidated"
         entry = what.entry if isinstance(what, Refresh) else kept[0]
         return what, _from_cache(entry, kept[1], request.method)
-    is_failed = isinstance(reply, Failure) or reply.status in (500, 502, 503, 504)
-    if is_failed and found.may_serve_on_error:
-        journey.cache = "stale"
-        return what, _from_cache(*kept, request.method)
     return what, reply
 
 
-def _from_cache(entry: Entry, body: bytes, method: str) -> Response:
-    return Response(entry.status, Headers(entry.headers), b"" if method == "HEAD" else body)
+def _from_cache(entry: Entry, body: bytes, method: str, age: float | None = None) -> Response:
+    """The kept copy; with its age, unless the site has just said that it holds (RFC 9111, 4)."""
+    fields = entry.headers if age is None else (*entry.headers, ("Age", str(int(min(age, MOST_AGE)))))
+    return Response(entry.status, Headers(fields), b"" if method == "HEAD" else body)
 
 
 def _redirected(request: Request, target: Url, status: int) -> Request:

@@ -27,6 +27,10 @@ UNHEARD = Outcome(Kind.ABANDONED)
 """A request whose answer nobody waited for: it says nothing of the host."""
 
 
+NO_TIME = 0.05
+"""Seconds before a deadline at which nobody waits any more: timers go off a little early."""
+
+
 class Refusal(msgspec.Struct, frozen=True, gc=False):
     """We chose not to ask."""
 
@@ -105,11 +109,11 @@ def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
 
 
 def is_cut_off(reply: Reply, journey: Journey) -> bool:
-    """Whether it was the caller's patience that ended, and not the host's time. Timers go off a little early."""
+    """Whether it was the caller's patience that ended, and not the host's time."""
     if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
         return False
     left = journey.left()
-    return left is not None and left < 0.05
+    return left is not None and left < NO_TIME
 
 
 def shorter(timeout: float, left: float | None) -> float:

@@ -62,6 +62,13 @@ class Url(msgspec.Struct, frozen=True):
         """Scheme, host and port: what a robots.txt is valid for (RFC 9309, 2.3)."""
         return f"{self.scheme}://{self.domain}"
 
+    @property
+    def with_credentials(self) -> str:
+        """The whole URL as it was given, to ask for it once more; never to be shown."""
+        if self.credentials is None:
+            return self.text
+        return f"{self.scheme}://{self.credentials}@{self.domain}{self.target}"
+
 
 class InvalidUrl(msgspec.Struct, frozen=True):
     """A URL that cannot be asked for, and why."""
