@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,6 +129,21 @@ def test_a_304_renews_what_is_known_and_keeps_the_body(opened: Open) -> None:
     assert opened().get(URL) == (outcome.entry, b"hello")
 
 
+@pytest.mark.parametrize("size", [0, 4, 6, 10**30])
+def test_a_page_is_as_large_as_its_body_whatever_its_entry_says(opened: Open, size: int) -> None:
+    """N6: `put` by hand"""
+    entry, body = page(body=b"hello")
+    cache = opened()
+
+    assert cache.put(msgspec.structs.replace(entry, body_size=size), body)
+
+    kept = cache.get(URL)
+    assert kept is not None
+    assert (kept.entry.body_size, kept.body) == (5, b"hello")
+    cache.refresh(msgspec.structs.replace(kept.entry, body_size=size if size < 10**18 else 0))
+    assert cache.get_content(URL) == b"hello"
+
+
 def test_a_304_for_a_body_that_is_gone_or_replaced_changes_nothing(opened: Open) -> None:
     """N6, F15"""
     cache = opened()
@@ -150,6 +166,22 @@ def test_a_page_that_is_dropped_is_gone(opened: Open) -> None:
 
     assert cache.get(url_of(1)) is None
     assert sorted(entry.url for entry in cache.entries()) == [url_of(0), url_of(2)]
+
+
+def test_pages_can_be_cleared_by_what_is_known_of_them_secrets_or_not(opened: Open) -> None:
+    """N6, F62"""
+    cache = opened()
+    fill(cache, range(100))
+    cache.put(*page("https://host1.example/page?token=secret"))
+    hold(cache, url_of(1))
+
+    cache.clear(lambda entry: entry.url.startswith("https://host1.example/"))
+
+    assert sorted(entry.url for entry in cache.entries()) == sorted(
+        url_of(each) for each in range(100) if each % 7 != 1
+    )
+    assert cache.get(url_of(1)) is None
+    assert cache.get("https://host1.example/page?token=secret") is None
 
 
 def test_what_another_process_does_is_seen_though_the_page_is_in_memory(opened: Open) -> None:
@@ -225,6 +257,43 @@ def test_the_least_recently_used_pages_make_room(opened: Open) -> None:
     assert cache.get(url_of(99)) is not None
     assert cache.get(url_of(0)) is None
     assert len(list(cache.entries())) > 30
+
+
+def test_a_page_that_is_used_outlives_those_that_came_after_it_be_it_within_a_minute(opened: Open) -> None:
+    """N6"""
+    clock = FakeClock(epoch=time.time())
+    cache = opened(max_size=MIB, clock=clock)
+    noise = random.Random(1)
+    often = "https://example.org/often"
+    cache.put(*page(often, noise.randbytes(20_000)))
+    for number in range(200):
+        clock.advance(0.01)
+        cache.put(*page(url_of(number), noise.randbytes(20_000)))
+
+        assert cache.get(often) is not None
+
+    assert cache.get_meta(url_of(100)) is None
+    assert cache.get_meta(url_of(199)) is not None
+
+
+def test_pages_make_room_in_the_order_of_their_last_use(opened: Open) -> None:
+    """N6"""
+    clock = FakeClock(epoch=time.time() + 10)
+    cache = opened(clock=clock)
+    noise = random.Random(1)
+    order = list(range(50))
+    for number in order:
+        cache.put(*page(url_of(number), noise.randbytes(20_000)))
+    noise.shuffle(order)
+    for number in order:
+        clock.advance(0.01)
+        cache.get(url_of(number))
+
+    cache.gc(500_000)
+
+    left = [number for number in order if cache.get_meta(url_of(number)) is not None]
+    assert 15 < len(left) < 30
+    assert left == order[-len(left) :]
 
 
 def test_gc_makes_the_cache_as_small_as_asked(opened: Open, tmp_path: Path) -> None:
@@ -325,11 +394,15 @@ def test_no_secret_is_ever_written(opened: Open, tmp_path: Path) -> None:
 
 def test_only_the_owner_can_read_what_is_kept(opened: Open, tmp_path: Path) -> None:
     """F62"""
-    opened().put(*page())
+    before = os.umask(0o022)
+    try:
+        opened(place=tmp_path / "new" / "cache").put(*page())
+    finally:
+        os.umask(before)
 
     assert files(tmp_path)
-    for path in files(tmp_path):
-        assert path.stat().st_mode & 0o077 == 0
+    for path in (tmp_path / "new" / "cache", *(tmp_path / "new" / "cache").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
 
 
 # --- In bad times --------------------------------------------------------------------------------------------------
@@ -657,6 +730,22 @@ def test_a_read_only_disk_can_be_read(opened: Open, small_disk: Path, caplog: py
     again.drop(URL)
     assert again.get_content(URL) == b"hello"
     assert sum("cannot be written" in warning for warning in warnings(caplog)) == 1
+
+
+def test_a_disk_that_was_read_only_is_written_when_it_can_be(opened: Open, small_disk: Path) -> None:
+    """U16"""
+    clock = FakeClock()
+    cache = opened(place=small_disk / "cache")
+    cache.put(*page())
+    cache.close()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    again = opened(place=small_disk / "cache", clock=clock)
+    assert not again.put(*page(url_of(1)))
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    clock.advance(61)
+
+    assert again.put(*page(url_of(1)))
+    assert again.get_content(URL) == b"hello"
 
 
 def test_a_place_that_cannot_be_had_is_told_once_and_tried_again(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -14,9 +16,10 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
+from curtsy.stores import pair
 from curtsy.stores.disk import DiskCache, folder_name
 from curtsy.stores.pages import MIB, Checked
-from tests.support.pages import fill, hold, page, url_of
+from tests.support.pages import NOW, fill, hold, page, url_of
 
 URL = "https://example.org/a"
 HASH = hashlib.sha256(URL.encode()).hexdigest()
@@ -45,6 +48,23 @@ def test_the_user_can_name_collection_and_document(tmp_path: Path) -> None:
     assert cache.get(URL) is not None
     assert DiskCache(tmp_path, collection="handbook").get(URL) is None
     assert len(list(DiskCache(tmp_path).entries())) == 1
+
+
+def test_a_page_is_found_whatever_its_folders_are_called(tmp_path: Path) -> None:
+    """N6: the newest, if it is kept twice"""
+    old, new = page(URL, b"old", now=NOW), page(URL, b"new", now=NOW + 1)
+    DiskCache(tmp_path, collection="handbook").put(*new)
+    DiskCache(tmp_path, collection="handbook", document="a").put(*old)
+    cache = DiskCache(tmp_path)
+    cache.put(*page("https://example.org/b"))
+
+    found = cache.find(URL)
+
+    assert cache.get(URL) is None
+    assert found is not None
+    assert (found.entry.url, found.body) == (URL, b"new")
+    assert cache.find("https://example.org/c") is None
+    assert cache.find("not a URL") is None
 
 
 def test_the_meta_file_can_be_read_by_people_and_programs(tmp_path: Path) -> None:
@@ -208,7 +228,9 @@ def test_a_meta_file_may_say_of_its_body_what_it_likes(tmp_path: Path) -> None:
     entry, body = page(URL)
 
     for size in (10**18, 10**30):
-        cache.put(msgspec.structs.replace(entry, body_size=size), body)
+        cache.put(entry, body)
+        meta = pair.encode(msgspec.structs.replace(entry, body_size=size))
+        (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").write_bytes(meta)
         assert cache.get_content(URL) in (None, body)
 
 
@@ -297,3 +319,90 @@ def test_many_short_lived_programs_keep_the_limit_between_them(tmp_path: Path) -
         DiskCache(tmp_path, max_size=400_000).put(*page(url_of(number), bytes(4000)))
 
     assert DiskCache(tmp_path).size < 600_000
+
+
+def a_file(place: Path) -> None:
+    place.write_text("in the place of a folder")
+
+
+def a_circle(place: Path) -> None:
+    place.symlink_to(place)
+
+
+def nowhere(place: Path) -> None:
+    place.symlink_to("nowhere")
+
+
+def somebody_else_s(place: Path) -> None:
+    if not hasattr(os, "geteuid") or os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    place.mkdir(0o500)
+
+
+@pytest.mark.parametrize("put_there", [a_file, a_circle, nowhere, somebody_else_s])
+def test_a_folder_that_cannot_be_written_stops_nothing_but_its_own_pages(
+    tmp_path: Path, put_there: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16"""
+    cache = DiskCache(tmp_path)
+    put_there(tmp_path / "example.org")
+
+    for number in range(10):
+        assert not cache.put(*page(f"https://example.org/{number}"))
+        assert cache.get(f"https://example.org/{number}") is None
+        assert cache.put(*page(url_of(number)))
+        assert cache.get(url_of(number)) is not None
+
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert str(tmp_path / "example.org") in warning
+
+
+def test_a_collection_that_cannot_be_written_is_left_alone_for_a_while(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F40, U16: there is no other place for its pages"""
+    clock = FakeClock()
+    cache = DiskCache(tmp_path, collection="handbook", clock=clock)
+    (tmp_path / "handbook").write_text("in the place of a folder")
+    assert not cache.put(*page(URL))
+    assert "cannot be written" in caplog.text
+    (tmp_path / "handbook").unlink()
+
+    assert not cache.put(*page(URL))
+    clock.advance(61)
+    assert cache.put(*page(URL))
+
+
+@pytest.mark.parametrize("ending", [".html", ".meta.json"])
+@pytest.mark.parametrize("is_half", [False, True])
+def test_an_empty_folder_in_the_place_of_a_file_is_removed(tmp_path: Path, ending: str, is_half: bool) -> None:
+    """U16"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    for each in (".html", ".meta.json"):
+        if each == ending or is_half:
+            (tmp_path / "example.org" / (HASH[:16] + each)).unlink()
+    (tmp_path / "example.org" / (HASH[:16] + ending)).mkdir()
+
+    assert cache.get(URL) is None
+    cache.put(*page(URL, b"new"))
+    assert cache.put(*page(URL, b"new"))
+    assert cache.get_content(URL) == b"new"
+
+
+@pytest.mark.parametrize("ending", [".html", ".meta.json"])
+def test_a_folder_with_something_in_it_is_left_alone_and_so_are_other_pages(tmp_path: Path, ending: str) -> None:
+    """U16"""
+    cache = DiskCache(tmp_path)
+    cache.put(*page(URL))
+    place = tmp_path / "example.org" / (HASH[:16] + ending)
+    place.unlink()
+    place.mkdir()
+    (place / "precious").write_text("not ours")
+
+    assert not cache.put(*page(URL, b"new"))
+    assert cache.get(URL) is None
+    assert cache.put(*page("https://example.org/b"))
+    assert cache.get_content("https://example.org/b") == b"hello"
+    assert (place / "precious").read_text() == "not ours"
+    assert [name for name in names(tmp_path) if HASH[:16] in name] == [f"example.org/{HASH[:16]}{ending}/precious"]

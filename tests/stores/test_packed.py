@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from subprocess import PIPE
 
 import msgspec
 import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.stores.packed import PackedCache
-from curtsy.stores.packfile import OURS
+from curtsy.stores.packfile import OURS, PackFile
 from curtsy.stores.pages import Checked
-from curtsy.stores.rows import BATCH, number_of
-from tests.support.pages import body_of, fill, page, url_of, writer
+from curtsy.stores.rows import BATCH, SCHEMA, TABLES, number_of
+from tests.support.pages import ROOT, body_of, fill, hold, page, url_of, writer
 
 URL = "https://example.org/a"
 
@@ -192,6 +197,88 @@ def test_what_looks_read_only_after_a_rest_though_it_is_not_is_damage(cache: Pac
     assert len(asides(path)) == 1
 
 
+QUOTA = """
+import random, resource, sys
+from curtsy.clock import FakeClock
+from curtsy.stores.packed import PackedCache
+from tests.support.pages import fill, page, url_of
+clock = FakeClock()
+cache = PackedCache(sys.argv[1], clock=clock)
+fill(cache, range(20))
+if sys.argv[2] == "later":
+    cache.close()
+    cache = PackedCache(sys.argv[1], clock=clock)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+noise = random.Random(1).randbytes(500_000)
+for _ in range(4):
+    kept = cache.put(*page("https://example.org/a", noise))
+    print(kept, sum(cache.get(url_of(number)) is not None for number in range(20)))
+    clock.advance(61)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(cache.put(*page("https://example.org/a", noise)), len(list(cache.entries())))
+cache.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("opened", "limit", "there"),
+    [("before", 400_000, 20), ("later", 400_000, 20), ("later", 0, 0)],  # SQLite has no room to open it
+)
+def test_a_limit_of_the_user_s_is_no_damage_and_what_is_kept_is_read(
+    path: Path, opened: str, limit: int, there: int
+) -> None:
+    """U16, F40: the disk itself has room"""
+    pytest.importorskip("resource")
+    command = [sys.executable, "-c", QUOTA, str(path), opened, str(limit)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines() == [f"False {there}"] * 4 + ["True 21"], done.stderr
+    assert asides(path) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_whatever_comes_in_the_middle_of_a_transaction_it_is_rolled_back(
+    path: Path, error: type[BaseException]
+) -> None:
+    """U16, F42: else all others would wait, and the next work find one begun"""
+    file = PackFile(str(path), SCHEMA, TABLES, set(), FakeClock())
+
+    def broken(db: sqlite3.Connection) -> None:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("INSERT INTO contents VALUES (1, x'', x'')")
+        if error is KeyboardInterrupt:
+            signal.raise_signal(signal.SIGINT)
+        raise error
+
+    def whole(db: sqlite3.Connection) -> int:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("COMMIT")
+        return int(db.execute("SELECT count(*) FROM contents").fetchone()[0])
+
+    with pytest.raises(error):
+        file.do(None, broken)
+
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+    assert file.do(-1, whole) == 0
+    file.close()
+    assert asides(path) == []
+
+
+def test_what_a_tool_has_learnt_of_the_tables_is_no_damage(cache: PackedCache, path: Path) -> None:
+    """U16"""
+    cache.put(*page(URL))
+    cache.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ANALYZE")
+    again = PackedCache(path)
+
+    assert again.get_content(URL) == b"hello"
+    assert again.put(*page(URL, b"new"))
+    again.close()
+    assert asides(path) == []
+
+
 def test_a_file_whose_tree_is_out_of_order_is_found_by_verify(cache: PackedCache, path: Path) -> None:
     """U16"""
     fill(cache, range(20))
@@ -262,6 +349,24 @@ def test_a_damaged_row_is_a_miss_and_nothing_worse(cache: PackedCache, path: Pat
     assert asides(path) == []
 
 
+def test_a_use_that_is_not_there_is_long_ago(cache: PackedCache, path: Path) -> None:
+    """N7, U16"""
+    fill(cache, range(3))
+    cache.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = 1")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, 'used INTEGER NOT NULL', 'used INTEGER')")
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("UPDATE pages SET used = NULL")
+    again = PackedCache(path)
+
+    assert again.get_content(url_of(1)) == body_of(1)
+    again.gc(0)
+    assert list(again.entries()) == []
+    again.close()
+    assert asides(path) == []
+
+
 def test_two_pages_at_one_place_are_never_mistaken_and_verify_keeps_the_one_that_is_good(
     cache: PackedCache, path: Path
 ) -> None:
@@ -328,6 +433,88 @@ def test_a_file_in_a_folder_that_cannot_be_written_can_be_read(cache: PackedCach
         again.close()
     finally:
         path.parent.chmod(0o700)
+
+
+@pytest.fixture
+def view(path: Path) -> Iterator[Path]:
+    """The file of the cache, where its folder cannot be written."""
+    path.parent.mkdir()
+    place = path.parent.with_name("view")
+    place.mkdir()
+    for options in (["--bind", str(path.parent)], ["-o", "remount,bind,ro"]):
+        if subprocess.run(["mount", *options, str(place)], capture_output=True, check=False).returncode != 0:
+            subprocess.run(["umount", "--lazy", place], capture_output=True, check=False)
+            pytest.skip("no read-only view: a folder cannot be mounted here")
+    yield place / path.name
+    subprocess.run(["umount", "--lazy", place], check=False)
+
+
+def there(cache: PackedCache) -> int:
+    return sum(cache.get(url_of(number)) is not None for number in range(40))
+
+
+def test_the_journal_of_another_is_read_where_it_cannot_be_written(
+    path: Path, view: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16, F42: of a writer that runs, and of one that was killed"""
+    running = writer("packed", path.parent, 0, 40, 1000)
+    assert running.stdout is not None
+    running.stdout.read(40)
+
+    with closing(PackedCache(view)) as cache:
+        assert there(cache) == 40
+        running.kill()
+        running.communicate()
+        assert there(cache) == 40
+    with closing(PackedCache(view, clock=FakeClock(epoch=4_000_000_000))) as cache:  # uses are to be written down
+        assert there(cache) == 40
+    assert caplog.text == ""
+
+
+DROPPING = """
+import sys
+from curtsy.stores.packed import PackedCache
+from tests.support.pages import url_of
+cache = PackedCache(sys.argv[1])
+cache.drop(url_of(0))
+print(flush=True)
+sys.stdin.read()
+cache.close()
+"""
+
+
+def test_who_begins_to_write_is_noticed_where_that_cannot_be_done(path: Path, view: Path) -> None:
+    """U16, F42: until then there is no journal"""
+    with closing(PackedCache(path)) as before:
+        fill(before, range(40))
+    with closing(PackedCache(view)) as cache:
+        assert there(cache) == 40
+
+        with subprocess.Popen([sys.executable, "-c", DROPPING, path], stdin=PIPE, stdout=PIPE, cwd=ROOT) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            cache.get_meta(url_of(0))  # looks at the file anew, at once
+            assert there(cache) == 39
+            other.communicate(timeout=30)
+
+        assert there(cache) == 39
+
+
+def test_a_journal_that_cannot_be_read_is_done_without(cache: PackedCache, path: Path, view: Path) -> None:
+    """U16: a copy of the two files, where SQLite cannot make the third"""
+    source = path.with_name("source.db")
+    with closing(PackedCache(source)) as before:
+        before.put(*page(URL))
+    with closing(PackedCache(source)) as writing:
+        writing.put(*page(url_of(1)))
+        for ending in ("", "-wal"):
+            shutil.copy(f"{source}{ending}", f"{path}{ending}")
+    again = PackedCache(view)
+
+    for _ in range(2):
+        assert again.get_content(URL) == b"hello"
+        assert not again.put(*page(URL, b"new"))
+    again.close()
 
 
 def test_bodies_are_compressed_unless_that_is_no_gain(cache: PackedCache, path: Path) -> None:
@@ -444,4 +631,21 @@ def test_a_journal_left_by_a_killed_writer_is_used(path: Path) -> None:
     cache = PackedCache(path)
 
     assert [cache.get_content(url_of(number)) for number in range(40)] == [body_of(number) for number in range(40)]
+    cache.close()
+
+
+def test_a_use_is_known_though_the_file_need_not_be_asked(path: Path) -> None:
+    """N6: nobody has written since the page was read into memory"""
+    clock = FakeClock()
+    cache = PackedCache(path, clock=clock)
+    for number in range(2):
+        cache.put(*page(url_of(number), random.Random(number).randbytes(100_000)))
+    os.utime(path.with_name("pages.db-wal"), (1, 1))
+    for number in (0, 0, 1, 1, 0):
+        clock.advance(1)
+        hold(cache, url_of(number))
+
+    cache.gc(150_000)
+
+    assert [cache.get(url_of(number)) is not None for number in range(2)] == [True, False]
     cache.close()

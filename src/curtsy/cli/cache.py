@@ -101,9 +101,12 @@ def show(given: Given, url: str, is_body: bool, is_json: bool) -> Exit:
     from rich.text import Text
 
     from curtsy.core.explain import span
+    from curtsy.stores.disk import DiskCache
 
     kept = given.open_cache()
     page = kept.get(url)
+    if page is None and isinstance(kept, DiskCache):
+        page = kept.find(url)  # its folders may have names of their own
     kept.close()
     if page is None:
         screen.say(f"{url} is not kept, or was damaged. curtsy cache ls lists what is.")
@@ -189,8 +192,7 @@ def clear(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit
     if is_all:
         kept.gc(0)
     else:
-        for each in before:
-            kept.drop(each.url)
+        kept.clear(lambda each: _is_of(each, domain))
     after = [each for each in kept.entries() if _is_of(each, domain)]
     kept.close()
     if is_json:
@@ -198,7 +200,6 @@ def clear(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit
     else:
         screen.say(f"{screen.counted(len(before) - len(after), 'page')} dropped.")
     if after:
-        # On the disk a secret in a URL is masked, so that its page can only be found by who knows the URL.
-        screen.say(f"{len(after)} with masked secrets in their URLs are still there; --all drops these too.")
+        screen.say(f"{screen.counted(len(after), 'page')} could not be removed. See whose files they are.")
         return Exit.ERROR
     return Exit.FINE

@@ -232,7 +232,7 @@ SHAPES: dict[str, Shape] = {
     "cache show": Shape(ONE, {**_PAGE, "headers": "pairs of name and value"}),
     "cache verify": Shape(ONE, {"good": "pages that are in order", "damaged": "pages that were not, and were dropped"}),
     "cache gc": Shape(ONE, {"freed": "bytes given back", "size": "bytes kept"}),
-    "cache clear": Shape(ONE, {"dropped": "pages that are gone", "left": "pages that could not be found by their URL"}),
+    "cache clear": Shape(ONE, {"dropped": "pages that are gone", "left": "pages that could not be removed"}),
     "config show": Shape(ONE, {"(each setting)": "`value`, and `origin`: a file and its line, a variable, a preset …"}),
     "config check": Shape(ONE, {"ok": "true", "files": "those that were read", "warnings": "what is allowed, but odd"}),
     "doctor": Shape(

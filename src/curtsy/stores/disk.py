@@ -11,6 +11,8 @@ together is a miss. Nothing is synced to the disk: a write torn by a power cut i
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import random
@@ -33,20 +35,30 @@ from curtsy.stores.pages import (
     MIB,
     SETTLED,
     Checked,
+    Lately,
     Outage,
     Page,
     Recent,
     identify,
+    may_write,
     sha256_of,
     without_secrets,
 )
-from curtsy.stores.pair import BODY, META
+from curtsy.stores.pair import BODY, META, TRIES
 
 _Given = TypeVarTuple("_Given")
 
 _log = library_logger("cache")
 
 _OURS = re.compile(r"[0-9a-f]{16}(?:\.html|\.meta\.json|\..*\.part)")
+
+# What may be wrong with one folder or one file, while all others are well.
+_OF_ONE_PLACE = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EBUSY, errno.EEXIST, errno.EFBIG, errno.EISDIR, errno.ELOOP,
+        errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY,
+    }
+)  # fmt: skip
 
 # What Windows takes for a device, with any ending.
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
@@ -94,7 +106,11 @@ class DiskCache:
         self._named = os.path.join(self.root, *names) if names else None
         self._clock = clock or SystemClock()
         self._recent: Recent[tuple[int, ...]] = Recent(memory)
+        self._lately = Lately()
         self._outage = Outage(self._clock, _log, self.root)
+        self._is_told = False
+        """Whether it was told that a place cannot be written: of others it is not told again."""
+
         # Bytes to be written before the next scan. A program may end before it has written so many: drawn by lot, the
         # first scan comes after as many bytes as ever, over all of them.
         self._until_scan = random.random() * max_size / 20
@@ -131,7 +147,9 @@ class DiskCache:
         except OSError as error:
             _log.debug("A kept page cannot be read.", url=text, error=str(error))
             return None
-        now = self._clock.now().epoch // SECOND
+        epoch = self._clock.now().epoch
+        self._lately.note(key, epoch)
+        now = epoch // SECOND
         if stat.st_atime + HOUR < now:
             try:
                 # The last use, for eviction. Set by hand, for many systems are mounted so as not to note it.
@@ -173,8 +191,9 @@ class DiskCache:
             return False
         written = without_secrets(entry)
         if written is not None and len(body) <= self.max_size // 2:
-            meta = pair.encode(msgspec.structs.replace(written, body_sha256=sha256_of(body)))
-            is_kept = len(meta) <= pair.MOST_META and self._write(len(meta) + len(body), pair.put, place[2], body, meta)
+            meta = pair.encode(msgspec.structs.replace(written, body_sha256=sha256_of(body), body_size=len(body)))
+            size = len(meta) + len(body)
+            is_kept = len(meta) <= pair.MOST_META and self._write(size, self._put, place[2], body, meta)
         else:
             is_kept = False
         if not is_kept:
@@ -195,7 +214,8 @@ class DiskCache:
         except OSError:
             return False
         kept = pair.decode(before)
-        if kept is None or (kept.url_sha256, kept.body_sha256) != (place[1], entry.body_sha256):
+        wanted = place[1], entry.body_sha256, entry.body_size
+        if kept is None or (kept.url_sha256, kept.body_sha256, kept.body_size) != wanted:
             return False
         meta = pair.encode(written)
         return len(meta) <= pair.MOST_META and self._write(len(meta), pair.renew, place[2], before, meta)
@@ -206,11 +226,43 @@ class DiskCache:
         try:
             is_done = work(*given)
         except OSError as error:
-            self._outage.begin(error)
+            if error.errno in _OF_ONE_PLACE and os.path.isdir(home := self._named or self.root) and may_write(home):
+                self._tell(error)
+            else:
+                self._outage.begin(error)
             return False
         self._outage.end()
         self._until_scan -= size
         return is_done
+
+    def _put(self, stem: str, body: bytes, meta: bytes) -> bool:
+        """Write the two files, in a folder that is made if it is missing."""
+        for _ in range(TRIES):
+            try:
+                return pair.put(stem, body, meta)
+            except FileNotFoundError:  # another process may remove the folder again while it is empty
+                self._make(os.path.dirname(stem))
+        return pair.put(stem, body, meta)
+
+    def _make(self, folder: str) -> None:
+        """Make a folder under the root, and the root, for nobody but their owner: `makedirs()` sees to the last one."""
+        os.makedirs(self.root, 0o700, exist_ok=True)
+        made = self.root
+        for name in os.path.relpath(folder, self.root).split(os.sep):
+            made = os.path.join(made, name)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(made, 0o700)
+
+    def _tell(self, error: OSError) -> None:
+        """Tell of a page that cannot be kept where it belongs, the first time so that it is seen."""
+        if self._is_told:
+            _log.debug("A page cannot be kept.", error=str(error))
+            return
+        self._is_told = True
+        _log.warning(
+            f"A page cannot be kept in the cache {self.root}: {error}. It will be fetched anew each time; pages whose "
+            "files are elsewhere are kept. See whose that place is and what lies there, or remove it."
+        )
 
     def drop(self, url: Url | str) -> None:
         """Forget the page kept for a URL, if there is one."""
@@ -218,6 +270,21 @@ class DiskCache:
         if place is not None:
             self._recent.forget(place[1])
             pair.remove(place[2] + META, place[2] + BODY)
+
+    def find(self, url: Url | str) -> Page | None:
+        """The page kept for a URL under any collection and document, the newest of several. Takes a scan."""
+        found = identify(url)
+        if found is None:
+            return None
+        pages: list[Page] = []
+        for kept in self._scan():
+            stem = kept.paths[0].removesuffix(META)
+            if len(kept.paths) == 2 and stem.endswith(found[1][:16]):
+                with contextlib.suppress(OSError):
+                    page = pair.page_at(stem, pair.open_meta(kept.paths[0])[0])
+                    if (page := self._checked(page, found[0].text, found[1], stem)) is not None:
+                        pages.append(page)
+        return max(pages, key=lambda page: page.entry.fetched_at, default=None)
 
     def entries(self) -> Iterator[Entry]:
         """Everything kept, in no order; secrets in the URLs are masked."""
@@ -247,10 +314,17 @@ class DiskCache:
     def gc(self, max_size: int | None = None) -> int:
         """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
 
-        Also removes what writers that were killed left behind. Returns the bytes given back.
+        When others used a page is known by the hour. Also removes what writers that were killed left behind.
+        Returns the bytes given back.
         """
         limit = self.max_size if max_size is None else max_size
         return self._evict(limit, limit)
+
+    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
+        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        whole = [kept for kept in self._scan() if len(kept.paths) == 2]
+        entries = [(kept, pair.entry_at(kept.paths[0])) for kept in whole]
+        self._remove([kept for kept, entry in entries if entry is not None and is_meant(entry)])
 
     def _evict(self, limit: int, target: int) -> int:
         """If more than `limit` bytes are taken, go down to `target`."""
@@ -271,6 +345,10 @@ class DiskCache:
                 total -= kept.size
         # A quarter of the room left, for others may be writing too.
         self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
+        self._remove(gone)
+        return sum(kept.size for kept in gone)
+
+    def _remove(self, gone: list[_Kept]) -> None:
         for kept in gone:
             pair.remove(*kept.paths)
         for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
@@ -278,7 +356,6 @@ class DiskCache:
                 os.rmdir(folder)  # if it is empty
             except OSError:
                 pass
-        return sum(kept.size for kept in gone)
 
     def _scan(self) -> Iterator[_Kept]:
         """What lies under the root, without reading it. Files that are not ours are not seen."""
@@ -291,7 +368,8 @@ class DiskCache:
                         body = path.removesuffix(META) + BODY
                         stat = os.stat(path)
                         if stat.st_size > 0:
-                            yield _Kept(stat.st_atime, stat.st_size + os.stat(body).st_size, (path, body))
+                            used = max(stat.st_atime, self._lately.at(name[:16]) / SECOND)
+                            yield _Kept(used, stat.st_size + os.stat(body).st_size, (path, body))
                         else:  # somebody is about to write it, or was
                             yield _Kept(stat.st_mtime, 0, (path,))
                     elif not name.endswith(BODY) or name.removesuffix(BODY) + META not in ours:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import time
@@ -16,10 +17,24 @@ from curtsy.core.message import SECOND, Url
 from curtsy.log import library_logger
 from curtsy.stores import rows
 from curtsy.stores.backlog import Backlog, Waiting
-from curtsy.stores.packfile import PackFile
-from curtsy.stores.pages import GIB, HOUR, MIB, SETTLED, Checked, Page, Recent, identify, sha256_of, without_secrets
+from curtsy.stores.packfile import PackFile, check
+from curtsy.stores.pages import (
+    GIB,
+    HOUR,
+    MIB,
+    SETTLED,
+    Checked,
+    Lately,
+    Page,
+    Recent,
+    identify,
+    sha256_of,
+    without_secrets,
+)
 
 _log = library_logger("cache")
+
+_HOUR = HOUR * 1000
 
 DELAY = 0.05
 """Seconds: a `delay` that is long enough for a busy program, and too short to lose much."""
@@ -37,8 +52,8 @@ class _Seen(NamedTuple):
     journal: tuple[int, int, int] | None
     """How the journal looked, if any write since must show in it: while it looks so, nobody has written anything."""
 
-    hour: int
-    """Of the last use, as it is noted."""
+    used: int
+    """The last use, as it is written down, or about to be."""
 
 
 class PackedCache:
@@ -69,8 +84,9 @@ class PackedCache:
         self._file = PackFile(self.path, rows.SCHEMA, rows.TABLES, rows.FORMER_TABLES, self._clock)
         self._backlog = Backlog.at(self.path, delay) if delay > 0 else None
         self._journal = self.path + "-wal"
+        self._lately = Lately()
         self._uses: dict[int, int] = {}
-        """The hours in which pages were last used, as far as they are not written yet."""
+        """When pages were last used, as far as that is to be written down and is not yet."""
 
         self._until_check = 0.0
         """Bytes to be written before the size is looked at again."""
@@ -93,7 +109,9 @@ class PackedCache:
             self.flush()
         if known is not None:
             journal = _look_of(self._journal)
-            if journal is not None and known[0].journal == journal and known[0].hour == self._hour():
+            now = self._now()
+            if journal is not None and known[0].journal == journal and 0 <= now - known[0].used < _HOUR:
+                self._lately.note(key, now)
                 return known[1]
         number = rows.number_of(key)
         if known is None and self._backlog is not None and self._backlog.census.lacks(number):
@@ -122,7 +140,7 @@ class PackedCache:
             return False
         # Compressed here and not when it is written: it is smaller while it waits, and nobody waits for many.
         is_packed, packed = rows.pack(body)
-        written = msgspec.structs.replace(written, body_sha256=sha256_of(packed))
+        written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
         page = Waiting(written, packed, is_packed, is_renewal=False)
         if self._backlog is not None and len(body) <= LARGE and not self._file.is_closed:
             self._backlog.add(entry.url_sha256, page, self.flush)
@@ -173,7 +191,7 @@ class PackedCache:
         self.flush()
         good = damaged = 0
         asides = self._file.asides
-        self._file.do(None, rows.check)
+        self._file.do(None, check)
         for batch in self._batches(rows.checked):
             bad = [number for number, entry in batch if entry is None]
             good += len(batch) - len(bad)
@@ -187,12 +205,19 @@ class PackedCache:
     def gc(self, max_size: int | None = None) -> int:
         """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
 
-        Returns the bytes given back.
+        When others used a page is known by the hour. Returns the bytes given back.
         """
         before = self.size
         self._file.do(None, self._shrink, self.max_size if max_size is None else max_size)
         self._file.do(None, rows.give_back)
         return max(0, before - self.size)
+
+    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
+        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        self.flush()
+        for batch in self._batches(rows.known):
+            if gone := [number for number, entry in batch if entry is not None and is_meant(entry)]:
+                self._file.do(None, rows.delete, gone)
 
     @property
     def size(self) -> int:
@@ -259,12 +284,14 @@ class PackedCache:
             if page.entry.url_sha256 != key:
                 return None  # another URL with the same 64 bits
             page = page.under(text)
-        hour = self._hour()
+        now = self._now()
+        is_due = not 0 <= now - used < _HOUR
         if journal is not None and time.time_ns() - journal[0] < SETTLED:
             journal = None
-        self._recent.keep(key, _Seen(meta, journal, hour), page)
-        if used != hour:
-            self._uses[number] = hour
+        self._recent.keep(key, _Seen(meta, journal, now if is_due else used), page)
+        self._lately.note(key, now)
+        if is_due:
+            self._uses[number] = now
             if len(self._uses) >= rows.BATCH:
                 self._note_uses(db)
         return page
@@ -280,7 +307,7 @@ class PackedCache:
 
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
         """Write pages in one transaction. False if one was to be renewed, and its body is not kept (any more)."""
-        hour, size, are_kept = self._hour(), 0, True
+        now, size, are_kept = self._now(), 0, True
         former: list[tuple[int]] = []
         contents: list[tuple[int, bytes, bytes]] = []
         places: list[tuple[int, int, int]] = []
@@ -297,7 +324,7 @@ class PackedCache:
                     are_kept = False
                     continue
                 meta = rows.encode(entry, kept[0])
-                renewed.append((hour, meta, number))
+                renewed.append((now, meta, number))
             else:
                 if number in known:
                     former.append((known[number],))
@@ -306,7 +333,7 @@ class PackedCache:
                 place += 1
                 meta = rows.encode(entry, is_packed)
                 contents.append((place, meta, body))
-                places.append((number, hour, place))
+                places.append((number, now, place))
                 size += len(body)
             size += len(meta)
         db.executemany("DELETE FROM contents WHERE place = ?", former)
@@ -324,27 +351,37 @@ class PackedCache:
 
     def _shrink(self, db: sqlite3.Connection, limit: int) -> None:
         self._note_uses(db)
-        while (surplus := rows.size(db) - limit) > 0:
-            oldest: list[int] = []
-            for number, size in db.execute(rows.BY_USE, (rows.BATCH,)):
-                oldest.append(number)
-                surplus -= size or 0
-                if surplus <= 0:
-                    break
-            if not oldest:
+        taken = math.inf
+        while (surplus := (size := rows.size(db)) - limit) > 0:
+            if size >= taken:  # what was removed was not there: a damaged index says so
                 rows.sweep(db)
                 return
-            rows.delete(db, oldest)
+            oldest: list[int] = []
+            later: list[tuple[int, int]] = []
+            for number, used, bytes_kept in db.execute(rows.BY_USE, (rows.BATCH,)):
+                if (at := self._lately.take(rows.digits_of(number))) > used:
+                    later.append((at, number))
+                oldest.append(number)
+                surplus -= bytes_kept or 0
+                if surplus <= 0:
+                    break
+            if later:  # they get their place in the order, and it is looked again
+                rows.note_uses(db, later)
+            elif oldest:
+                rows.delete(db, oldest)
+                taken = size
+            else:
+                rows.sweep(db)
+                return
 
     def _note_uses(self, db: sqlite3.Connection) -> None:
         uses, self._uses = self._uses, {}
-        if uses and not self._file.outage.is_on:
-            db.execute("BEGIN IMMEDIATE")
-            db.executemany("UPDATE pages SET used = ? WHERE id = ?", [(hour, number) for number, hour in uses.items()])
-            db.execute("COMMIT")
+        if uses and not self._file.outage.is_on and not self._file.is_read_only:
+            rows.note_uses(db, [(at, number) for number, at in uses.items()])
 
-    def _hour(self) -> int:
-        return self._clock.now().epoch // SECOND // HOUR
+    def _now(self) -> int:
+        """The time, as it is written down of a use."""
+        return self._clock.now().epoch // (SECOND // 1000)
 
 
 def _look_of(path: str) -> tuple[int, int, int] | None:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from curtsy.clock import Clock
 from curtsy.core.message import SECOND
 from curtsy.log import library_logger
-from curtsy.stores.pages import MIB, Outage
+from curtsy.stores.pages import MIB, Outage, may_write
 
 _log = library_logger("cache")
 _Answer = TypeVar("_Answer")
@@ -34,6 +34,9 @@ GLANCE = 0.02
 ROOM = 16 * MIB
 """A disk with so much room is not full."""
 
+LOOK = 1.0
+"""Seconds to look for damage while others wait; what would take longer is left to `verify()`."""
+
 _PRAGMAS = """
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
@@ -44,6 +47,10 @@ PRAGMA synchronous = NORMAL;
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
 _NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+# How a file is opened: what is added to its address. Without being told that it does not change, SQLite could not read
+# one in a place where it cannot make a journal; but being told so, it does not look at the journal that is there.
+_TO_WRITE, _WITH_JOURNAL, _ALONE = "", "?mode=ro", "?immutable=1"
 
 # One lock for all files, for a fork must find it free: in the child nobody would be left to release it, and a
 # connection is not to be carried over in the middle of something.
@@ -62,7 +69,8 @@ class PackFile:
 
     It never raises. A damaged file is put aside as `<name>.damaged-<epoch>`, in place of the one put aside before, and
     a new one begun; likewise one with the tables of an earlier version, as `<name>.former-<epoch>`. One that cannot be
-    written is read as long as it can be, and left alone for a while otherwise.
+    written is read as long as it can be, and left alone for a while otherwise. Work that begins a transaction need not
+    see that it ends: whatever comes, it is rolled back.
     """
 
     def __init__(self, path: str, schema: str, tables: set[str], former_tables: set[str], clock: Clock) -> None:
@@ -83,7 +91,13 @@ class PackFile:
         self._seen_at = -math.inf
         """When it was last seen to be that file still."""
 
+        self._mode = _TO_WRITE
         self.is_closed = False
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it was opened only to be read."""
+        return self._mode != _TO_WRITE
 
     def do(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
@@ -106,6 +120,9 @@ class PackFile:
             except OSError as error:
                 self._disconnect()
                 self.outage.begin(error)
+            finally:
+                if self._connection is not None and self._connection.in_transaction:  # a Ctrl-C, say, came between
+                    self._roll_back()
             return otherwise
 
     def close(self) -> None:
@@ -124,10 +141,10 @@ class PackFile:
             now = time.monotonic()
             if now < self._seen_at + GLANCE:
                 return self._connection
-            if self._opened == _file_at(self.path):
+            if self._opened == _file_at(self.path) and not (self.is_read_only and self._mode != self._mode_now()):
                 self._seen_at = now
                 return self._connection
-            self._disconnect()  # somebody has put it aside or removed it
+            self._disconnect()  # somebody has put it aside or removed it, or it can be read better by now
         if not os.path.exists(self.path):
             os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
             # Only its owner may read it: a page may have been behind a login. One that exists is not to be opened
@@ -136,15 +153,30 @@ class PackFile:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             except FileExistsError:
                 pass
-        is_writable = _is_writable(self.path)
-        self._opened = _file_at(self.path)
-        # Without being told so, SQLite could not read a file in a place where it cannot write a journal.
-        address = f"file:{quote(self.path)}" + ("" if is_writable else "?immutable=1")
+        self._opened, self._mode = _file_at(self.path), self._mode_now()
+        try:
+            self._connection = self._open(self._mode)
+        except sqlite3.OperationalError as error:
+            if self._mode != _WITH_JOURNAL or _code_of(error) in _BUSY:
+                raise
+            self._connection = self._open(_ALONE)  # the journal's index is missing and cannot be made
+        return self._connection
+
+    def _mode_now(self) -> str:
+        """How it is best opened."""
+        if _is_writable(self.path):
+            return _TO_WRITE
+        return _WITH_JOURNAL if os.path.exists(self.path + "-wal") else _ALONE
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        address = f"file:{quote(self.path)}{mode}"
         db = sqlite3.connect(address, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
         try:
-            if is_writable:
+            if mode == _TO_WRITE:
                 db.executescript(_PRAGMAS)
-            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            # Those with such names are SQLite's own: `ANALYZE` by any tool leaves one.
+            names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+            tables = {name for (name,) in db.execute(names)}
             if not tables:
                 db.executescript(f"BEGIN IMMEDIATE; PRAGMA application_id = {OURS}; {self._schema} COMMIT;")
             elif tables != self._tables:
@@ -157,7 +189,6 @@ class PackFile:
             db.close()
             raise
         db.text_factory = bytes  # we keep no text: what looks like it is damaged, and not to be decoded
-        self._connection = db
         return db
 
     def _disconnect(self) -> None:
@@ -168,23 +199,46 @@ class PackFile:
             except sqlite3.Error:
                 pass
 
-    def _recover(self, error: Exception) -> None:
-        """After an error: give up what was begun, and see what it means."""
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        # A damaged file can look like a full disk or a read-only one. If it still does after a rest, though there is
-        # room and we may write, it is damaged.
-        may_write = _is_writable(self.path) and _room_at(self.path) > ROOM
-        if code in _DAMAGE or (code in _NO_ROOM and self.outage.has_begun and may_write):
-            self._put_aside(error)
-            return
+    def _roll_back(self) -> None:
+        """Give up what was begun, so that nobody waits for it."""
         db = self._connection
         try:
             if db is not None and db.in_transaction:
                 db.execute("ROLLBACK")
         except sqlite3.Error:
             self._disconnect()
-        if code not in _BUSY:
-            self.outage.begin(error)
+
+    def _recover(self, error: Exception) -> None:
+        """After an error: give up what was begun, and see what it means."""
+        self._roll_back()
+        code = _code_of(error)
+        if code in _BUSY:
+            return
+        if not self.is_read_only and (code in _DAMAGE or (code in _NO_ROOM and self._is_damaged(code))):
+            self._put_aside(error)
+            return
+        if code in _DAMAGE:  # somebody may be changing it while it is read: it is not ours to put aside
+            self._disconnect()
+        self.outage.begin(error)
+
+    def _is_damaged(self, code: int) -> bool:
+        """Whether what looks like a full disk or a read-only one is damage: it still does after a rest, though there is
+        room and we may write, and it is not only that we may not have more room."""
+        if not self.outage.has_begun or not _is_writable(self.path) or _room_at(self.path) <= ROOM:
+            return False
+        db = self._connection
+        if code == sqlite3.SQLITE_READONLY or db is None:
+            return code == sqlite3.SQLITE_READONLY
+        hurry = threading.Timer(LOOK, db.interrupt)
+        hurry.start()
+        try:
+            check(db)
+        except sqlite3.Error as error:
+            return _code_of(error) not in (sqlite3.SQLITE_INTERRUPT, *_BUSY)
+        finally:
+            hurry.cancel()
+            hurry.join()
+        return False
 
     def _put_aside(self, error: Exception) -> None:
         self._disconnect()
@@ -211,6 +265,17 @@ class PackFile:
         )
 
 
+def check(db: sqlite3.Connection) -> None:
+    """Raise DatabaseError if the tables are not in order, which SQLite else notices only when it comes across."""
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != b"ok":
+        raise sqlite3.DatabaseError(found.decode("utf-8", "replace"))
+
+
+def _code_of(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
+
+
 def _file_at(path: str) -> tuple[int, int] | None:
     try:
         stat = os.stat(path)
@@ -221,7 +286,7 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 def _is_writable(path: str) -> bool:
     """Whether the file can be written, and a journal beside it."""
-    return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
+    return may_write(path) and may_write(os.path.dirname(path))
 
 
 def _room_at(path: str) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -29,7 +29,7 @@ GIB = 1024**3
 MIB = 1024**2
 
 HOUR = 3600
-"""Seconds: how exactly the last use of a page is remembered, and how long what looks unfinished is left alone."""
+"""Seconds: how exactly the last use of a page is written down, and how long what looks unfinished is left alone."""
 
 
 SETTLED = 20_000_000
@@ -38,6 +38,10 @@ SETTLED = 20_000_000
 
 OVERHEAD = 2000
 """Bytes of memory that a page takes besides its body."""
+
+
+MOST_USES = 8192
+"""Pages whose last use is known exactly. A fifth of a kilobyte each."""
 
 
 class Page(NamedTuple):
@@ -101,8 +105,12 @@ class PageCache(Protocol):
     def gc(self, max_size: int | None = None) -> int:
         """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
 
-        Returns the bytes given back.
+        When others used a page is known by the hour. Returns the bytes given back.
         """
+        ...
+
+    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
+        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
         ...
 
     @property
@@ -128,6 +136,11 @@ def identify(url: Url | str) -> tuple[Url, str] | None:
 def sha256_of(body: bytes) -> str:
     """What vouches for a body."""
     return hashlib.sha256(body).hexdigest()
+
+
+def may_write(path: str) -> bool:
+    """Whether a file can be written, or something be put into a folder."""
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def without_secrets(entry: Entry) -> Entry | None:
@@ -216,6 +229,36 @@ class Recent(Generic[Stamp]):
         self._once.pop(key, None)
         if (found := self._pages.pop(key, None)) is not None:
             self._bytes -= len(found[1].body) + OVERHEAD
+
+
+class Lately:
+    """When a page was last used here, for eviction: where it is kept, that is written down once an hour.
+
+    Of the `most` pages used last, and up to as many before them; safe for threads.
+    """
+
+    def __init__(self, most: int = MOST_USES) -> None:
+        self._most = most
+        # By the first 16 digits of the keys: no more of them is known of what lies on the disk. Two, so that nothing is
+        # to be kept in order, for which threads would have to wait: when the one is full, it takes the other's place.
+        self._uses: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+
+    def note(self, key: str, at: int) -> None:
+        """Remember that the page under `key` is used."""
+        uses = self._uses
+        uses[key[:16]] = at
+        if len(uses) >= self._most:
+            self._before, self._uses = uses, {}
+
+    def at(self, digits: str) -> int:
+        """When the page whose key begins with these digits was used; 0 if it was not, or long ago."""
+        return self._uses.get(digits) or self._before.get(digits, 0)
+
+    def take(self, digits: str) -> int:
+        """The same, and forget it: it is about to be written down."""
+        before = self._before.pop(digits, 0)
+        return self._uses.pop(digits, before)
 
 
 class Outage:

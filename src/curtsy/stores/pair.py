@@ -97,6 +97,7 @@ def entry_at(path: str) -> Entry | None:
 
 
 _READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def open_meta(path: str) -> tuple[bytes, os.stat_result]:
@@ -172,6 +173,8 @@ def put(stem: str, body: bytes, meta: bytes) -> bool:
     That one is written in its place at once, which saves a third of the time: until it is there, and as long as it is
     empty, it is a miss.
 
+    Raises FileNotFoundError if there is no folder for them.
+
     The old ones are removed first. To rename over them would do as well, were it not for ext4, which then writes the
     new file to the disk at once and takes four times as long. In between, and after a crash there, it is a miss.
     """
@@ -243,7 +246,7 @@ def renew(stem: str, before: bytes, meta: bytes) -> bool:
 
 def _create(path: str, data: bytes) -> None:
     """Write a new file that only its owner may read: a page may have been behind a login."""
-    number = _open_new(path)
+    number = os.open(path, _NEW, 0o600)
     try:
         view = memoryview(data)
         while view:
@@ -252,21 +255,13 @@ def _create(path: str, data: bytes) -> None:
         os.close(number)
 
 
-def _open_new(path: str) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    for _ in range(TRIES):
-        try:
-            return os.open(path, flags, 0o600)
-        except FileNotFoundError:  # its folder: another process may remove that again while it is empty
-            with contextlib.suppress(FileExistsError):
-                os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    return os.open(path, flags, 0o600)
-
-
 def remove(*paths: str) -> None:
-    """Remove files, as far as they are there."""
+    """Remove files, as far as they are there; also an empty folder in the place of one."""
     for path in paths:
         try:
             os.unlink(path)
-        except OSError:
+        except FileNotFoundError:
             pass
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)

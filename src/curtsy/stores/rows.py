@@ -1,9 +1,10 @@
 """The rows of the packed cache: what stands in its two tables, and how it is read, checked and removed.
 
 `pages` says for the first 64 bits of a URL's SHA-256 at which place of `contents` its page is, and when it was used
-last. Hashes lie anywhere, so that table is to be small; in the other one pages stand in the order in which they came,
-so that those that are written together lie together: with the hash as the key of all, each would go to an end of its
-own, and writing take three times as long. What a 304 has renewed stands in `pages`, and the body need not be rewritten.
+last, in milliseconds since the epoch. Hashes lie anywhere, so that table is to be small; in the other one pages stand
+in the order in which they came, so that those that are written together lie together: with the hash as the key of all,
+each would go to an end of its own, and writing take three times as long. What a 304 has renewed stands in `pages`, and
+the body need not be rewritten.
 
 SQLite does not notice a flipped bit, so what is known of a page carries a checksum of its own, and in it are the full
 hashes of the URL and of the body. The latter is of the body as it is kept: that says the same, and of a compressed one
@@ -44,9 +45,10 @@ CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used, place);
 """
 
 _FROM = "FROM pages LEFT JOIN contents USING (place)"
-META = f"SELECT used, ifnull(renewed, meta) {_FROM} WHERE id = ?"
-BOTH = f"SELECT used, ifnull(renewed, meta), body {_FROM} WHERE id = ?"
-BY_USE = f"SELECT id, length(ifnull(renewed, meta)) + length(body) {_FROM} ORDER BY used LIMIT ?"
+_USED = "ifnull(CAST(used AS INTEGER), 0)"  # in a damaged file it may be anything
+META = f"SELECT {_USED}, ifnull(renewed, meta) {_FROM} WHERE id = ?"
+BOTH = f"SELECT {_USED}, ifnull(renewed, meta), body {_FROM} WHERE id = ?"
+BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FROM} ORDER BY used LIMIT ?"
 
 
 class _Zstd(threading.local):
@@ -75,6 +77,11 @@ _metas = msgspec.msgpack.Decoder(_meta_type())  # read into its type at once: a 
 def number_of(key: str) -> int:
     """The number under which the page with a URL's hash is kept."""
     return int(key[:16], 16) - 2**63
+
+
+def digits_of(number: int) -> str:
+    """The first 16 digits of the hash of the URL whose page is kept under a number."""
+    return f"{number + 2**63:016x}"
 
 
 def pack(body: bytes) -> tuple[bool, bytes]:
@@ -132,13 +139,6 @@ def known(db: sqlite3.Connection, last: int) -> list[Row]:
     return [(number, None if decoded is None else decoded[1]) for number, decoded in rows]
 
 
-def check(db: sqlite3.Connection) -> None:
-    """Raise DatabaseError if the tables are not in order, which SQLite else notices only when it comes across."""
-    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if found != b"ok":
-        raise sqlite3.DatabaseError(found.decode("utf-8", "replace"))
-
-
 def checked(db: sqlite3.Connection, last: int) -> list[Row]:
     """Some pages after the one with the number `last`, as far as they are good."""
     query = f"SELECT id, ifnull(renewed, meta), body {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
@@ -165,6 +165,13 @@ def last_place(db: sqlite3.Connection) -> int:
     if (last or 0) >= 2**62:
         raise sqlite3.DatabaseError("its pages stand at places that were never given out")
     return int(last or 0)
+
+
+def note_uses(db: sqlite3.Connection, uses: list[tuple[int, int]]) -> None:
+    """Write when pages were used last: the times and the numbers."""
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany("UPDATE pages SET used = ? WHERE id = ?", uses)
+    db.execute("COMMIT")
 
 
 def delete(db: sqlite3.Connection, numbers: list[int]) -> None:
