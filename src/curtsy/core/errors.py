@@ -21,6 +21,7 @@ Inside the library outcomes are values; these are raised at its edge.
 """
 
 from enum import StrEnum
+from typing import Any, Self
 
 
 class Reason(StrEnum):
@@ -158,6 +159,10 @@ class WaitTimeout(CurtsyError, TimeoutError):
         self.needed = needed
         """Seconds that the wait would have taken."""
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, float], dict[str, Any]]:
+        # By itself it would be made anew of the message alone, which its own constructor refuses.
+        return type(self), (str(self), self.needed), self.__dict__
+
 
 class PolicyError(CurtsyError, ValueError):
     """The settings are wrong; the message names where, the rule and the value."""
@@ -165,3 +170,11 @@ class PolicyError(CurtsyError, ValueError):
 
 class InvalidDomain(PolicyError):
     """What was given as a domain is none."""
+
+
+def not_imported(need: str, module: str, extra: str, error: ImportError) -> PolicyError:
+    """What to raise if the library of an optional part cannot be imported; `need` says who needs which."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == module:
+        return PolicyError(f'{need}, which is missing. Install it: pip install "curtsy[{extra}]".')
+    why = " ".join(str(error).split()).rstrip(".")
+    return PolicyError(f'{need}, which cannot be imported: {why}. Install it anew: pip install "curtsy[{extra}]".')
