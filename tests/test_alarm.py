@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import threading
 import time
 import weakref
@@ -51,6 +52,36 @@ def test_a_thread_may_wait_longer_than_the_platform_can(seconds: float) -> None:
     waiter.wake()
 
     alarm.sleep(waiter, seconds)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
+def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
+    """L2: a loop that has one such timer wakes all others late"""
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, CountingLoop)
+
+        async def main() -> None:
+            alarm = SystemAlarm()
+            task = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), seconds))
+            await asyncio.sleep(0)
+            await alarm.async_sleep(alarm.async_waiter(), 0.001)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        runner.run(main())
+
+        assert all(math.isfinite(handle.when()) for handle in loop.handles)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan])
+async def test_nor_in_fake_time(seconds: float) -> None:
+    """L2"""
+    alarm = FakeAlarm(FakeClock(), jump=False)
+    waiter = alarm.async_waiter()
+    waiter.wake()
+
+    await alarm.async_sleep(waiter, seconds)
 
 
 def test_a_thousand_who_wait_cost_one_timer() -> None:

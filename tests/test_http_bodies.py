@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from curtsy.connections import MAX_FRAMING
 from curtsy.core.errors import Reason
 from curtsy.http import AiohttpSender
 from tests.support.bounds import MIB, bounded_memory, ends_within
@@ -273,6 +274,90 @@ async def test_a_chunk_of_nearly_all_there_is_ends_at_the_limit(site: Site, send
         failure = await fail(sender, site.url("/"), SMALL)
 
     assert failure.reason in (Reason.TOO_LARGE, Reason.BAD_RESPONSE)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+ENDLESS_FRAMING = {
+    "an extension": (b"5;", b"a" * 65_536),
+    "extensions": (b"", b"1;" + b"a" * 60_000 + b"\r\nx\r\n"),
+    "a size": (b"", b"0" * 65_536),
+    "trailers": (b"5\r\nhello\r\n0\r\n", b"X: " + b"a" * 60_000 + b"\r\n"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS_FRAMING)
+async def test_framing_without_end_is_given_up(site: Site, sender: AiohttpSender, kind: str) -> None:
+    """F03, F11: it is neither head nor body, but it is taken from the site"""
+    begin, piece = ENDLESS_FRAMING[kind]
+    site.reply("/", Reply(raw=lambda: itertools.chain([CHUNKED + begin], itertools.repeat(piece))))
+
+    with bounded_memory(), ends_within(3):
+        failure = await fail(sender, site.url("/"))
+
+    assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 200)
+    await site.left()
+    assert site.journal[0].taken <= MAX_FRAMING + MIB
+
+
+async def test_a_chunk_for_each_byte_is_no_framing_without_end(site: Site, sender: AiohttpSender) -> None:
+    """F03: some programs send a page so"""
+    raw = CHUNKED + b"1\r\nx\r\n" * 500_000 + b"0\r\n\r\n"
+    site.reply("/", Reply(raw=raw))
+
+    answer = await get(sender, site.url("/"))
+
+    assert answer.body == b"x" * 500_000
+
+
+UNREADABLE = {
+    "cut short": Reply(body=b"slow down", length=100, end="close"),
+    "reset": Reply(body=b"slow down", length=100, end="reset"),
+    "silent": Reply(body=b"slow down", length=100, end="hang"),
+    "dripping": Reply(body=b"slow down" * 1000, drip=(9, 0.05)),
+    "not gzip": Reply(body=b"slow down", headers={"Content-Encoding": "gzip"}, end="hang"),
+    "half of gzip": Reply(body=gzip.compress(b"slow down" * 99)[:-9], headers={"Content-Encoding": "gzip"}, end="hang"),
+    "an unknown coding": Reply(body=b"slow down", headers={"Content-Encoding": "lzma"}, end="hang"),
+    "announced too long": Reply(length=1 << 50, end="hang"),
+    "endless": endless(b"slow down" * 1000),
+    "a bomb": bomb("gzip", 1 << 28),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+@pytest.mark.parametrize("status", [302, 404, 429])
+async def test_an_error_or_a_redirect_is_an_answer_whatever_its_body_is(
+    site: Site, sender: AiohttpSender, kind: str, status: int
+) -> None:
+    """C2, U3, F06: and its connection is closed"""
+    reply = UNREADABLE[kind]
+    site.reply("/", replace(reply, status=status, headers={**dict(reply.headers), "Retry-After": "60"}))
+
+    with bounded_memory(), ends_within(4):
+        answer = await get(sender, site.url("/"), replace(QUICK, max_body=MIB))
+
+    assert (answer.status, answer.headers.get("retry-after")) == (status, "60")
+    assert not answer.is_whole
+    assert len(answer.body) <= MIB
+    await site.left()
+    assert site.journal[0].taken <= 2 * MIB
+
+
+async def test_broken_framing_of_an_error_hides_no_status(site: Site, sender: AiohttpSender) -> None:
+    """C2, F08"""
+    raw = b"HTTP/1.1 429 Slow\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    site.reply("/", garbage(raw, end="hang"))
+
+    assert (await get(sender, site.url("/"))).status == 429
+
+
+async def test_a_transfer_coding_is_undone(site: Site, sender: AiohttpSender) -> None:
+    """F08"""
+    body = gzip.compress(b"words")
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n"
+    site.reply("/", Reply(raw=head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)))
+
+    assert (await get(sender, site.url("/"))).body == b"words"
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "deflate", "compress", "gzip, gzip, gzip, gzip"])

@@ -1,11 +1,13 @@
 """The built-in sender's connections: kept, bounded, closed, and never shared with another loop or process."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from curtsy.core.errors import Reason
 from curtsy.core.message import Response
 from curtsy.http import AiohttpSender
-from tests.support.becoming import becomes
+from tests.support.becoming import becomes, blocks_until
+from tests.support.reply import End
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Reply, Site, hang
 
@@ -43,6 +46,20 @@ async def test_a_connection_that_the_site_closed_is_not_used_again() -> None:
         await sender.close()
 
         assert site.count() == 3
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_connection_that_was_closed_is_not_used_though_the_event_loop_has_not_seen_it(
+    site: Site, sender: AiohttpSender, end: End
+) -> None:
+    """F12: as without a pause, or when the program has been busy since"""
+    site.reply("/", Reply(body="x", end=end))
+
+    for _ in range(3):
+        await get(sender, site.url("/"))
+        blocks_until(lambda: not site.open_connections)
+
+    assert site.connections == 3
 
 
 async def test_a_connection_closed_under_us_is_a_failure_and_no_second_request(
@@ -82,13 +99,48 @@ async def test_a_request_that_finds_no_free_connection_in_time_was_not_sent(site
     first = asyncio.create_task(fail(sender, site.url("/hang")))
     await becomes(lambda: bool(site.journal))
 
-    failure = await fail(sender, site.url("/"), replace(OPEN, timeout=0.1))
+    failure = await fail(sender, site.url("/"), replace(OPEN, timeout=0.1, counts_waiting=True))
 
-    assert (failure.reason, failure.sent_ago) == (Reason.TIMEOUT, None)
+    assert (failure.reason, failure.sent_ago) == (Reason.DEADLINE, None)
     assert "all 1 connections" in failure.detail
     await sender.close()
     assert (await first).sent_ago is not None
     assert site.paths() == ["/hang"]
+
+
+async def test_the_time_of_a_site_begins_when_there_is_a_connection_for_it(site: Site) -> None:
+    """Q11, U6: what others take is no fault of its own"""
+    site.reply("/slow", Reply(wait=0.6))
+    site.reply("/", Reply(wait=0.1))
+    sender = AiohttpSender(connections=1)
+    first = asyncio.create_task(get(sender, site.url("/slow")))
+    await becomes(lambda: bool(site.journal))
+
+    reply = await sender.send(request(site.url("/")), replace(OPEN, timeout=0.5))
+    await first
+    await sender.close()
+
+    assert isinstance(reply, Response)
+
+
+async def test_a_callers_time_goes_on_while_a_connection_is_waited_for(site: Site) -> None:
+    """U5"""
+    site.reply("/slow", Reply(wait=0.6))
+    site.reply("/hang", hang())
+    sender = AiohttpSender(connections=1)
+    first = asyncio.create_task(get(sender, site.url("/slow")))
+    await becomes(lambda: bool(site.journal))
+    began = time.monotonic()
+
+    failure = await fail(sender, site.url("/hang"), replace(OPEN, timeout=1.0, counts_waiting=True))
+    took = time.monotonic() - began
+    await first
+    await sender.close()
+
+    assert failure.reason is Reason.TIMEOUT
+    assert failure.sent_ago is not None
+    assert failure.sent_ago < 0.6
+    assert 0.9 < took < 1.5
 
 
 async def test_who_waits_for_a_connection_is_served_in_turn_and_who_gave_up_is_passed_over(site: Site) -> None:
@@ -254,6 +306,61 @@ async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_reque
     await sender.close()
     for writer in writers:
         writer.close()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize("junk", [b"HTTP/1.1 200 OK\r\nX: ", b"\r\n", b"<html>"])
+async def test_a_connection_over_which_anything_comes_while_it_is_idle_is_closed(
+    site: Site, sender: AiohttpSender, junk: bytes
+) -> None:
+    """F12: half an answer, too, whose rest would be taken for the next"""
+
+    def raw() -> Iterable[bytes]:
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
+        blocks_until(is_read.is_set)  # in the site's thread
+        yield junk
+
+    is_read = threading.Event()
+    site.reply("/", Reply(raw=raw, end="hang"))
+
+    await get(sender, site.url("/"))
+    is_read.set()
+
+    await site.left()
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["given up", "closed"])
+async def test_a_request_that_is_given_up_is_not_sent_on(sender: AiohttpSender, is_closed: bool) -> None:
+    """F12: the rest of its body would hold the connection, and its memory"""
+    taken = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        await reader.readuntil(b"\r\n\r\n")
+        is_begun.set()
+        await is_over.wait()
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(1 << 20):
+                taken += len(piece)
+        writer.close()
+        is_read.set()
+
+    is_begun, is_over, is_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    server = await asyncio.start_server(talk, "127.0.0.1", limit=1024)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    task = asyncio.create_task(sender.send(request(url, "POST", body=bytes(50_000_000)), OPEN))
+    await is_begun.wait()
+
+    if is_closed:
+        await sender.close()
+    else:
+        task.cancel()
+    await asyncio.wait([task])
+    is_over.set()
+    await is_read.wait()
+
+    assert taken < 25_000_000
     server.close()
     await server.wait_closed()
 

@@ -28,6 +28,22 @@ def decoder(coding: str) -> Decoder:
     return made
 
 
+@pytest.mark.parametrize("transfer", ["gzip, chunked", "gzip", "GZIP , Chunked, chunked"])
+def test_a_transfer_coding_is_undone_before_the_content_coding(transfer: str) -> None:
+    """F08: RFC 9112, 6.1"""
+    inner = decoder_of("br", transfer)
+
+    assert inner is not None
+    assert b"".join(inner.feed(coded(b"words", "br, gzip"))) == b"words"
+
+
+def test_chunks_are_no_coding_but_around_all_others() -> None:
+    """F08"""
+    assert decoder_of(None, "chunked") is None
+    with pytest.raises(UnknownCoding):
+        decoder_of(None, "chunked, gzip")
+
+
 def pieces(data: bytes, size: int) -> Iterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]

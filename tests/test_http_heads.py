@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -141,6 +142,64 @@ async def test_no_answer_is_a_connection_error(site: Site, sender: AiohttpSender
     assert failure.reason is Reason.CONNECTION_ERROR
     assert failure.sent_ago is not None
     assert site.count() == 1
+
+
+EXCESS = {
+    "a length too small": ("GET", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok, and more", 200, b"ok"),
+    "after an interim one": (
+        "GET", b"HTTP/1.1 103 Early\r\n\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok...", 200, b"ok",
+    ),
+    "lines without a return": ("GET", b"\n\nHTTP/1.1 200 OK\nContent-Length: 2\n\nok...", 200, b"ok"),
+    "after the last chunk": (
+        "GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n...", 200, b"ok",
+    ),
+    "a body to HEAD": ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", 200, b""),
+    "a chunk to 204": ("GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 204, b""),
+    "a body to 304": ("GET", b"HTTP/1.1 304 Not Modified\r\n\r\n<html>", 304, b""),
+    "two answers more": (
+        "GET", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok" * 3 + b"...", 200, b"ok",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EXCESS)
+async def test_what_follows_an_answer_is_passed_over_and_ends_the_connection(
+    site: Site, sender: AiohttpSender, kind: str
+) -> None:
+    """F12: RFC 9112, 6.3"""
+    method, raw, status, body = EXCESS[kind]
+    site.reply("/", Reply(raw=raw, end="hang"))
+
+    reply = await sender.send(request(site.url("/"), method), OPEN)
+
+    assert isinstance(reply, Response)
+    assert (reply.status, reply.body) == (status, body)
+    await site.left()
+
+
+async def test_an_answer_with_something_after_it_may_come_in_pieces(site: Site, sender: AiohttpSender) -> None:
+    """F12: RFC 9112, 6.3"""
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok and more"
+
+    for size in range(1, len(raw)):
+        site.reply("/", Reply(raw=partial(paused, [raw[:size], raw[size:]]), end="hang"))
+        assert (await get(sender, site.url("/"))).body == b"ok"
+        await site.left()
+
+
+def paused(pieces: Iterable[bytes]) -> Iterable[bytes]:
+    for piece in pieces:
+        yield piece
+        time.sleep(0.003)  # in the site's thread
+
+
+async def test_the_head_of_an_answer_that_breaks_in_the_same_packet_is_known(site: Site, sender: AiohttpSender) -> None:
+    """F08"""
+    site.reply("/", garbage(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\nzz\r\n"))
+
+    failure = await fail(sender, site.url("/"))
+
+    assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 200)
 
 
 async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next(site: Site, sender: AiohttpSender) -> None:

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
 
-from curtsy.core.errors import Reason
+from curtsy.core.errors import PolicyError, Reason
 from curtsy.http import AiohttpSender, Limits
 from tests.support.certificates import Authority
 from tests.support.sending import OPEN, fail, get
@@ -140,3 +141,88 @@ async def test_the_environment_names_a_proxy_only_if_that_is_wanted(
 
     assert by_proxy.body == b"by proxy"
     assert bypassed.body == direct.body == b"direct"
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("{}", None),
+        (" {} ", None),
+        ("HTTP://{}/", None),
+        ("us:pw@{}", "Basic dXM6cHc="),
+        ("us:p[w@{}", "Basic dXM6cFt3"),
+        ("http://us:p%5Bw@{}", "Basic dXM6cFt3"),
+    ],
+)
+async def test_the_environment_may_name_a_proxy_as_curl_takes_it(
+    proxy: Site, monkeypatch: pytest.MonkeyPatch, form: str, said: str | None
+) -> None:
+    """U2: without a scheme, too"""
+    monkeypatch.setenv("http_proxy", form.format(f"127.0.0.1:{proxy.port}"))
+    sender = AiohttpSender(use_environment=True, resolver={})
+
+    answer = await get(sender, "http://example.test/a", OPEN)
+    await sender.close()
+
+    assert answer.body == b"by proxy"
+    assert proxy.journal[0].header("Proxy-Authorization") == said
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("socks5://us:hunter2@127.0.0.1:1", "'socks5://***@127.0.0.1:1'"),
+        ("us:hunter2@127.0.0.1:99999", "'http://***@127.0.0.1:99999'"),
+        ("us:hun/ter2@127.0.0.1:1", "'http://***@127.0.0.1:1'"),
+        ("us:hunter2@pro xy:1", "'http://***@pro xy:1'"),
+    ],
+)
+async def test_what_would_go_by_a_proxy_that_cannot_be_used_is_not_sent_and_says_why(
+    proxy: Site, monkeypatch: pytest.MonkeyPatch, value: str, shown: str
+) -> None:
+    """F62: without its password; what does not go by it is not held up"""
+    monkeypatch.setenv("https_proxy", value)
+    monkeypatch.setenv("http_proxy", proxy.url(""))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Site(tls=AUTHORITY.server("good")) as site:
+        site.page("/", "direct")
+        sender = AiohttpSender(use_environment=True, resolver=site.names, verify=AUTHORITY.client())
+
+        failure = await fail(sender, site.url("/", host="shop.test"), OPEN)
+        by_other = await get(sender, "http://shop.test/", OPEN)
+        bypassed = await get(sender, site.url("/"), OPEN)
+        await sender.close()
+
+    assert (failure.reason, failure.sent_ago) == (Reason.INVALID_URL, None)
+    assert failure.detail.startswith(f"HTTPS_PROXY = {shown} must be an http or https proxy")
+    assert "NO_PROXY" in failure.detail
+    assert "ter2" not in failure.detail
+    assert (by_other.body, bypassed.body) == (b"by proxy", b"direct")
+
+
+@pytest.mark.parametrize(
+    "given", ["us:hunter2@127.0.0.1:3128", "socks5://us:hunter2@127.0.0.1:1", "http://us:hunter2@:1"]
+)
+def test_a_proxy_that_is_none_is_an_error_without_its_password(given: str) -> None:
+    """F62"""
+    with pytest.raises(PolicyError, match="must be an http or https URL") as caught:
+        AiohttpSender(proxy=given)
+
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_an_error_that_was_not_foreseen_is_named_without_its_words() -> None:
+    """F62: they may be anything, a proxy's password among them"""
+
+    class Odd(AbstractResolver):
+        async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+            raise ValueError(f"cannot look up {host} by us:hunter2")
+
+        async def close(self) -> None: ...
+
+    sender = AiohttpSender(resolver=Odd())
+    failure = await fail(sender, "http://shop.test/", OPEN)
+    await sender.close()
+
+    assert failure.reason is Reason.INVALID_URL
+    assert failure.detail == "the request cannot be written: ValueError"

@@ -1,13 +1,14 @@
 """The built-in sender as a stream: what downloads are built on."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from curtsy.core.errors import Reason
-from curtsy.core.message import Headers, Response
+from curtsy.core.message import Failure, Headers, Response
 from curtsy.http import AiohttpSender
 from tests.support.bounds import MIB, bounded_memory
 from tests.support.sending import OPEN, get, request
@@ -120,6 +121,20 @@ async def test_a_stream_ends_at_its_size_limit(site: Site, sender: AiohttpSender
     assert not isinstance(reply, Response)
     assert reply.reason is Reason.TOO_LARGE
     assert sum(map(len, sink.pieces)) <= MIB
+
+
+async def test_a_slow_sink_hears_why_the_rest_was_given_up(site: Site, sender: AiohttpSender) -> None:
+    """U15, F03"""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    site.reply("/", Reply(raw=lambda: itertools.chain([head], itertools.repeat(b"0" * 65_536))))
+    sink = Kept(pause=0.3)
+
+    reply = await sender.stream(request(site.url("/")), OPEN, sink)
+
+    assert isinstance(reply, Failure)
+    assert reply.reason is Reason.BAD_RESPONSE
+    assert "more than 4,194,304 bytes are not the body" in reply.detail
+    assert sink.pieces == [b"hello"]
 
 
 async def test_what_a_sink_raises_comes_out_and_closes_the_connection(site: Site, sender: AiohttpSender) -> None:

@@ -1,6 +1,7 @@
 """The built-in sender over TLS: what is refused, and with which word."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.message import Failure, Response
 from curtsy.http import AiohttpSender
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority, Kind
-from tests.support.sending import OPEN, fail, get
+from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Site, cut_short, has_ipv6
 
 AUTHORITY = Authority()
@@ -125,6 +127,32 @@ async def test_a_body_that_breaks_off_under_tls_is_incomplete(sender: AiohttpSen
         site.reply("/", cut_short(b"x" * 1000, 400))
 
         assert (await fail(sender, site.url("/"))).reason is Reason.INCOMPLETE
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+async def test_a_body_without_a_length_ends_only_where_the_site_says_so(sender: AiohttpSender, is_said: bool) -> None:
+    """F06: anybody can end a connection (RFC 9112, 8)"""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhalf of the page")
+        if not is_said:
+            writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", ssl=AUTHORITY.server("good"))
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+    reply = await sender.send(request(url), OPEN)
+
+    if is_said:
+        assert isinstance(reply, Response)
+        assert reply.body == b"half of the page"
+    else:
+        assert isinstance(reply, Failure)
+        assert reply.reason is Reason.INCOMPLETE
+    server.close()
+    await server.wait_closed()
 
 
 @pytest.mark.parametrize("verify", [False, "no such file"])

@@ -276,6 +276,8 @@ def test_a_bad_variable_is_named_with_rule_and_value(
         ({"qps": True}, "argument: qps = true must be a number. Leave it out to use the default, 0.8."),
         ({"burst": "2"}, "argument: burst = '2' must be a whole number. Leave it out to use the default, 1."),
         ({"qsp": 1}, "argument: qsp is not a setting here. Did you mean qps?"),
+        ({"zzz": 1}, "argument: zzz is not a setting here. `curtsy config show` lists all of them."),
+        ({"default_policy": {"qps": 1}}, "argument: default_policy is a section of files. Give its keys as arguments."),
         ({"user_agent": None}, None),
         ({"qps": object()}, None),
         ({"allowlist": [{"domain": "a.org", "qps": 0}]}, None),
@@ -288,6 +290,19 @@ def test_a_bad_argument_is_an_error(project: Project, arguments: dict[str, Any],
 
     assert str(caught.value).startswith("argument")
     assert message is None or str(caught.value) == message
+
+
+def test_a_misspelt_argument_may_have_been_meant_for_one_that_is_no_setting(project: Project) -> None:
+    """U9: all that is wrong is told at once"""
+    with pytest.raises(PolicyError) as caught:
+        project.load(beside=("verify", "cookies"), verfy=1, zzz=2, qps=-1)
+
+    assert str(caught.value).splitlines() == [
+        "argument: verfy is not a setting here. Did you mean verify?",
+        "argument: zzz is not a setting here. `curtsy config show` lists the settings, help(curtsy.AsyncClient) the "
+        "other arguments.",
+        "argument: qps = -1 must be above 0. Leave it out to use the default, 0.8.",
+    ]
 
 
 # --- Files that cannot be read

@@ -9,12 +9,14 @@ resolved, and it sees the very address that is connected to, so that no later an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import DefaultResolver
 
 # The special-purpose registries of IANA (RFC 6890), written out: what `ipaddress` calls global differs between
 # releases of Python. The few anycast services that are reachable inside 192.0.0.0/24 are no web sites.
@@ -64,6 +66,11 @@ _IPV6 = tuple(
         ("3fff::/20", "reserved (documentation)"),
     )
 )
+
+
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+_CONFIGURED = socket.AI_ADDRCONFIG & getattr(socket, "AI_MASK", -1)
+"""Only addresses of a kind that this machine has, too; some systems know the flag, but do not take it."""
 
 
 class AddressRefused(OSError):
@@ -131,6 +138,91 @@ class GuardedResolver(AbstractResolver):
         await self._inner.close()
 
 
+class NamesBusy(OSError):
+    """No name can be looked up now: too many are. That is no fault of the host's."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(None, why)
+
+
+class SystemResolver(AbstractResolver):
+    """Look names up as the system does, each in a thread of its own, which nobody waits for at the end.
+
+    asyncio does so in a few threads that it shares with all work on files: some names whose servers are silent would
+    hold up every other host, every file, and the end of the program (Q1). At most `at_once` are looked up at once; one
+    that must wait for longer than `patience` seconds raises NamesBusy. `ask` is what blocks: `socket.getaddrinfo`,
+    unless another is given.
+    """
+
+    def __init__(
+        self,
+        *,
+        at_once: int = 128,
+        patience: float = 2.0,
+        ask: Callable[..., Sequence[AddressInfo]] | None = None,
+    ) -> None:
+        self._at_once = at_once
+        self._places = asyncio.Semaphore(at_once)
+        self._patience = patience
+        self._ask = ask or socket.getaddrinfo
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a name."""
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._places.acquire()
+        except TimeoutError:
+            raise NamesBusy(f"{self._at_once} other names are being looked up, and no answer comes") from None
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[ResolveResult]] = loop.create_future()
+
+        def work() -> None:
+            found: list[ResolveResult] | Exception
+            try:
+                found = self._look_up(host, port, family)
+            except Exception as error:
+                found = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._answer, answer, found)
+
+        try:
+            threading.Thread(target=work, name=f"name {host}", daemon=True).start()
+        except RuntimeError as error:
+            self._places.release()
+            raise NamesBusy("no thread can be started to look a name up") from error
+        return await answer
+
+    def _answer(self, answer: asyncio.Future[list[ResolveResult]], found: list[ResolveResult] | Exception) -> None:
+        self._places.release()
+        if answer.done():  # nobody waits for it any more
+            return
+        if isinstance(found, Exception):
+            answer.set_exception(found)
+        else:
+            answer.set_result(found)
+
+    def _look_up(self, host: str, port: int, family: int) -> list[ResolveResult]:
+        # Without a network, Windows has no address for its own name either.
+        flags = 0 if sys.platform == "win32" and host == "localhost" else _CONFIGURED
+        results = []
+        for kind, _, protocol, _, address in self._ask(host, port, family, socket.SOCK_STREAM, flags=flags):
+            if len(address) == 4 and address[3]:  # a link-local one means nothing without its link
+                shown = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
+            elif kind == socket.AF_INET6 and len(address) < 4:
+                continue  # this Python knows no IPv6
+            else:
+                shown = str(address[0])
+            results.append(
+                ResolveResult(hostname=host, host=shown, port=port, family=kind, proto=protocol, flags=_NUMERIC)
+            )
+        return results
+
+    async def close(self) -> None:
+        """Do nothing: a lookup ends by itself."""
+
+
 class TableResolver(AbstractResolver):
     """Names and their addresses from a table, and no others: for tests, and for sites with no public name."""
 
@@ -159,14 +251,13 @@ def _nameless() -> socket.gaierror:
 
 def _result(host: str, port: int, address: str) -> ResolveResult:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-    return ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=flags)
+    return ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=_NUMERIC)
 
 
 def open_resolver(names: AbstractResolver | Mapping[str, str | Sequence[str]] | None) -> AbstractResolver:
-    """A resolver as it was given, one for a table of names, or the system's. Needs a running event loop."""
+    """A resolver as it was given, one for a table of names, or the system's."""
     if names is None:
-        return DefaultResolver()
+        return SystemResolver()
     return TableResolver(names) if isinstance(names, Mapping) else names
 
 

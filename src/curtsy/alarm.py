@@ -28,6 +28,15 @@ SLACK = 0.002
 """The share of a long wait by which its timer is set too early besides: the kernel may be late by a thousandth."""
 
 
+LONGEST = threading.TIMEOUT_MAX
+"""Seconds that are waited at most, some centuries: no timer can be set for ever, or for what is no number."""
+
+
+def _bounded(seconds: float) -> float:
+    """As long as can be waited; 0 for what is past, or no number."""
+    return min(max(0.0, seconds), LONGEST)
+
+
 class Waiter:
     """One thread or task that waits, and can be woken from anywhere. A wake-up is never lost, only merged."""
 
@@ -208,7 +217,7 @@ class SystemAlarm:
     def sleep(self, waiter: Waiter, seconds: float | None) -> None:
         """Wait until woken, at most so long."""
         assert isinstance(waiter, ThreadWaiter)
-        waiter.event.wait(None if seconds is None else min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        waiter.event.wait(None if seconds is None else _bounded(seconds))
         waiter.event.clear()
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
@@ -218,7 +227,7 @@ class SystemAlarm:
             await waiter.rest()
             return
         timer = self._timer()
-        timer.set(time.monotonic() + seconds + LATE, waiter)
+        timer.set(time.monotonic() + _bounded(seconds) + LATE, waiter)
         try:
             await waiter.rest()
         finally:
@@ -328,7 +337,7 @@ class FakeAlarm:
             self._asleep.add(waiter)
             if seconds is not None:
                 # Rounded up, as the decision's own microseconds are: else a wait would end just before its time.
-                due = self.clock.now().at - int(-max(0.0, seconds) * SECOND // 1)
+                due = self.clock.now().at - int(-_bounded(seconds) * SECOND // 1)
                 waiter.due = due
                 heapq.heappush(self._heap, (due, next(self._count), waiter))
                 if self._jump and self._jumper is None:

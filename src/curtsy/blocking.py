@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from curtsy.client import END, MOST_AT_ONCE, AsyncClient, many
+from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
+from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
-from curtsy.download import DownloadResult
+from curtsy.download import GIB, DownloadResult
+from curtsy.keywords import ClientKeywords, FetchKeywords
 from curtsy.watch.statistics import StatisticsSnapshot
 
 T = TypeVar("T")
@@ -28,8 +31,19 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._has_ended = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        while not self._has_ended:
+            # An exit that is raised in a task stops the loop. It is for who waits for that task, and all others go on.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self.loop.stop()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have something done, and go on."""
@@ -53,7 +67,7 @@ class LoopThread:
         with self._lock:
             self._is_stopped = True
         asyncio.run_coroutine_threadsafe(_ended(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.loop.call_soon_threadsafe(self._end)
         self._thread.join()
         self.loop.close()
 
@@ -69,10 +83,11 @@ async def _ended() -> None:
 class Client:
     """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads.
 
-    In a forked child it starts anew, for threads are not inherited: fork while no other thread is using it.
+    It takes what that takes. In a forked child it starts anew, for threads are not inherited: fork while no other
+    thread is using it.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ClientKeywords]) -> None:
         self._settings = settings
         self._is_closed = False
         self._start()
@@ -99,36 +114,56 @@ class Client:
         """The policies in force: files that have changed are read again."""
         return self._opened().policies
 
-    def fetch(self, url: str, **options: Any) -> FetchResult:
+    def fetch(
+        self,
+        url: str,
+        *,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        deadline: float | None = None,
+        repeatable: bool | None = None,
+    ) -> FetchResult:
         """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
-        work = self._opened().fetch(url, **options)
-        return self._thread.call(work)
+        client = self._opened()
+        return self._thread.call(
+            client.fetch(url, method=method, headers=headers, body=body, deadline=deadline, repeatable=repeatable)
+        )
 
     def fetch_many(
-        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
+        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Unpack[FetchKeywords]
     ) -> Generator[FetchResult, None, None]:
-        """Fetch many URLs, and yield each result as it comes. `urls` is read by the calling thread, as it goes on."""
-        client, waiting = self._opened(), iter(many(urls))
+        """Fetch many URLs, and yield each result as it comes; see `AsyncClient.fetch_many`.
+
+        `urls` is read by the calling thread, as it goes on.
+        """
+        client, batch = self._opened(), Batch(urls, at_once)
         done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
-        under_way: set[Future[FetchResult]] = set()
+        under_way: dict[Future[FetchResult], str] = {}
         try:
             while True:
-                while len(under_way) < at_once and (url := next(waiting, END)) is not END:
-                    future = self._thread.submit(client.fetch(url, **options))
-                    under_way.add(future)
-                    future.add_done_callback(done.put)
+                while (url := batch.next()) is not NoUrl.NOW:
+                    if url is not NoUrl.YET:
+                        future = self._thread.submit(client.fetch(url, **options))
+                        under_way[future] = url
+                        future.add_done_callback(done.put)
+                    elif not done.empty():
+                        break
                 if not under_way:
                     return
-                under_way.discard(future := done.get())
+                future = done.get()
+                batch.end(under_way.pop(future))
                 yield future.result()
         finally:
             for future in under_way:
                 future.cancel()
 
-    def download(self, url: str, path: str | os.PathLike[str], **options: Any) -> DownloadResult:
+    def download(
+        self, url: str, path: str | os.PathLike[str], *, max_size: int | None = GIB, deadline: float | None = None
+    ) -> DownloadResult:
         """Save a URL as a file, in its turn; see `AsyncClient.download`."""
-        work = self._opened().download(url, path, **options)
-        return self._thread.call(work)
+        client = self._opened()
+        return self._thread.call(client.download(url, path, max_size=max_size, deadline=deadline))
 
     def stats(self) -> StatisticsSnapshot:
         """What this client has done so far."""
@@ -160,11 +195,12 @@ _INHERITED: list[object] = []
 """What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
 
 
-async def _make(settings: dict[str, Any]) -> AsyncClient:
+async def _make(settings: ClientKeywords) -> AsyncClient:
     return AsyncClient(**settings)
 
 
-def get(url: str, **settings: Any) -> FetchResult:
+def get(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
     """Fetch one URL politely, blocking, with a client of its own."""
-    with Client(**{"stale_while_revalidate": False, **settings}) as client:
+    settings.setdefault("stale_while_revalidate", False)
+    with Client(**settings) as client:
         return client.fetch(url)

@@ -11,35 +11,38 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, Unpack
 
 import msgspec
 
 from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
+from curtsy.arguments import ask_for, check_parts, part_for, patience_of
+from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
 from curtsy.core import explain
 from curtsy.core.cache import Fields
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.flow import closed, fetch, refused_by_settings
+from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
 from curtsy.core.heeding import rules_for
 from curtsy.core.journey import NO_TIME, Journey, Refusal
-from curtsy.core.message import NO_HEADERS, SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
-from curtsy.core.policy import Policies, number, rule, whole
+from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
+from curtsy.core.policy import Policies, number, whole
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
-from curtsy.core.secrets import mask_url
 from curtsy.download import GIB, DownloadResult, Part
 from curtsy.drive import AsyncDriver
+from curtsy.flights import Flights, always
 from curtsy.gate import AsyncGate
 from curtsy.http import AiohttpSender, Sender
+from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.log import LibraryLogger, library_logger
-from curtsy.settings import CacheMode, names_contact
+from curtsy.settings import CacheMode, Preset, names_contact
 from curtsy.settings.live import LiveSettings
-from curtsy.stores import AsyncStore, open_async_store
-from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.storage import opened_cache, opened_store
+from curtsy.stores import AsyncStore, Store
 from curtsy.stores.pages import PageCache
 from curtsy.surroundings import Passage, Surroundings, rules_key
 from curtsy.tally import Tally
@@ -50,92 +53,34 @@ from curtsy.watch.statistics import StatisticsSnapshot
 
 _log: LibraryLogger = library_logger("client")
 
-T = TypeVar("T")
-
-MOST_AT_ONCE = 1000
-"""Fetches that `fetch_many` has under way; what waits in a host's line is one of them."""
-
 _WORDS = {
     Reason.ROBOTS_DISALLOWED.value: "Blocked by robots.txt",
     Reason.DOMAIN_BUDGET_EXCEEDED.value: "Domain daily budget exceeded",
 }
-
-UNBOUNDED = 2**62
-"""Bytes: more than any disk has."""
-
-END: Any = object()
-
-
-def _always(result: object) -> bool:
-    return True
 
 
 def _never(ask: Ask) -> bool:
     return False
 
 
-def many(urls: Iterable[str]) -> Iterable[str]:
-    """URLs, but not one: a text would be taken for its letters."""
-    if isinstance(urls, str | bytes):
-        raise PolicyError(
-            f"urls = {mask_url(str(urls))!r} must be several URLs, not one. Put it in a list, or use fetch()."
-        )
-    return urls
-
-
-class _Flight:
-    """Work under way in the task that asked first, and the others that wait for what comes of it."""
-
-    __slots__ = ("_waiting", "is_closing", "task", "was_cancelling")
-
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.task = task
-        self.was_cancelling = task.cancelling()
-        self.is_closing = False
-        self._waiting: list[asyncio.Future[tuple[bool, Any]]] = []
-
-    def end(self) -> asyncio.Future[tuple[bool, Any]]:
-        """Its end, to be waited for: whether it came to it by itself, and what came of it."""
-        future: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        return future
-
-    def land(self, is_whole: bool, result: Any = None) -> None:
-        """Tell those who wait."""
-        for future in self._waiting:
-            if not future.done():
-                future.set_result((is_whole, result))
-
-    def close(self) -> None:
-        """End it before its time: the client is being closed."""
-        self.is_closing = True
-        self.task.cancel()
-
-    def was_closed(self) -> bool:
-        """Whether that is what its cancellation meant, and not that its task is to end (as in `asyncio.timeout`)."""
-        return self.is_closing and self.task.uncancel() <= self.was_cancelling
-
-
 class AsyncClient:
     """Fetches politely, for tasks. Ten of them or ten thousand may share one.
 
     Settings come from files and environment; what is given here goes before them, and any key of the settings'
-    reference may be. `store` is a URL such as `redis://host`, or a store; `cache` a folder, a cache, or False for none.
-    A kept page that its site lets be used while a new one is asked for is given out at once, and renewed afterwards if
-    the client stays open; without `stale_while_revalidate` it is renewed first. `connections` is how many requests may
-    be in flight over all hosts. With `cookies`, they are kept as long as the client, each for the host that set it.
-    `on_record` is called with the record of each fetch. `clock` may be a
+    reference may be. `store` is a URL such as `redis://host`, the path of an SQLite file, or a store; `cache` a folder,
+    a cache, or False for none. A kept page that its site lets be used while a new one is asked for is given out at
+    once, and renewed afterwards if the client stays open; without `stale_while_revalidate` it is renewed first.
+    `connections` is how many requests may be in flight over all hosts. With `cookies`, they are kept as long as the
+    client, each for the host that set it. `on_record` is called with the record of each fetch. `clock` may be a
     `FakeClock`: then waits take no time.
     """
 
     def __init__(
         self,
         *,
-        preset: str | None = None,
+        preset: Preset | None = None,
         config: str | os.PathLike[str] | None = None,
-        store: str | AsyncStore | MemoryStore | None = None,
+        store: str | os.PathLike[str] | Store | AsyncStore | None = None,
         cache: str | os.PathLike[str] | PageCache | bool | None = None,
         cache_mode: CacheMode | None = None,
         stale_if_error: float = 0.0,
@@ -153,34 +98,39 @@ class AsyncClient:
         sender: Sender | None = None,
         clock: FakeClock | None = None,
         alarm: Alarm | None = None,
-        **settings: Any,
+        **settings: Unpack[SettingKeywords],
     ) -> None:
+        check_parts(
+            store=store, cache=cache, stale_while_revalidate=stale_while_revalidate, on_record=on_record, proxy=proxy,
+            verify=verify, cookies=cookies, sender=sender, clock=clock, alarm=alarm,
+        )  # fmt: skip
         named = {
             "user_agent": user_agent,
             "allow_private": allow_private,
             "respect_robots": respect_robots,
             "cache_mode": cache_mode,
-            "store": store if isinstance(store, str) else None,
+            "store": store if isinstance(store, str | os.PathLike) else None,
         }
-        given = settings | {name: value for name, value in named.items() if value is not None}
+        given: dict[str, Any] = {**settings, **{name: value for name, value in named.items() if value is not None}}
         if max_retries is not None:
             whole("max_retries", max_retries, 0)
         whole("connections", connections, 1)
         number("stale_if_error", stale_if_error)
-        self._settings = LiveSettings(config=config, preset=preset, **given)
-        for warning in self._settings.current.warnings:
-            _log.warning(warning)
         self._deadline = None if deadline is None else number("deadline", deadline)
+        self._settings = LiveSettings(config=config, preset=preset, beside=OWN, **given)
+        current = self._settings.current
+        for warning in current.warnings:
+            _log.warning(warning)
         self._on_record = on_record
-        self._store = self._open_store(store, clock)
-        self._owns_store = store is None or isinstance(store, str)
+        self._store = opened_store(store, current, clock)
+        self._owns_store = store is None or isinstance(store, str | os.PathLike)
         self._alarm = alarm or (FakeAlarm(clock) if clock is not None else SystemAlarm())
         self.gate = AsyncGate(self._store, alarm=self._alarm)
         if isinstance(self._alarm, FakeAlarm):
             self._alarm.quiet = lambda: self.gate.lines.out == 0
         self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
-        mode = self._settings.current.cache_mode
-        self._cache = self._open_cache(cache, mode)
+        mode = current.cache_mode
+        self._cache = opened_cache(cache, current)
         self._sender = sender or AiohttpSender(
             verify=Path(verify) if isinstance(verify, os.PathLike) else verify,
             proxy=proxy,
@@ -210,8 +160,8 @@ class AsyncClient:
         )
         # Nobody else can read what is in memory, so it is not told there.
         self._publisher = None if self.gate.is_immediate else Publisher(self.tally, self._store)
-        self._rhythms = self._watching(self._settings.current.stats_every)
-        self._flights: dict[object, _Flight] = {}
+        self._rhythms = self._watching(current.stats_every)
+        self._flights = Flights()
         self._renewals: dict[str, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
         self._is_closed = False
@@ -220,35 +170,6 @@ class AsyncClient:
                 "The user agent names no contact; add a page or an address where a site's owner can reach you",
                 user_agent=self.policies.user_agent,
             )
-
-    def _open_store(self, store: str | AsyncStore | MemoryStore | None, clock: FakeClock | None) -> AsyncStore:
-        if isinstance(store, MemoryStore):
-            return AsyncMemoryStore(store)
-        if store is None and clock is not None:
-            return AsyncMemoryStore(MemoryStore(clock))
-        if store is None or isinstance(store, str):
-            current = self._settings.current
-            return open_async_store(current.store, clock=clock, share=current.outage_share)
-        return store
-
-    def _open_cache(self, cache: str | os.PathLike[str] | PageCache | bool | None, mode: str) -> PageCache | None:
-        if cache is False or mode == "off":
-            return None
-        if cache is None or cache is True:
-            from platformdirs import user_cache_path
-
-            cache = self._settings.current.cache_dir or user_cache_path("curtsy", appauthor=False)
-        if isinstance(cache, str | os.PathLike):
-            size = self._settings.current.cache_size
-            path = Path(cache)
-            if path.suffix == ".sqlite":
-                from curtsy.stores.packed import DELAY, PackedCache
-
-                return PackedCache(path, max_size=UNBOUNDED if size is None else size, delay=DELAY)
-            from curtsy.stores.disk import DiskCache
-
-            return DiskCache(path, max_size=UNBOUNDED if size is None else size)
-        return cache
 
     def _watching(self, stats_every: float | None) -> tuple[Rhythm, ...]:
         """What is done with the counts now and then, while there is something to count."""
@@ -277,56 +198,57 @@ class AsyncClient:
         `deadline` is for all of it, in seconds; one that cannot be met is refused at once. `repeatable` says that a
         request which is not GET or HEAD may be sent again. Tasks that ask for the same page at once share one fetch.
         """
-        if not isinstance(method, str):
-            raise rule("method", method, "text, such as GET")
-        if body is not None and not isinstance(body, bytes):
-            raise rule("body", type(body).__name__, "bytes. Encode text first")
-        if deadline is not None and not isinstance(deadline, int | float):
-            raise rule("deadline", deadline, "a number of seconds")
-        ask = Ask(
-            url,
-            method.upper(),
-            _checked(headers),
-            body,
-            self._deadline if deadline is None else deadline,
-            repeatable,
-        )
+        patience = self._deadline if deadline is None else patience_of(deadline)
+        ask = ask_for(url, method, headers, body, patience, repeatable)
         self._check_open()
         # What may change something is nobody else's: a key that no other has.
         is_shared = ask.method in ("GET", "HEAD") and body is None
         key = (ask.method, _identity(url), _folded(ask.headers), ask.deadline) if is_shared else object()
         if key in self._flights:
-            return await self._joined(
-                key, self._taking_over(ask), lambda: closed(ask, self._around), self._is_for_all(ask)
-            )  # fmt: skip
-        flow, passage = fetch(ask, self._around), Passage()
+            return await self._flights.join(key, *self._trip(ask), self._is_for_all(ask))
+        journey, passage = set_out(ask, self._around), Passage()
+        flow = fetch(ask, self._around, journey)
         effect = self._driver.begin(flow, passage)
         if effect is None:  # a kept page, or a refusal: nobody could have joined it
             result: FetchResult = passage.result
             return result
-        return await self._joined(
+        return await self._flights.join(
             key,
             lambda: self._driver.go_on(flow, effect, passage),
-            lambda: closed(ask, self._around),
+            lambda: self._closed(journey),
             self._is_for_all(ask),
         )
 
-    def _taking_over(self, ask: Ask) -> Callable[[], Coroutine[Any, Any, FetchResult]]:
-        """The work of one who joins another: if that one is cancelled, he has waited already."""
-        began = self._around.now()
+    def _trip(
+        self, ask: Ask, on_wire: Callable[[bool], None] | None = None
+    ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
+        """A fetch to be begun in its time, and what is left to say of it if the client is closed meanwhile.
+
+        Who joined another, and takes over from that one, has waited already.
+        """
+        asked_at = self._around.now()
+        begun: list[Journey] = []
 
         def work() -> Coroutine[Any, Any, FetchResult]:
             asked = ask
             if ask.deadline is not None:
-                asked = msgspec.structs.replace(ask, deadline=ask.deadline - (self._around.now() - began))
-            return self._driver.run(fetch(asked, self._around))
+                asked = msgspec.structs.replace(ask, deadline=ask.deadline - (self._around.now() - asked_at))
+            journey = set_out(asked, self._around)
+            begun.append(journey)
+            return self._driver.run(fetch(asked, self._around, journey), on_wire=on_wire)
 
-        return work
+        return work, lambda: self._closed(begun[-1])
+
+    def _closed(self, journey: Journey) -> FetchResult:
+        """The result of a fetch that was ended by `close()`, told as any other."""
+        result = closed(journey)
+        self._told(result.record)
+        return result
 
     def _is_for_all(self, ask: Ask) -> Callable[[FetchResult], bool]:
         """Whether what comes of a fetch is also for those who join it: a deadline is each one's own."""
         if ask.deadline is None:
-            return _always
+            return always
         until = self._around.now() + ask.deadline - NO_TIME
 
         def is_for_all(result: FetchResult) -> bool:
@@ -338,11 +260,7 @@ class AsyncClient:
     async def visit(self, ask: Ask, on_wire: Callable[[bool], None] | None = None) -> FetchResult:
         """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered."""
         self._check_open()
-        return await self._joined(
-            object(),
-            lambda: self._driver.run(fetch(ask, self._around), on_wire=on_wire),
-            lambda: closed(ask, self._around),
-        )
+        return await self._flights.join(object(), *self._trip(ask, on_wire))
 
     def refuses(self, url: Url) -> tuple[Reason, str] | None:
         """Why the settings alone forbid to ask for a URL, with what to do about it; None if they do not."""
@@ -377,53 +295,32 @@ class AsyncClient:
         """The calendar's second."""
         return self._around.epoch()
 
-    async def _joined(
-        self,
-        key: object,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        closed: Callable[[], T],
-        is_for_all: Callable[[T], bool] = _always,
-    ) -> T:
-        """Do work that others may join.
-
-        It runs in the task of the first; if that is cancelled, or what came of it is for the first alone, the next
-        takes over.
-        """
-        while (flight := self._flights.get(key)) is not None:
-            is_whole, result = await flight.end()
-            if is_whole:
-                shared: T = result
-                return shared
-        flight = self._flights[key] = _Flight()
-        is_whole, result = False, None
-        try:
-            result = await work()
-            is_whole = is_for_all(result)
-        except asyncio.CancelledError:
-            if not flight.was_closed():
-                raise
-            result, is_whole = closed(), True
-        finally:
-            del self._flights[key]
-            flight.land(is_whole, result)
-        return result
-
     async def fetch_many(
-        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Any
+        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Unpack[FetchKeywords]
     ) -> AsyncGenerator[FetchResult, None]:
-        """Fetch many URLs, and yield each result as it comes. One that fails does not stop the others."""
-        waiting = iter(many(urls))
-        under_way: set[asyncio.Task[FetchResult]] = set()
+        """Fetch many URLs, all with the same options, and yield each result as it comes. One that fails stops no other.
+
+        `urls` is read while fewer than `at_once` are under way. A host that has a hundred of them lets others go first:
+        up to 10,000 of its URLs are put off to find theirs.
+        """
+        batch = Batch(urls, at_once)
+        under_way: dict[asyncio.Task[FetchResult], str] = {}
         done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would look at all each time
         try:
             while True:
-                while len(under_way) < at_once and (url := next(waiting, END)) is not END:
-                    task = asyncio.ensure_future(self.fetch(url, **options))
-                    under_way.add(task)
-                    task.add_done_callback(done.put_nowait)
+                while (url := batch.next()) is not NoUrl.NOW:
+                    if url is not NoUrl.YET:
+                        task = asyncio.ensure_future(self.fetch(url, **options))
+                        under_way[task] = url
+                        task.add_done_callback(done.put_nowait)
+                    elif done.empty():
+                        await asyncio.sleep(0)  # so long as nothing has come, there is time to read on
+                    else:
+                        break
                 if not under_way:
                     return
-                under_way.discard(task := await done.get())
+                task = await done.get()
+                batch.end(under_way.pop(task))
                 yield task.result()
         finally:
             for task in under_way:
@@ -439,15 +336,17 @@ class AsyncClient:
         take as long as it likes while it comes at all: `deadline` is for what comes before it.
         """
         self._check_open()
-        part = Part(url, Path(path), max_size)
+        ask = Ask(url, deadline=patience_of(deadline))
+        part = part_for(url, path, max_size)
         if part.path in self._paths:
             raise PolicyError(f"path = {str(path)!r} is being written by another download. Wait for it.")
         self._paths.add(part.path)
-        ask = Ask(url, deadline=deadline)
         try:
-            return await self._joined(
-                object(), lambda: self._download(ask, part), lambda: part.result(closed(ask, self._around))
-            )  # fmt: skip
+            return await self._flights.join(
+                object(),
+                lambda: self._download(ask, part),
+                lambda: part.result(self._closed(set_out(ask, self._around))),
+            )
         finally:
             self._paths.discard(part.path)
             part.close()
@@ -478,7 +377,7 @@ class AsyncClient:
             kept: Rules | None = await self.store.read(rules_key(url.origin))
             is_known = kept is not None and kept.is_known
             return kept if is_known else Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
-        return await self._joined(
+        return await self._flights.join(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
         )  # fmt: skip
 
@@ -528,11 +427,7 @@ class AsyncClient:
         self._is_closed = True
         for task in self._renewals.values():
             task.cancel()
-        while flights := list(self._flights.values()):  # what is cancelled gives back what it held
-            ends = [flight.end() for flight in flights]
-            for flight in flights:
-                flight.close()
-            await asyncio.gather(*ends)
+        await self._flights.close()
         while under_way := {*self._renewals.values(), *self._around.unfinished, *self.gate._background}:
             await asyncio.wait(under_way)
         await self._sender.close()
@@ -557,7 +452,7 @@ class AsyncClient:
 def _identity(url: str) -> object:
     """What is the same for all spellings of a URL."""
     parsed = parse_url(url)
-    return url if isinstance(parsed, InvalidUrl) else (parsed.text, parsed.credentials)
+    return parsed if isinstance(parsed, InvalidUrl) else (parsed.text, parsed.credentials)
 
 
 def _folded(headers: Headers) -> Fields:
@@ -565,22 +460,8 @@ def _folded(headers: Headers) -> Fields:
     return tuple((name.lower(), value) for name, value in headers.fields)
 
 
-def _checked(headers: Mapping[str, str] | None) -> Headers:
-    """The caller's headers; nothing in them may end a line (F26)."""
-    if not headers:
-        return NO_HEADERS
-    if not isinstance(headers, Mapping):
-        raise rule("headers", type(headers).__name__, "a mapping of names and values")
-    fields = tuple(headers.items())
-    for name, value in fields:
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise PolicyError(f"header {name!r} must be text, its value too. Write it in quotes.")
-        if not name or any(letter in name + value for letter in "\r\n\0"):
-            raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")
-    return Headers(fields)
-
-
-async def fetch_url(url: str, **settings: Any) -> FetchResult:
+async def fetch_url(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
     """Fetch one URL politely, with a client of its own; pace and budgets are those of the default store."""
-    async with AsyncClient(**{"stale_while_revalidate": False, **settings}) as client:
+    settings.setdefault("stale_while_revalidate", False)
+    async with AsyncClient(**settings) as client:
         return await client.fetch(url)

@@ -4,8 +4,8 @@ The connector resolves, connects, and speaks TLS and to proxies; its parser read
 (cookies, redirects, retries, tracing, a request and a response object) is not ours to use, and costs more than all the
 rest. Two things are ours, because aiohttp has no setting for them:
 
-- `Wire` (a connection) stamps the moment at which a request was handed to the socket, counts the bytes of a head,
-  interim answers included, and ends one that has no end.
+- `Wire` (a connection) stamps the moment at which a request was handed to the socket, counts the bytes of an answer
+  that are not its body, ends one that has no end, and closes when more comes than was asked for.
 - `Connections` keeps no more than some idle connections in all, the latest used; aiohttp bounds only the busy ones.
 """
 
@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import select
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -26,6 +29,7 @@ from aiohttp.abc import AbstractResolver
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import RawResponseMessage
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 from yarl import URL
@@ -34,6 +38,10 @@ from curtsy.address import GuardedResolver, guarded_socket
 
 MAX_FIELDS = 1000
 """Header fields in an answer; real sites stay below a hundred."""
+
+MAX_FRAMING = 4 * 1024 * 1024
+"""Bytes that are not its body and that an answer may have, besides as many as its body has: the head, the sizes of
+chunks and what is said beside them, trailers. Some programs send each byte in a chunk of its own, which is six."""
 
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection is kept: a few turns of a polite pace."""
@@ -49,6 +57,11 @@ By itself the kernel goes up to many megabytes, all of them taken from a site th
 
 DNS_TTL = 60
 """Seconds for which an address is remembered."""
+
+LATELY = 1.0
+"""Seconds after which a kept connection is used without a look whether it was closed: the event loop has looked."""
+
+_HEAD_END = re.compile(rb"\n\r?\n")
 
 Place = tuple[str, str | None]
 """An origin, and the proxy that it is reached by."""
@@ -79,6 +92,18 @@ class Wire(ResponseHandler):
         self.head_left = 0
         """Bytes of head that may still come; not below 0 if all that came with it was small enough, too."""
 
+        self._max_head = 0
+        self._head: list[bytes] = []
+        """What has come of a head that is not complete."""
+
+        self._came = 0
+        """Bytes that have come of the answer since."""
+
+        self._has_ended = False
+        """Whether the other side has said that it ends here."""
+
+        self._look: Callable[[int], list[Any]] | None = None
+
         self._due: float | None = None
         """When the answer that is waited for must be there, by the loop's time."""
 
@@ -92,24 +117,29 @@ class Wire(ResponseHandler):
         """
         self.sent_at = None
         self._in_head = True
-        self.head_left = max_head
+        self.head_left = self._max_head = max_head
+        self._skip_payload = not has_body
+        self._came = 0
         if self._wide:
             self._buffer_in_kernel(NARROW)
             self._wide = False
         transport = self.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("the connection was closed before anything was written")
+        self._parse_anew()
+        transport.write(head + body if body else head)
+        self.sent_at = time.monotonic()
+
+    def _parse_anew(self) -> None:
         self.set_response_params(
-            skip_payload=not has_body,
+            skip_payload=self._skip_payload,
             read_until_eof=True,
             auto_decompress=False,
             read_bufsize=READ_AHEAD,
-            max_line_size=max_head,
-            max_field_size=max_head,
+            max_line_size=self._max_head,
+            max_field_size=self._max_head,
             max_headers=MAX_FIELDS,
         )
-        transport.write(head + body if body else head)
-        self.sent_at = time.monotonic()
 
     def resume_writing(self) -> None:
         """A long body has gone out, all but its end: only now is its request sent."""
@@ -153,11 +183,25 @@ class Wire(ResponseHandler):
             return False
         return not self.should_close
 
+    def has_news(self) -> bool:
+        """Whether something came over it, or it was closed, that the event loop has not seen yet."""
+        if self._look is None:
+            assert self.transport is not None
+            self._look = _looker(self.transport.get_extra_info("socket").fileno())
+        return self._look(0) != []
+
     def drop(self) -> None:
         """Close it."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
+
+    def close(self) -> None:
+        """Close it; what is not written yet is not worth keeping it, and the memory of a long body, for."""
+        if self.transport is not None and self.transport.get_write_buffer_size():
+            self.abort()
+        else:
+            super().close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there. Only now: a buffer set before would bound for good how far it can be widened."""
@@ -176,34 +220,81 @@ class Wire(ResponseHandler):
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came. aiohttp limits each line and their number, but not their sum, nor interim answers."""
+        """Take what came. aiohttp limits each line and their number, but not their sum, nor what is not the body."""
         if self._in_head:
             self.head_left -= len(data)
-        super().data_received(data)
-        if self._in_head and self.head_left < 0:
-            self._in_head = False
-            self.set_exception(HeadTooLarge())
-            if self.transport is not None:
+            self._head.append(data)
+            super().data_received(data)
+            if self._in_head and self.head_left < 0:
+                self._in_head = False
+                self._give_up(HeadTooLarge())
+            return
+        body = self._payload
+        if self.sent_at is not None and (body is None or body.is_eof()):
+            if data and self.transport is not None:  # more than was asked for, which is no answer to what is asked next
+                self.force_close()
                 self.transport.abort()
+            return
+        self._came += len(data)
+        super().data_received(data)
+        if body is not None and not body.is_eof() and self._came - 2 * body.total_bytes > MAX_FRAMING:
+            self._give_up(HttpProcessingError(message=f"more than {MAX_FRAMING:,} bytes are not the body"))
+
+    def _give_up(self, why: Exception) -> None:
+        self.set_exception(why)
+        if self.transport is not None:
+            self.transport.abort()
 
     def feed_data(self, data: tuple[Any, StreamReader], size: int = 0) -> None:
         """An answer's head is complete; after an interim one (103 …) the real one is still to come."""
         if not 100 <= data[0].code < 200:
             self._in_head = False
+            self._head.clear()
         super().feed_data(data, size)
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """The answer cannot be read. aiohttp tells whoever waits for a head; a body's reader would wait on (F08)."""
+        """The answer cannot be read. aiohttp tells whoever waits for a head; a body's reader would wait on (F08).
+
+        If all of it has come, it is what follows that cannot be read, and that is passed over (RFC 9112, 6.3).
+        """
+        if isinstance(exc, HttpProcessingError) and self._in_head and self._head:
+            self._read_again()
         super().set_exception(exc, *cause)
         body = self._payload
         if body is not None and not body.is_eof() and body.exception() is None:
             body.set_exception(exc, *cause)
 
+    def _read_again(self) -> None:
+        """Read the head by itself: aiohttp says nothing of one if what came with it cannot be read."""
+        came = b"".join(self._head).lstrip(b"\r\n")
+        self._head.clear()
+        self._parse_anew()
+        begun = 0
+        for end in _HEAD_END.finditer(came):
+            super().data_received(came[begun : end.end()])
+            begun = end.end()
+            if not self._in_head:
+                super().data_received(came[begun:])
+                return
+            if self._exception is not None:
+                return
+
+    def eof_received(self) -> None:
+        """The other side ends here; under TLS only if it says so itself, for anybody can end a connection."""
+        tls = None if self.transport is None else self.transport.get_extra_info("ssl_object")
+        try:
+            self._has_ended = tls is None or not tls.read(1)
+        except ssl.SSLError:
+            self._has_ended = False
+        super().eof_received()
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is gone. aiohttp would take a reset for the end of a body that has no announced length."""
+        """The connection is gone. aiohttp would take that for the end of a body that has no announced length."""
         body = self._payload
-        if exc is not None and body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(aiohttp.ClientPayloadError("the connection broke"), exc)
+        if body is not None and not body.is_eof() and (exc is not None or not self._has_ended):
+            if body.exception() is None:
+                body.set_exception(aiohttp.ClientPayloadError("the connection broke"))
+            self._payload = None  # else aiohttp would say something else of it
         super().connection_lost(exc)
         self._stop_bell()
         self._lost(self)
@@ -246,22 +337,19 @@ class Connections:
         # What aiohttp knows a place to connect to by. Nothing of it is sent but the CONNECT to a proxy.
         self._request_to = lru_cache(maxsize=1024)(partial(_request_to, loop))
 
-    async def open(self, place: Place, timeout: float) -> Wire:
-        """A connection to a place, kept or new. It must be given back."""
-        wire = self._reused(place)
-        return await self._opened(place, timeout) if wire is None else wire
-
-    def _reused(self, place: Place) -> Wire | None:
+    def reuse(self, place: Place) -> Wire | None:
+        """A kept connection to a place, if there is one. It must be given back."""
         kept = self._kept.get(place)
         while kept:
             wire = kept[-1]
             self._take_out(wire)
-            if wire.is_reusable:
+            if wire.is_reusable and (self._loop.time() - wire.idle_since > LATELY or not wire.has_news()):
                 return wire
-            wire.drop()  # something came over it while it was idle, which is no answer to what is asked now
+            wire.drop()
         return None
 
-    async def _opened(self, place: Place, timeout: float) -> Wire:
+    async def open(self, place: Place, timeout: float) -> Wire:
+        """A new connection to a place. It must be given back."""
         if self._connector.closed:
             raise aiohttp.ClientConnectionError("the connections were closed")
         try:
@@ -337,6 +425,15 @@ class Connections:
         for wire in self._idle:
             if wire.connection is not None:
                 wire.connection._protocol = None  # else it would be closed when it is collected
+
+
+def _looker(file: int) -> Callable[[int], list[Any]]:
+    """A function that waits so long for something to read, and answers a list that is empty if there is nothing."""
+    if sys.platform == "win32":
+        return lambda wait: select.select([file], [], [], wait)[0]
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return poll.poll
 
 
 def _close_socket(transport: Any) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from curtsy.core.dates import http_date
+from curtsy.core.dates import cookie_date
 from curtsy.core.message import Headers, Url
 
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}", re.ASCII)
+_NAME = re.compile(r"[\x21-\x3a\x3c\x3e-\x7e]{1,256}", re.ASCII)  # more than a token: PHP sets `name[key]`
 _VALUE = re.compile(r"[\x21-\x3a\x3c-\x7e ]{0,4096}", re.ASCII)
 
 
@@ -89,24 +89,28 @@ class Cookies:
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or len(pair) > 4096:
             return None
-        path, is_secure, expires, max_age = "", False, None, None
+        path, domain, is_secure, expires, max_age = "", "", False, None, None
         for attribute in attributes:
             key, _, said = (part.strip() for part in attribute.partition("="))
             match key.lower():
-                case "domain" if (domain := said.lower().lstrip(".")) and domain != url.host:
-                    if not url.host.endswith("." + domain) or _is_public(domain):
-                        return None
+                case "domain":
+                    domain = said.lower().lstrip(".")
                 case "path" if said.startswith("/") and len(said) <= 1024:  # RFC 6265bis, 5.6: longer ones are none
                     path = said
                 case "secure":
                     is_secure = True
                 case "expires":
-                    expires = http_date(said)
+                    expires = cookie_date(said)
                 case "max-age" if re.fullmatch(r"-?\d{1,12}", said):
                     max_age = int(said)
+        if domain and domain != url.host and (not url.host.endswith("." + domain) or _is_public(domain)):
+            return None
         if is_secure and url.scheme != "https":
             return None
+        # What a name promises (RFC 6265bis, 4.1.3).
         if name.lower().startswith(("__secure-", "__host-")) and not is_secure:
+            return None
+        if name.lower().startswith("__host-") and (domain or path != "/"):
             return None
         until = expires if max_age is None else self._epoch() + max_age
         default = url.target.partition("?")[0].rpartition("/")[0] or "/"

@@ -219,11 +219,18 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 }
 
 
-def decoder_of(content_encoding: str | None) -> Decoder | None:
-    """A fresh decoder for a Content-Encoding field, or None if there is nothing to undo. Raises UnknownCoding."""
-    if content_encoding is None:
-        return None
-    codings = [each for each in map(str.strip, content_encoding.lower().split(",")) if each not in PLAIN]
+def decoder_of(content_encoding: str | None, transfer_encoding: str | None = None) -> Decoder | None:
+    """A fresh decoder for these fields, or None if there is nothing to undo but chunks. Raises UnknownCoding."""
+    if transfer_encoding == "chunked":
+        transfer_encoding = None
+    if content_encoding is None and transfer_encoding is None:
+        return None  # as of most
+    codings = [] if content_encoding is None else _listed(content_encoding)
+    if transfer_encoding is not None:
+        transfer = _listed(transfer_encoding)
+        while transfer and transfer[-1] == "chunked":  # the parser has undone it, as the last only
+            transfer.pop()
+        codings += transfer
     if len(codings) > MAX_CODINGS:
         raise UnknownCoding(f"{len(codings)} codings on top of one another")
     chain: Decoder | None = None
@@ -234,3 +241,7 @@ def decoder_of(content_encoding: str | None) -> Decoder | None:
         # Listed in the order in which they were applied (RFC 9110, 8.4): the last is undone first.
         chain = make() if chain is None else Chain(make(), chain)
     return chain
+
+
+def _listed(codings: str) -> list[str]:
+    return [each for each in map(str.strip, codings.lower().split(",")) if each not in PLAIN]

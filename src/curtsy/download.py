@@ -15,17 +15,22 @@ from typing import IO
 
 import msgspec
 
+from curtsy.core import explain
 from curtsy.core.cache import usable_etag
 from curtsy.core.dates import http_date
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import Headers, Request
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
+from curtsy.core.secrets import mask_url
 
 if sys.platform != "win32":
     import fcntl
 
 GIB = 1024**3
+
+TOO_LARGE = "Raise max_size to have it."
+"""What to do about a file that is too large."""
 
 UNWANTED = 65_536
 """Bytes of an error page, or another body that is not the file's, that are read to keep the connection."""
@@ -71,6 +76,10 @@ class DownloadResult:
     def __bool__(self) -> bool:
         return self.ok
 
+    def __repr__(self) -> str:
+        said = (mask_url(self.url), self.status, self.reason, f"{self.size:,} bytes", self.path)
+        return f"<{type(self).__name__} {' '.join(str(each) for each in said if each is not None)}>"
+
 
 class _Note(msgspec.Struct, frozen=True):
     """What is remembered beside a part, so that a later try can ask for the rest of the same file."""
@@ -78,6 +87,8 @@ class _Note(msgspec.Struct, frozen=True):
     url_sha256: str
     etag: str | None = None
     last_modified: str | None = None
+    size: int | None = None
+    """Bytes of the whole file, as they were announced; None if they were not."""
 
 
 class Part:
@@ -87,8 +98,12 @@ class Part:
     """
 
     def __init__(self, url: str, path: Path, max_size: int | None) -> None:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise PolicyError(f"path = {str(path)!r} must be a file, not a directory. Add a file name.")
+        if os.path.exists(path) and not os.path.isfile(path):  # it would be replaced by a file
+            raise PolicyError(
+                f"path = {str(path)!r} must be a file, not a device, pipe or socket. Choose another name."
+            )
         self.path = path
         self.max_size = max_size
         self.resumed_at = 0
@@ -137,13 +152,14 @@ class Part:
         self.came, self._answer = 0, (status, headers)
         is_coded = (headers.get("content-encoding") or "identity").strip().lower() != "identity"
         if status == 206:
-            found = _RANGE.fullmatch((headers.get("content-range") or "").strip())
-            note = self._asked_by
-            if found is None or is_coded or note is None or _is_other(note, headers) or int(found[1]) != self.size:
+            note, size = self._asked_by, self.size
+            if note is None or is_coded or _is_other(note, headers):
                 return True
-            self._total = None if found[3] == "*" else int(found[3])
-            self._check_size(max(self._total or 0, self.size))
-            self.resumed_at = self.size
+            total = _total_of(headers, size, note.size)
+            if total is None:
+                return True
+            self._check_size(total)
+            self._total, self.resumed_at = total, size
             self._file = _opened(self._part)
         elif status in (200, 203):
             self.resumed_at = 0
@@ -183,11 +199,15 @@ class Part:
         return size, digest.hexdigest()
 
     def discard(self) -> None:
-        """Forget what has come so far."""
-        self.close()
+        """Forget what has come so far, unless it is another download's, which is writing it."""
         with contextlib.suppress(OSError):
+            if self._file is None:
+                self._file = _opened(self._part)
+            if sys.platform == "win32":  # which removes no open file
+                self.close()
             self._part.unlink(missing_ok=True)
             self._note.unlink(missing_ok=True)
+        self.close()
 
     def close(self) -> None:
         """Let go of the file. Each piece was flushed: what cannot be written now was told before."""
@@ -205,7 +225,8 @@ class Part:
 
     def result(self, result: FetchResult) -> DownloadResult:
         """What the caller gets; a whole file is put in its place."""
-        size, sha256, ok, message, reason = 0, None, result.ok, result.message, result.reason
+        message = result.message.replace(explain.TOO_LARGE, TOO_LARGE)
+        size, sha256, ok, reason = 0, None, result.ok, result.reason
         if not ok or sys.platform == "win32":  # which moves no open file
             self.close()
         if ok:
@@ -250,6 +271,21 @@ def _append(file: IO[bytes], piece: bytes) -> None:
     file.flush()
 
 
+def _total_of(headers: Headers, start: int, announced: int | None) -> int | None:
+    """Bytes of the whole file that a part from `start` on belongs to; None if it is of no such file.
+
+    Where the server does not know them (`/*`), they are those that it announced before. Without these nobody can tell
+    the end of the part from the end of the file (RFC 9110, 14.4).
+    """
+    found = _RANGE.fullmatch((headers.get("content-range") or "").strip())
+    if found is None or int(found[1]) != start:
+        return None
+    total = announced if found[3] == "*" else int(found[3])
+    if total is None or announced not in (None, total) or not start <= int(found[2]) < total:
+        return None
+    return total
+
+
 def _is_other(note: _Note, headers: Headers) -> bool:
     """Whether a part is of another version than the note: many servers pass over If-Range (RFC 9110, 15.3.7.3)."""
     if note.etag is not None:
@@ -260,11 +296,13 @@ def _is_other(note: _Note, headers: Headers) -> bool:
 
 def _noted(url_sha256: str, headers: Headers) -> _Note:
     """What names this version of the file. A weak validator must not put parts together (RFC 9110, 13.1.5)."""
+    length = headers.get("content-length") or ""
+    size = int(length) if re.fullmatch(r"\d{1,18}", length, re.ASCII) else None
     etag = headers.get("etag")
     if etag is not None:
         strong = usable_etag(etag)
-        return _Note(url_sha256, None if strong is None or strong.startswith("W/") else strong)
+        return _Note(url_sha256, None if strong is None or strong.startswith("W/") else strong, size=size)
     # Within a second of its change a file may have changed again (RFC 9110, 8.8.2.2).
     last_modified, sent = http_date(headers.get("last-modified")), http_date(headers.get("date"))
     is_strong = last_modified is not None and sent is not None and last_modified < sent
-    return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None)
+    return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None, size)

@@ -6,6 +6,7 @@ What a flow holds when it ends, however it ends, is given back: its place at the
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from curtsy.core.effects import (
     Later,
     Learn,
     MayRetry,
+    PutBack,
     Recall,
     Release,
     Remember,
@@ -34,9 +36,11 @@ from curtsy.core.errors import Reason
 from curtsy.core.journey import UNHEARD, UNSENT
 from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Claimed, Known
+from curtsy.core.secrets import mask_url
 from curtsy.download import Part, TooLong, Unwanted
 from curtsy.gate import AsyncGate, Gate, Ticket
 from curtsy.http import Limits, Sender
+from curtsy.log import library_logger
 from curtsy.stores import AsyncStore, Store
 from curtsy.surroundings import (
     NOT_YET,
@@ -51,6 +55,18 @@ from curtsy.surroundings import (
 
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
+
+
+_log = library_logger("drive")
+
+
+def _tell(request: Request, reply: Reply) -> None:
+    """Tell who looks for a fault of one request and what came of it."""
+    asked = {"method": request.method, "url": mask_url(request.url.text)}
+    if isinstance(reply, Response):
+        _log.debug("Answered", **asked, status=reply.status, bytes=reply.wire_bytes)
+    else:
+        _log.debug("Not answered", **asked, reason=reply.reason.value, detail=reply.detail)
 
 
 class AsyncDriver:
@@ -68,6 +84,7 @@ class AsyncDriver:
         self._store = store
         self.gate = gate
         self._sender = sender
+        self._is_full: Callable[[], bool] = getattr(sender, "is_full", lambda: False)
         self._later = later
 
     async def run(
@@ -153,6 +170,10 @@ class AsyncDriver:
                 passage.ticket = None
                 assert isinstance(ticket, Ticket)
                 return await self._finish(self.gate.leave(ticket, outcome))
+            case PutBack(ticket):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return await self._finish(self.gate.put_back(ticket))
             case Keep(url, what):
                 return await asyncio.to_thread(around.keep, url, what)
             case Claim():
@@ -195,22 +216,26 @@ class AsyncDriver:
         if on_wire is not None:
             on_wire(True)
         try:
-            if part is None or effect.cut:
-                reply = await self._sender.send(effect.request, limits)
-            else:
+            if part is not None and not effect.cut:
                 reply = await self._stream(effect.request, limits, part, ticket)
+            elif self._is_full():
+                reply = await self._keeping(ticket, self._sender.send(effect.request, limits))
+            else:
+                reply = await self._sender.send(effect.request, limits)
         finally:
             if on_wire is not None:
                 on_wire(False)
         passage.is_sent = False
+        if _log.hears(logging.DEBUG):
+            _tell(effect.request, reply)
         return reply
 
     async def _stream(self, request: Request, limits: Limits, part: Part, ticket: Ticket) -> Reply:
         """Send, and write the body to a file. What the sender lets through is the file's own: the disk, its size."""
         began = time.monotonic()
-        renewing = asyncio.ensure_future(self._renew(ticket))
+        limits = replace(limits, max_body=part.max_size)
         try:
-            return await self._sender.stream(part.prepare(request), replace(limits, max_body=part.max_size), part)
+            return await self._keeping(ticket, self._sender.stream(part.prepare(request), limits, part))
         except OSError as error:
             return Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", time.monotonic() - began)
         except TooLong as error:
@@ -218,11 +243,17 @@ class AsyncDriver:
         except Unwanted as error:
             took = time.monotonic() - began
             return Response(error.status, error.headers, b"", took, took, part.came)
+
+    async def _keeping(self, ticket: Ticket, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do what may take longer than any request: a download, or one that waits for a connection of ours first."""
+        renewing = asyncio.ensure_future(self._renew(ticket))
+        try:
+            return await work
         finally:
             renewing.cancel()
 
     async def _renew(self, ticket: Ticket) -> None:
-        """Keep the place of a long download, which may take longer than any request."""
+        """Keep a place at the host."""
         while True:
             await asyncio.sleep(ticket.lease.lasts / 3)
             await self.gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
@@ -289,11 +320,17 @@ class Driver:
                 passage.is_sent = True
                 reply = self._sender(effect.request, limits_of(effect))
                 passage.is_sent = False
+                if _log.hears(logging.DEBUG):
+                    _tell(effect.request, reply)
                 return reply
             case Settle(ticket, outcome):
                 passage.ticket = None
                 assert isinstance(ticket, Ticket)
                 return self.gate.leave(ticket, outcome)
+            case PutBack(ticket):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return self.gate.put_back(ticket)
             case Keep(url, what):
                 return around.keep(url, what)
             case Claim():

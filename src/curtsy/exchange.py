@@ -19,7 +19,7 @@ import aiohttp
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from curtsy.address import AddressRefused
+from curtsy.address import AddressRefused, NamesBusy
 from curtsy.connections import MAX_FIELDS, Connections, HeadTooLarge, Wire
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
@@ -54,6 +54,10 @@ class Limits:
 
     cut: bool = False
     """Whether a body above `max_body` is cut there, and the rest not read, instead of being refused."""
+
+    counts_waiting: bool = False
+    """Whether `timeout` is the caller's patience, in which one of our own connections must become free, too.
+    The site's time begins when there is one."""
 
     @staticmethod
     def of(policy: Policy) -> Limits:
@@ -99,19 +103,23 @@ class Exchange:
         self._status: int | None = None
         self._wire_bytes = 0
         self._is_cut = False
+        self._parts: list[bytes] = []
+        """What has come of the body, decoded."""
 
     async def run(self, connections: Connections, head: bytes, proxy: str | None) -> Reply:
         """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
         request, limits = self._request, self._limits
         has_body = request.method.upper() != "HEAD"
+        place = request.url.origin, proxy
         wire: Wire | None = None
         reply: Reply | None = None
         try:
             try:
-                left = max(0.001, self._deadline - asyncio.get_running_loop().time())
-                wire = self._wire = await connections.open(
-                    (request.url.origin, proxy), min(limits.connect_timeout, left)
-                )  # fmt: skip
+                wire = connections.reuse(place)
+                if wire is None:
+                    left = max(0.001, self._deadline - asyncio.get_running_loop().time())
+                    wire = await connections.open(place, min(limits.connect_timeout, left))
+                self._wire = wire
                 wire.send(head, request.body, max_head=limits.max_head, has_body=has_body)
                 message, content = await wire.answer(self._deadline)
             except Exception as error:
@@ -131,19 +139,28 @@ class Exchange:
         if wire.head_left < 0 and _size(message.raw_headers) > self._limits.max_head:
             return self._head_too_large()
         fields = message.headers.items()
-        headers = Headers([(str(name), value if value.isascii() else _legible(value)) for name, value in fields])
+        headers = Headers([(str(name), value if value.isascii() else _legible(name, value)) for name, value in fields])
         body = b""
         if self._request.method.upper() != "HEAD" and status not in (204, 304):
             read = await self._read_body(wire, content, status, headers)
-            if isinstance(read, Failure):
+            if not isinstance(read, Failure):
+                body = read
+            elif 200 <= status < 300:
                 return read
-            body = read
-        return Response(status, headers, body, time.monotonic() - sent_at, head_at - sent_at, self._wire_bytes)
+            else:  # an error or a redirect is to be obeyed, whatever has become of its body
+                self._is_cut = True
+                body = b"".join(self._parts)
+        now = time.monotonic()
+        return Response(status, headers, body, now - sent_at, head_at - sent_at, self._wire_bytes, not self._is_cut)
 
     async def _read_body(
         self, wire: Wire, content: aiohttp.StreamReader, status: int, headers: Headers
     ) -> bytes | Failure:
         cap = self._limits.max_body
+        is_page = 200 <= status < 300
+        sink = self._sink
+        if sink is not None and not is_page and not sink.begin(status, headers):  # told of what is none, in any case
+            sink = None
         announced = headers.get("Content-Length")
         may_cut = self._limits.cut
         is_long = cap is not None and announced is not None and announced.isdecimal() and int(announced) > cap
@@ -151,15 +168,15 @@ class Exchange:
             return self._too_large(f"{int(announced or 0):,} bytes are announced")
         try:
             # A part of a coded body means nothing by itself.
-            decoder = None if status == 206 else decoder_of(headers.get("Content-Encoding"))
+            coding = None if status == 206 else headers.get("Content-Encoding")
+            decoder = decoder_of(coding, None if announced is not None else headers.get("Transfer-Encoding"))
         except UnknownCoding as error:
             return self._fail(Reason.BAD_RESPONSE, f"the body is coded in a way that was not asked for: {error}")
-        sink = self._sink
-        if sink is not None and not sink.begin(status, headers):
+        if sink is not None and is_page and not sink.begin(status, headers):
             sink = None
         if sink is not None and status in (200, 206):  # an error page need not come fast
             wire.widen()
-        parts: list[bytes] = []
+        parts = self._parts
         size = 0
         speed: _Speed | None = None
         while True:
@@ -232,6 +249,8 @@ class Exchange:
         refused = getattr(error, "os_error", None)
         if isinstance(refused, AddressRefused):
             return self._fail(Reason.ADDRESS_REFUSED, str(refused.strerror))
+        if isinstance(refused, NamesBusy):
+            return self._fail(Reason.DEADLINE, str(refused.strerror))
         match error:
             case HeadTooLarge():
                 return self._head_too_large()
@@ -266,7 +285,7 @@ class Exchange:
             case OSError():
                 return self._fail(Reason.CONNECTION_ERROR, f"the connection broke: {_words(error)}")
             case ValueError():
-                return self._fail(Reason.INVALID_URL, f"the request cannot be written: {_first_line(str(error))}")
+                return self._fail(Reason.INVALID_URL, f"the request cannot be written: {type(error).__name__}")
             case _:
                 if not isinstance(error, aiohttp.ClientError):
                     log.warning("an error that was not foreseen ended a request", exc_info=error)
@@ -337,8 +356,13 @@ def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
     return sum(len(name) + len(value) + 4 for name, value in fields)
 
 
-def _legible(value: str) -> str:
-    """A field's value as text: octets that are not UTF-8 are Latin-1 (RFC 9110, 5.5)."""
+def _legible(name: str, value: str) -> str:
+    """A field's value as text: octets that are not UTF-8 are Latin-1 (RFC 9110, 5.5); those of a Location stay octets.
+
+    A site that writes its links in another encoding means the octets, and knows no others.
+    """
+    if name.lower() == "location":
+        return re.sub("[\udc80-\udcff]", lambda octet: f"%{ord(octet[0]) - 0xDC00:02X}", value)
     try:
         value.encode()
     except UnicodeEncodeError:

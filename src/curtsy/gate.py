@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
@@ -20,15 +21,21 @@ from typing import Any, TypeVar
 import msgspec
 
 from curtsy.alarm import Alarm, SystemAlarm, Waiter
-from curtsy.core.admission import Amendment, Decision, Go, Late, Lease, No, Wait
+from curtsy.core.admission import Amendment, Decision, Go, Late, Lease, No, Settled, Wait
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policy
 from curtsy.lines import lines_of
-from curtsy.steps import amended, charge, foresee, give_back, look, settled, take, uncharge, untake
+from curtsy.log import library_logger
+from curtsy.steps import amended, charge, foresee, give_back, look, settled, take, uncharge, uncharged, untake
 from curtsy.stores import AsyncStore, Step, Store
+
+_log = library_logger("gate")
+
+TOLD = 1.0
+"""Seconds: shorter waits are not told, not even to who looks for a fault."""
 
 GLOBAL = "global"
 """The key of the one record that every request passes."""
@@ -65,6 +72,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     crawl_delay: int = 0
     """Microseconds that robots.txt asks of who asks, whatever the record says."""
+
+    in_front: bool = False
+    """Whether it goes before those who stand in line."""
 
     def present(self) -> Request | No:
         """The same under the policies of the moment."""
@@ -158,7 +168,7 @@ class _Way:
         lines, key = self.lines, request.key
         began = self.alarm.now()
         until = None if request.deadline is None else began + request.deadline
-        ahead, more = lines.join(key, waiter, request.count)
+        ahead, more = lines.join(key, waiter, request.count, in_front=request.in_front)
         holding = False
         try:
             if ahead and until is not None:
@@ -203,6 +213,9 @@ class _Way:
                                 return Late(needed or POLL)
                         if because in HELD and lines.held(key) < (request.policy.concurrency or 1):
                             seconds = min(seconds, POLL * (0.5 + self._roll()))
+                        if seconds >= TOLD and _log.hears(logging.DEBUG):
+                            host = key.removeprefix("host:")
+                            _log.debug("Waiting for a host", host=host, seconds=round(seconds, 3), because=because)
                         seconds = min(seconds, max(LOOK_AGAIN, seconds / 4))
                         yield Sleep(seconds if left is None else min(seconds, left))
         finally:
@@ -297,12 +310,12 @@ class _Way:
         finally:
             lines.leave(GLOBAL, waiter, holding=False)
 
-    def _told(self, ticket: Ticket, answer: tuple[float, bool]) -> float:
-        """Tell of a breaker that a reply has opened; in how many seconds the next may go is handed on."""
-        next_in, has_tripped = answer
+    def _told(self, ticket: Ticket, answer: tuple[Settled, bool]) -> Settled:
+        """Tell of a breaker that a reply has opened; what holds for the host now is handed on."""
+        settled, has_tripped = answer
         if has_tripped:
             self.tripped(ticket.key)
-        return next_in
+        return settled
 
     def _give_way(self, ticket: Ticket) -> None:
         """Let the next one ask: there is a place again, or it is to be refused now."""
@@ -366,8 +379,15 @@ class Gate(_Way):
         finally:
             way.close()
 
-    def leave(self, ticket: Ticket, outcome: Outcome) -> float:
-        """Write the consequences of what came back, and let the next one ask: in so many seconds at the earliest."""
+    def put_back(self, ticket: Ticket) -> None:
+        """Give back a place that is not needed after all, with its turn, as if it had never been taken."""
+        try:
+            self._store.update(ticket.key, uncharged(ticket.policy, ticket.lease))
+        finally:
+            self._give_way(ticket)
+
+    def leave(self, ticket: Ticket, outcome: Outcome) -> Settled:
+        """Write the consequences of what came back, and let the next one ask."""
         try:
             return self._told(ticket, self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
         finally:
@@ -415,7 +435,7 @@ class AsyncGate(_Way):
             return Ticket(key, policy, decision, 0.0, asked_at + decision.lease.lasts, epoch)
         return decision if isinstance(decision, No) else None
 
-    def leave_at_once(self, ticket: Ticket, outcome: Outcome) -> float:
+    def leave_at_once(self, ticket: Ticket, outcome: Outcome) -> Settled:
         """The same as `leave()`, where the store need not be waited for (`is_immediate`)."""
         assert self._at_once is not None
         try:
@@ -477,8 +497,15 @@ class AsyncGate(_Way):
             self._undone.discard(way)
             way.close()
 
-    async def leave(self, ticket: Ticket, outcome: Outcome) -> float:
-        """Write the consequences of what came back, and let the next one ask: in so many seconds at the earliest."""
+    async def put_back(self, ticket: Ticket) -> None:
+        """Give back a place that is not needed after all, with its turn, as if it had never been taken."""
+        try:
+            await self._store.update(ticket.key, uncharged(ticket.policy, ticket.lease))
+        finally:
+            self._give_way(ticket)
+
+    async def leave(self, ticket: Ticket, outcome: Outcome) -> Settled:
+        """Write the consequences of what came back, and let the next one ask."""
         try:
             return self._told(
                 ticket, await self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))

@@ -16,14 +16,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote
 
 from aiohttp.abc import AbstractResolver
 
 from curtsy.address import open_resolver, refused_behind_proxy
 from curtsy.connections import KEEP_ALIVE, Connections
+from curtsy.core import explain
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.message import Failure, Reply, Request, Url, parse_url
-from curtsy.core.secrets import mask_url
+from curtsy.core.message import DEFAULT_PORTS, Failure, InvalidUrl, Reply, Request, Url, parse_url
 from curtsy.exchange import Exchange, Limits, Sink
 from curtsy.fields import head_of
 
@@ -54,8 +55,8 @@ class AiohttpSender:
 
     `verify` is True, the path of a CA file or folder that is trusted besides the system's, or a context of one's own.
     `proxy` is the URL of a proxy; with `use_environment`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed where none is
-    given. `connections` is how many requests may be in flight, `idle` how many connections are kept for later, and
-    `keep_alive` for how many seconds.
+    given; what would go by one that cannot be used is not sent. `connections` is how many requests may be in flight,
+    `idle` how many connections are kept for later, and `keep_alive` for how many seconds.
     `resolver` is a table of names and addresses, or a resolver of aiohttp's. It is safe to make before a fork.
 
     With a proxy the address guard judges the name as it resolves here; which address is then connected to is the
@@ -74,13 +75,15 @@ class AiohttpSender:
         resolver: AbstractResolver | Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
         self._verify = _verifier(verify)
-        if proxy and not isinstance(parse_url(proxy), Url):
-            raise PolicyError(
-                f"proxy = {mask_url(str(proxy))!r} must be an http or https URL, such as http://proxy.example:3128."
-            )
-        self._proxies = {"http": proxy, "https": proxy} if proxy else {}
-        if not proxy and use_environment:
-            self._proxies = dict(urllib.request.getproxies_environment())
+        self._proxies: dict[str, str | PolicyError] = {}
+        if proxy:
+            found = parse_url(proxy)
+            if isinstance(found, InvalidUrl):
+                given = explain.given(found)
+                raise PolicyError(f"proxy = {given!r} must be an http or https URL, such as http://proxy.example:3128.")
+            self._proxies = dict.fromkeys(DEFAULT_PORTS, _written(found))
+        elif use_environment:
+            self._proxies = environment_proxies()
         self._bypassed = lru_cache(maxsize=4096)(urllib.request.proxy_bypass)  # reads the whole environment each time
         self._bypassing = not proxy
         self._most = connections
@@ -99,6 +102,11 @@ class AiohttpSender:
         """Send one request, once, and give the body to `sink` as it comes."""
         return await self._send(request, limits, sink)
 
+    def is_full(self) -> bool:
+        """Whether a request that is sent now would have to wait for one of our own connections first."""
+        pool = self._pools.get(asyncio.get_running_loop())
+        return pool is not None and pool.slots.are_taken
+
     async def close(self) -> None:
         """Close all connections. Idempotent; what is sent later fails."""
         self._closed = True
@@ -116,8 +124,8 @@ class AiohttpSender:
     async def _send(self, request: Request, limits: Limits, sink: Sink | None) -> Reply:
         if self._closed:
             return Failure(Reason.CLOSED, "the sender was closed. Make a new one, or close it later.")
-        proxy = self._proxy_for(request.url)
         try:
+            proxy = self._proxy_for(request.url)
             head = head_of(request, proxy)
         except ValueError as error:
             return Failure(Reason.INVALID_URL, str(error))
@@ -125,14 +133,17 @@ class AiohttpSender:
         pool = self._pools.get(loop) if self._process == os.getpid() else None
         if pool is None:
             pool = await self._open_pool(loop)
-        deadline = loop.time() + limits.timeout
-        try:
-            if not pool.slots.take_at_once():
-                async with asyncio.timeout_at(deadline):
+        began = loop.time()
+        if not pool.slots.take_at_once():
+            try:
+                async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
                     await pool.slots.take()
-        except TimeoutError:
-            why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
-            return Failure(Reason.TIMEOUT, why)
+            except TimeoutError:
+                why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
+                return Failure(Reason.DEADLINE, why)
+            if not limits.counts_waiting:
+                began = loop.time()
+        deadline = began + limits.timeout
         try:
             if proxy is not None and not limits.allow_private:
                 refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
@@ -168,10 +179,41 @@ class AiohttpSender:
         return pool
 
     def _proxy_for(self, url: Url) -> str | None:
+        """The proxy that a URL is asked for by. Raises PolicyError for one that cannot be used: to go without it,
+        where somebody has set one, is not ours to decide."""
         proxy = self._proxies.get(url.scheme)
         if proxy is None or (self._bypassing and self._bypassed(url.host)):
             return None
+        if isinstance(proxy, PolicyError):
+            raise PolicyError(str(proxy))
         return proxy
+
+
+def environment_proxies() -> dict[str, str | PolicyError]:
+    """The proxies that HTTP_PROXY and HTTPS_PROXY name, by the scheme that they are for, or why one cannot be used.
+
+    Without a scheme of its own a proxy is an http one, as curl takes it.
+    """
+    proxies: dict[str, str | PolicyError] = {}
+    for scheme, given in urllib.request.getproxies_environment().items():
+        if scheme not in DEFAULT_PORTS or not given.strip():
+            continue
+        found = parse_url(given if "://" in given else f"http://{given.strip()}")
+        if isinstance(found, Url):
+            proxies[scheme] = _written(found)
+        else:
+            proxies[scheme] = PolicyError(
+                f"{scheme.upper()}_PROXY = {explain.given(found)!r} must be an http or https proxy, such as "
+                "http://proxy.example:3128. Set another, or name the hosts in NO_PROXY that are to be asked without it."
+            )
+    return proxies
+
+
+def _written(proxy: Url) -> str:
+    """The URL of a proxy with its password, in which nothing stands raw that aiohttp could take for something else."""
+    if proxy.credentials is None:
+        return proxy.origin
+    return f"{proxy.scheme}://{quote(proxy.credentials, safe=':%', errors='surrogatepass')}@{proxy.domain}"
 
 
 _INHERITED: list[object] = []
@@ -184,6 +226,11 @@ class _Slots:
     def __init__(self, most: int) -> None:
         self._free = most
         self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether none is free."""
+        return not self._free
 
     def take_at_once(self) -> bool:
         """Take a place, if one is free: then nobody waits."""

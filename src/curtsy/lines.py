@@ -36,11 +36,14 @@ class Line:
         """Whose turn it is to ask."""
         return next(iter(self.waiters), None)
 
-    def add(self, waiter: Waiter, count: int) -> None:
-        """Have one more at the end."""
-        if self.waiters and next(reversed(self.waiters)).loop is not waiter.loop:
+    def add(self, waiter: Waiter, count: int, in_front: bool) -> None:
+        """Have one more, at the end or in front."""
+        beside = self.first if in_front else next(reversed(self.waiters), None)
+        if beside is not None and beside.loop is not waiter.loop:
             self.is_mixed = True
         self.waiters[waiter] = count
+        if in_front:
+            self.waiters.move_to_end(waiter, last=False)
         self.more += count - 1
 
     def drop(self, waiter: Waiter) -> None:
@@ -69,15 +72,18 @@ class Lines:
         self.prepaid: deque[float] = deque()
         """Global tokens taken from the store in advance, as the moments at which each lapses."""
 
-    def join(self, key: str, waiter: Waiter, count: int = 1) -> tuple[int, int]:
-        """Stand in line for so many tokens; answers the same as `ahead`."""
+    def join(self, key: str, waiter: Waiter, count: int = 1, *, in_front: bool = False) -> tuple[int, int]:
+        """Stand in line for so many tokens; answers the same as `ahead`.
+
+        In front goes what the others wait for as well, and who had its turn and could not use it.
+        """
         with self._lock:
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = Line()
             following = line.first if line.clear() else None
-            line.add(waiter, count)
-            found = len(line.waiters) - 1, line.more
+            line.add(waiter, count, in_front)
+            found = (0, count - 1) if in_front else (len(line.waiters) - 1, line.more)
         if following is not None:
             following.wake()
         return found

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from curtsy.core.admission import Amendment, Decision, Go, Lease, Return, admit, amend, forecast, ready_in, settle
+from curtsy.core.admission import (
+    Amendment,
+    Decision,
+    Go,
+    Lease,
+    Return,
+    Settled,
+    admit,
+    amend,
+    consequence,
+    forecast,
+    settle,
+)
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
@@ -27,9 +39,11 @@ def charge(
 def uncharge(policy: Policy, count: int, answer: tuple[Decision, int]) -> Step[None] | None:
     """Give back place, budget and tokens of a request that was charged but never left; None if it was not charged."""
     decision, _ = answer
-    if not isinstance(decision, Go):
-        return None
-    lease = decision.lease
+    return uncharged(policy, decision.lease, count) if isinstance(decision, Go) else None
+
+
+def uncharged(policy: Policy, lease: Lease, count: int = 1) -> Step[None]:
+    """The same, of one that surely was."""
 
     def step(host: Host | None, now: Now) -> tuple[Host, None]:
         host = settle(host, now, policy, lease, Outcome(Kind.ABANDONED, sent=False))
@@ -79,16 +93,16 @@ def give_back(overall: Policy, token: Lease, count: int = 1) -> Step[None]:
     return step
 
 
-def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple[float, bool]]:
+def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple[Settled, bool]]:
     """Write the consequences of a reply.
 
-    Answers in how many seconds the next may go at the earliest, and whether this has opened the breaker.
+    Answers what holds for the host now, and whether this has opened the breaker.
     """
 
-    def step(host: Host | None, now: Now) -> tuple[Host, tuple[float, bool]]:
+    def step(host: Host | None, now: Now) -> tuple[Host, tuple[Settled, bool]]:
         trips = 0 if host is None else host.trips
         host = settle(host, now, policy, lease, outcome)
-        return host, (ready_in(host, now, policy), host.trips > trips)
+        return host, (consequence(host, now, policy), host.trips > trips)
 
     return step
 

@@ -187,7 +187,7 @@ class Surroundings:
 
         return GateRequest(
             effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,
-            effect.crawl_delay,
+            effect.crawl_delay, effect.in_front,
         )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -197,7 +197,7 @@ class Surroundings:
             Keep: self._keep_small,
             Claim: lambda effect: self.known_rules(effect.origin) or NOT_YET,
             Remember: lambda effect: getattr(self.known_rules(effect.origin), "rules", NOT_YET),
-            MayRetry: lambda effect: self.retries.put_back() if effect.unused else self.retries.take(),
+            MayRetry: lambda effect: self.retries.take(),
             Tell: lambda effect: self.told(effect.record),
         }
 
@@ -221,6 +221,10 @@ class Surroundings:
         left = until - self.now()
         return Known(rules, left) if left > 0 else None
 
+    def put_back_retry(self) -> None:
+        """Give back a retry that was allowed and not sent after all."""
+        self.retries.put_back()
+
     def heeded(self, origin: str) -> dict[str, float]:
         """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
         found = self.known.get(origin)
@@ -242,29 +246,32 @@ class Surroundings:
             return known
         until = None if effect.deadline is None else self.now() + effect.deadline
         gate.lines.join(key, waiter)
-        passage.lines[origin] = waiter
-        while True:
-            left = None if until is None else until - self.now()
-            if left is not None and left <= 0:
-                passage.leave_line(origin, gate)
-                return Late(POLL)
-            if not gate.lines.is_first(key, waiter):
-                yield Sleep(left)
-                continue
-            answer = self.known_rules(origin)
-            if answer is None:
-                answer = yield Update(key, claim_step(self.who, self.rules_since), self._unclaim)
-            match answer:
-                case Busy(seconds):
-                    pause = min(seconds, POLL * (0.5 + self.roll()))
-                    yield Sleep(pause if left is None else min(pause, left))
-                case Known(rules, seconds):
-                    self.remember(origin, rules, seconds)
-                    passage.leave_line(origin, gate)
-                    return answer
-                case Claimed():
-                    passage.claimed.add(origin)
-                    return answer
+        try:
+            while True:
+                left = None if until is None else until - self.now()
+                if left is not None and left <= 0:
+                    return Late(POLL)
+                if not gate.lines.is_first(key, waiter):
+                    yield Sleep(left)
+                    continue
+                answer = self.known_rules(origin)
+                if answer is None:
+                    answer = yield Update(key, claim_step(self.who, self.rules_since), self._unclaim)
+                match answer:
+                    case Busy(seconds):
+                        pause = min(seconds, POLL * (0.5 + self.roll()))
+                        yield Sleep(pause if left is None else min(pause, left))
+                    case Known(rules, seconds):
+                        self.remember(origin, rules, seconds)
+                        return answer
+                    case Claimed():
+                        # From here on it is the passage that stays in line, and gives the claim back.
+                        passage.claimed.add(origin)
+                        passage.lines[origin] = waiter
+                        return answer
+        finally:
+            if passage.lines.get(origin) is not waiter:
+                gate.lines.leave(key, waiter, holding=False)
 
     def _unclaim(self, answer: Known | Claimed | Busy) -> Step[None] | None:
         return release_step(self.who) if isinstance(answer, Claimed) else None
@@ -301,6 +308,8 @@ def limits_of(effect: Send) -> Limits:
         min_speed=limits.min_speed,
         allow_private=limits.allow_private,
         cut=effect.cut,
+        # Less than the settings have is what is left to the caller's deadline.
+        counts_waiting=effect.timeout < (effect.policy.robots_timeout if effect.cut else limits.timeout),
     )
 
 

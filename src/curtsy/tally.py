@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from curtsy.core.errors import REFUSALS
-from curtsy.core.record import FetchRecord
+from curtsy.core.record import FetchRecord, Share
 from curtsy.core.secrets import mask_url
 from curtsy.watch.distribution import Latencies, Waits
 from curtsy.watch.statistics import (
@@ -147,6 +147,8 @@ class Tally:
                     host.latency += latency
             if record.robots_requests:
                 host.robots_requests += record.robots_requests
+            for share in record.elsewhere:
+                self._count_share(host, share)
             if (reason := record.reason) is not None:
                 host.reasons[reason] = host.reasons.get(reason, 0) + 1
             if (cache := record.cache) is None:
@@ -156,6 +158,18 @@ class Tally:
                 host.revalidated += 1
             else:
                 host.cache_hits += 1
+
+    def _count_share(self, host: _Host, share: Share) -> None:
+        """Count what of a fetch went to another host than the one that it ended at."""
+        other = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
+        for name, count in (
+            ("requests", share.attempts),
+            ("retries", share.retries),
+            ("robots_requests", share.robots_requests),
+            ("bytes", share.bytes),
+        ):
+            setattr(other, name, getattr(other, name) + count)
+            setattr(host, name, getattr(host, name) - count)
 
     def count_trip(self, domain: str) -> None:
         """Count a breaker that has opened."""

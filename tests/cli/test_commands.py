@@ -196,3 +196,17 @@ def test_help_imports_none_of_what_fetching_needs(shell: Shell) -> None:
     )
 
     assert {"aiohttp", "pydantic", "yaml", "rich", "msgspec", "asyncio"}.isdisjoint(done.stderr.split())
+
+
+def test_a_dashboard_whose_library_is_broken_says_how(tmp_path: Path) -> None:
+    """Conventions: errors"""
+    (tmp_path / "uvicorn.py").write_text("raise ImportError('its half is gone.')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "curtsy", "serve", "--port", "0"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 78
+    assert "the dashboard needs the library uvicorn, which cannot be imported: its half is gone. Inst" in done.stderr

@@ -110,6 +110,20 @@ def test_the_doctor_looks_at_everything(shell: Shell) -> None:
     assert max(map(len, people.out.splitlines())) <= 40
 
 
+def test_the_doctor_names_proxies_without_their_passwords(shell: Shell) -> None:
+    """F62: also one without a scheme, and one that cannot be used"""
+    proxies = {"http_proxy": "us:hunter2@127.0.0.1:3128", "HTTPS_PROXY": "socks5://us:hunter2@127.0.0.1:1080"}
+
+    done = shell("doctor", "--json", **proxies)
+
+    found = [each for each in done.json["findings"] if each["name"] == "proxy"]
+    assert sorted((each["state"], each["says"][:38]) for each in found) == [
+        ("no", "HTTPS_PROXY = 'socks5://***@127.0.0.1:"),
+        ("yes", "HTTP_PROXY is http://***@127.0.0.1:312"),
+    ]
+    assert "hunter2" not in done.out + done.err
+
+
 def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell) -> None:
     """issue: as a health check it neither lists what is well nor counts hosts, which may be millions"""
     agent = ("--user-agent", "testbot/1.0 (+https://example.org/bot)")

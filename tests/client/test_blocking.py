@@ -22,6 +22,7 @@ from curtsy.blocking import Client, LoopThread, get
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host
+from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.stores import open_store
 from tests.client.fetching import AGENT, UNPACED, domain_of
@@ -152,6 +153,52 @@ def test_nobody_waits_for_a_thread_that_has_ended() -> None:
     assert last.cancelled()
     with pytest.raises(PolicyError, match="closed"):
         thread.submit(asyncio.sleep(0))
+
+
+@pytest.mark.parametrize("exit_by", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_a_callback_is_for_who_waits_and_nobody_else(site: Site, exit_by: type[BaseException]) -> None:
+    """U17: and the client goes on until it is closed"""
+    released = threading.Event()
+    site.page("/*", "x")
+    site.on("/slow", lambda visit: Reply(body="slow") if released.wait(20) else hang())
+
+    def told(record: FetchRecord) -> None:
+        if record.url.endswith("/exit"):
+            raise exit_by(3)
+
+    with blocking(**UNPACED, concurrency=2, respect_robots=False, on_record=told) as web, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(web.fetch, site.url("/slow"))
+        while not site.count("/slow"):
+            time.sleep(0.002)
+
+        with pytest.raises(exit_by):
+            web.fetch(site.url("/exit"))
+        with pytest.raises(exit_by):
+            list(web.fetch_many([site.url("/exit"), site.url("/a")]))
+        released.set()
+
+        assert other.result(20).text == "slow"
+        assert web.fetch(site.url("/after")).ok
+    assert not web._thread._thread.is_alive()
+
+
+def test_an_exit_while_it_ends_keeps_no_thread_from_ending() -> None:
+    """U17"""
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            sys.exit(3)
+
+    thread = LoopThread("ending")
+    last = thread.submit(stubborn())
+    thread.call(asyncio.sleep(0))
+
+    thread.stop()
+
+    assert isinstance(last.exception(), SystemExit)
+    assert not thread._thread.is_alive()
 
 
 def test_settings_that_are_wrong_are_told_and_leave_no_thread() -> None:

@@ -6,16 +6,39 @@ from email.utils import formatdate
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
+from curtsy.core.dates import cookie_date
 from curtsy.core.errors import Reason
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.http import AiohttpSender
 from tests.client.fetching import DAWN, client
+from tests.strategies import ANY
 from tests.support.certificates import Authority
 from tests.support.site import Reply, Site, redirect
 from tests.support.wall import wall
+
+DATE_PIECES = (
+    "1",
+    "31",
+    "99",
+    "1970",
+    "0000",
+    "9999",
+    "12:",
+    "99:99:99",
+    "0:0:0",
+    "jan",
+    "Feb",
+    " ",
+    "-",
+    ",",
+    "GMT",
+    "\u0661",
+)
 
 
 def at(url: str) -> Url:
@@ -184,6 +207,15 @@ def test_path_and_end_of_a_cookie_are_kept_to(line: str, path: str, sent: bool) 
     assert (jar(line).header_for(at(f"https://shop.example{path}")) == "a=1") == sent
 
 
+@ANY
+@given(st.text(max_size=30) | st.lists(st.sampled_from(DATE_PIECES), max_size=8).map("".join))
+@example("0:0:0 1 jan 0000")
+def test_no_date_raises(text: str) -> None:
+    """F64"""
+    assert len(jar(f"a=1; Expires={text.partition(';')[0]}")) <= 1
+    assert cookie_date(text) is None or isinstance(cookie_date(text), int)
+
+
 def test_longer_paths_go_first() -> None:
     """RFC 6265, 5.4"""
     cookies = jar("a=1; Path=/", "b=2; Path=/cart")
@@ -226,8 +258,40 @@ def test_a_secure_cookie_is_neither_set_nor_sent_nor_overwritten_by_plain_http()
 @pytest.mark.parametrize("name", ["__Secure-a", "__Host-a", "__secure-a"])
 def test_names_that_promise_safety_must_keep_it(name: str) -> None:
     """F64: RFC 6265bis, 4.1.3"""
-    assert len(jar(f"{name}=1")) == 0
-    assert len(jar(f"{name}=1; Secure")) == 1
+    assert len(jar(f"{name}=1; Path=/")) == 0
+    assert len(jar(f"{name}=1; Path=/; Secure", url="http://shop.example/")) == 0
+    assert len(jar(f"{name}=1; Path=/; Secure")) == 1
+
+
+@pytest.mark.parametrize("name", ["__Host-a", "__host-a"])
+@pytest.mark.parametrize("rest", ["Path=/; Domain=shop.example", "Path=/cart", "Path=/; Path=/cart", ""])
+def test_a_name_that_promises_one_host_is_of_all_its_paths_and_names_no_domain(name: str, rest: str) -> None:
+    """F64: RFC 6265bis, 4.1.3.2"""
+    assert len(jar(f"{name}=1; Secure; {rest}")) == 0
+    assert len(jar(f"__Secure-a=1; Secure; {rest}")) == 1
+
+
+@pytest.mark.parametrize("name", ["basket[three]", "a:b", "a/b", 'a"b', "{a}"])
+def test_a_name_may_have_more_than_letters(name: str) -> None:
+    """F64: RFC 6265, 5.2; PHP's arrays have brackets"""
+    assert jar(f"{name}=1").header_for(at("https://shop.example/cart/x")) == f"{name}=1"
+
+
+@pytest.mark.parametrize(
+    ("date", "sent"),
+    [
+        ("Thu, 01 Jan 1970 00:00:00", False), ("thu, 01 jan 1970 00:00:00 gmt", False),
+        ("Thu, 01 Jan 1970 00:00:00 PST", False), ("Thu Jan 01 1970 00:00:00 GMT+0000 (UTC)", False),
+        ("Thu, 01-Jan-70 0:0:1", False), ("1970 January 1st, 00:00:00", False), ("1 Jan 99 00:00:00", True),
+        ("1 Jan 69 00:00:00", True), ("Thursday, 01/Jan/2099 00:00:00 GMT", True), ("00:00:00 1 Jan", True),
+        ("31 Feb 1970 00:00:00", True), ("1 Jan 1970 25:00:00", True), ("1 Jan 19700 00:00:00", True), ("", True),
+    ],
+)  # fmt: skip
+def test_the_date_of_a_cookie_may_be_written_in_many_ways(date: str, sent: bool) -> None:
+    """F64: RFC 6265, 5.1.1; one that cannot be read is none"""
+    cookies = jar("a=1", f"a=1; Expires={date}")
+
+    assert (cookies.header_for(at("https://shop.example/cart/x")) == "a=1") == sent
 
 
 async def test_cookies_over_tls(site: Site) -> None:

@@ -12,7 +12,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, RefusedByPolicy
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.support.bounds import ends_within
-from tests.support.site import Reply, Site, hang, later, redirect
+from tests.support.site import Reply, Site, dripping, hang, later, redirect
 
 STEADY: dict[str, Any] = {"pause_min": 3.0, "pause_max": 3.0, "global_qps": None, "respect_robots": False}
 
@@ -122,6 +122,54 @@ async def test_an_answer_that_does_not_come_by_the_deadline_is_a_timeout_and_no_
     assert (host.failures, host.places) == (0, ())
     assert [day.requests for day in host.days] == [3]
     assert quick.ok
+
+
+async def test_no_connection_by_the_deadline_is_no_fault_of_a_site_that_was_not_asked(site: Site) -> None:
+    """U5, U6, B5: others have them all"""
+    site.reply("/hang", hang(), host="127.0.0.1")
+    site.page("/", "x", host="127.0.0.2")
+    url = site.url("/", host="127.0.0.2")
+
+    async with client(clock=None, **UNPACED, respect_robots=False, connections=1) as web:
+        first = asyncio.ensure_future(web.fetch(site.url("/hang")))
+        await until(lambda: site.count("/hang"))
+        with ends_within(10):
+            hasty = [await web.fetch(url, deadline=0.3) for _ in range(4)]
+        host = await host_of(web, url)
+        patient = asyncio.ensure_future(web.fetch(url))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        answer = await patient
+
+    assert {result.reason for result in hasty} == {Reason.DEADLINE}
+    assert "all 1 connections were in use" in hasty[0].message
+    assert (host.failures, host.places) == (0, ())
+    assert [day.requests for day in host.days] == [0]
+    assert answer.ok
+    assert site.paths("127.0.0.2") == ["/"]
+
+
+async def test_a_request_that_waits_for_a_connection_keeps_its_place(site: Site, tmp_path: Path) -> None:
+    """Design, rule 5: the lease is renewed, however long others have them all"""
+    clock = FakeClock()
+    site.reply("/long", dripping(b"x" * 10_000, 0.005), host="127.0.0.1")
+    url = site.url("/", host="127.0.0.2")
+    settings: dict[str, Any] = {**UNPACED, "timeout": 0.4, "robots_timeout": 0.4, "min_speed": 0}
+
+    async with client(clock=clock, connections=1, respect_robots=False, **settings) as web:
+        others = asyncio.ensure_future(web.download(site.url("/long"), tmp_path / "long"))
+        await until(lambda: site.count("/long"))
+        waiting = asyncio.ensure_future(web.fetch(url))
+        await asyncio.sleep(0.05)
+        before = (await host_of(web, url)).places[0].until
+        clock.advance(4)  # of the 5.4 s that the place was given for
+        async with asyncio.timeout(10):
+            while (await host_of(web, url)).places[0].until == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        others.cancel()
+        answer = await waiting
+
+    assert answer.status == 404
 
 
 async def test_the_sites_own_silence_is_still_its_fault(site: Site) -> None:

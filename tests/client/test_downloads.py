@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import socket
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +103,9 @@ async def test_a_file_over_the_limit_is_given_up_and_leaves_nothing(site: Site, 
         result = await web.download(site.url("/file"), path, max_size=100_000)
 
     assert (result.ok, result.reason) == (False, Reason.TOO_LARGE)
-    assert "max_size" in result.message
+    assert "max_body" not in result.message
+    assert result.message.endswith("Raise max_size to have it.")
+    assert len(repr(result)) < 200
     assert files(path) == []
     assert site.count("/file") == 1
 
@@ -122,6 +127,32 @@ async def test_two_clients_do_not_write_one_file(site: Site, path: Path) -> None
     assert files(path) == ["report.pdf"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Reply(body=CONTENT), Reason.TOO_LARGE),
+        (Reply(206, b"x", {"ETag": '"1"', "Content-Range": "bytes 7-7/300000"}), Reason.BAD_RESPONSE),
+    ],
+    ids=["too large", "of no use"],
+)
+async def test_what_another_client_is_writing_is_not_thrown_away(
+    site: Site, path: Path, answer: Reply, reason: Reason
+) -> None:
+    """U15: neither because it is too large for this one, nor because it does not fit"""
+    part = path.with_name("report.pdf.part")
+    site.script("/file", [Reply(body=CONTENT, headers={"ETag": '"1"'}, stop_after=100_000, end="hang"), *[answer] * 2])
+
+    async with client(**UNPACED, concurrency=None) as web, client(**UNPACED, concurrency=None) as other:
+        first = asyncio.ensure_future(web.download(site.url("/file"), path))
+        await until(lambda: part.exists() and part.stat().st_size >= 65_536)
+        second = await other.download(site.url("/file"), path, max_size=10)
+        first.cancel()
+
+    assert second.reason is reason
+    assert files(path) == ["report.pdf.part", "report.pdf.part.json"]
+    assert CONTENT.startswith(part.read_bytes())
+
+
 async def test_an_error_page_without_end_is_neither_read_nor_kept(site: Site, path: Path) -> None:
     """F03: not even in memory"""
     site.reply("/file", Reply(404, endless().body, chunked=True, length=None))
@@ -133,6 +164,33 @@ async def test_an_error_page_without_end_is_neither_read_nor_kept(site: Site, pa
     assert (result.ok, result.status, result.reason) == (False, 404, Reason.HTTP_STATUS)
     assert site.visits("/file")[0].taken < 1 * MIB
     assert files(path) == []
+
+
+@pytest.mark.parametrize("status", [403, 404, 429])
+async def test_the_size_of_an_error_page_is_not_that_of_the_file(site: Site, path: Path, status: int) -> None:
+    """U6, U15"""
+    site.reply("/a", Reply(status, b"x" * 3000, {"Retry-After": "3600"}))
+
+    async with client(**UNPACED, respect_robots=False) as web:
+        result = await web.download(site.url("/a"), path, max_size=1000)
+        following = await web.fetch(site.url("/b"))
+
+    assert (result.reason, result.status) == (Reason.HTTP_STATUS, status)
+    assert following.reason is (Reason.HTTP_STATUS if status == 404 else Reason.CIRCUIT_OPEN)
+
+
+async def test_a_large_answer_that_the_rest_is_not_there_lets_the_file_be_had_anew(site: Site, path: Path) -> None:
+    """U15"""
+    whole = Reply(200, b"0123456789", {"ETag": '"1"'})
+    site.script("/a", [replace(whole, stop_after=5, end="close"), Reply(416, b"x" * 3000), whole])
+
+    async with client(**UNPACED, respect_robots=False, max_retries=0) as web:
+        first = await web.download(site.url("/a"), path, max_size=1000)
+        second = await web.download(site.url("/a"), path, max_size=1000)
+
+    assert first.reason is Reason.INCOMPLETE
+    assert second.ok
+    assert path.read_bytes() == b"0123456789"
 
 
 async def test_an_error_keeps_what_had_come(site: Site, path: Path) -> None:
@@ -168,6 +226,28 @@ async def test_a_folder_is_no_place_for_a_file(site: Site, tmp_path: Path) -> No
         with pytest.raises(PolicyError, match="must be a file, not a directory"):
             await web.download(site.url("/file"), tmp_path)
 
+    assert site.journal == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+async def test_what_is_no_regular_file_is_not_replaced_by_one(
+    site: Site, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U15: a download to /dev/null must not take it away"""
+    monkeypatch.chdir(tmp_path)  # the path of a socket may not be long
+    target = Path("/dev/null" if kind == "device" else "target")
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(target))
+    before = target.stat()
+
+    async with client() as web:
+        with pytest.raises(PolicyError, match="must be a file, not a device, pipe or socket"):
+            await web.download(site.url("/file"), target)
+
+    assert target.stat() == before
     assert site.journal == []
 
 

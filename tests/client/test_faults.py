@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, Unreachable
 from curtsy.http import AiohttpSender
 from tests.client.fetching import UNPACED, client, host_of
+from tests.support.becoming import blocks_until
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.certificates import Authority
 from tests.support.site import (
@@ -69,6 +72,78 @@ async def test_a_broken_answer_is_a_result_and_never_an_exception(site: Site, ki
     assert not kept_in(tmp_path)
     with pytest.raises(Unreachable):
         result.raise_for_reason()
+
+
+DAMAGED = {
+    "cut short": Reply(body="busy", length=100, end="close"),
+    "not gzip": Reply(body="busy", headers={"Content-Encoding": "gzip"}),
+    "a coding unasked for": Reply(body="busy", headers={"Content-Encoding": "lzma"}),
+    "over the cap": Reply(length=1 << 50, end="close"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_site_that_asks_for_a_rest_gets_it_however_its_page_came(site: Site, kind: str, status: int) -> None:
+    """C2, F50"""
+    damaged = DAMAGED[kind]
+    site.reply("/", replace(damaged, status=status, headers={**dict(damaged.headers), "Retry-After": "60"}))
+
+    async with client(**ONCE, respect_robots=False) as web:
+        first = await web.fetch(site.url("/"))
+        second = await web.fetch(site.url("/other"), deadline=30)
+
+    assert (first.reason, first.status, first.retry_after) == (Reason.HTTP_STATUS, status, 60)
+    assert second.reason in (Reason.DEADLINE, Reason.CIRCUIT_OPEN)
+    assert site.paths() == ["/"]
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+async def test_a_site_that_does_not_want_us_is_left_alone_however_its_page_came(site: Site, kind: str) -> None:
+    """U6"""
+    site.reply("/", replace(DAMAGED[kind], status=403))
+
+    async with client(respect_robots=False) as web:
+        first = await web.fetch(site.url("/"))
+        second = await web.fetch(site.url("/other"))
+
+    assert (first.status, second.reason) == (403, Reason.CIRCUIT_OPEN)
+    assert site.paths() == ["/"]
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+async def test_a_redirect_is_followed_however_its_page_came(site: Site, kind: str) -> None:
+    """U3"""
+    damaged = DAMAGED[kind]
+    site.reply("/", replace(damaged, status=302, headers={**dict(damaged.headers), "Location": "/there"}))
+    site.page("/there", "found")
+
+    async with client(respect_robots=False) as web:
+        assert (await web.fetch(site.url("/"))).text == "found"
+
+
+async def test_an_error_page_that_is_not_all_there_is_not_kept(site: Site, place: Path, clock: FakeClock) -> None:
+    """F06"""
+    whole = Reply(404, "gone for good", {"Cache-Control": "max-age=600"})
+    site.script("/", [replace(whole, length=100, end="close"), whole])
+
+    async with client(respect_robots=False, cache=place, clock=clock) as web:
+        bodies = [(await web.fetch(site.url("/"))).body for _ in range(3)]
+
+    assert bodies == [b"gone for good"] * 3
+    assert site.count("/") == 2
+
+
+async def test_what_follows_a_whole_answer_is_no_failure_of_the_site(site: Site) -> None:
+    """F12"""
+    site.reply("/", Reply(raw=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok, and more"))
+
+    async with client(respect_robots=False) as web:
+        texts = [(await web.fetch(site.url("/"))).text for _ in range(3)]
+        host = await host_of(web, site.url("/"))
+
+    assert texts == ["ok"] * 3
+    assert host.failures == 0
 
 
 async def test_a_body_that_never_ends_is_given_up_at_the_cap_and_not_asked_for_again(site: Site) -> None:
@@ -247,6 +322,19 @@ async def test_a_connection_that_was_closed_while_idle_is_not_a_failure() -> Non
 
     assert host.failures == 0
     assert site.count("/") == 3
+
+
+async def test_a_site_that_closes_after_each_answer_does_no_harm_without_a_pause() -> None:
+    """F12: then the event loop has not seen it close"""
+    with Site() as site:
+        site.reply("/", Reply(body="x", end="close"))
+
+        async with client(**ONCE, **UNPACED, clock=None, respect_robots=False) as web:
+            for _ in range(5):
+                assert (await web.fetch(site.url("/"))).ok
+                blocks_until(lambda: not site.open_connections)
+
+    assert site.count("/") == 5
 
 
 async def test_a_store_that_cannot_be_used_stops_no_fetch_and_lifts_no_limit(

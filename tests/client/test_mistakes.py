@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from curtsy import AsyncClient, DomainDailyBudgetManager, PolicyError, RateLimiter, Reason, with_retry
+from curtsy import AsyncClient, DiskCache, DomainDailyBudgetManager, PolicyError, RateLimiter, Reason, with_retry
+from curtsy.http import AiohttpSender
+from curtsy.stores.sqlite import SQLiteStore
 from tests.client.fetching import client
 from tests.support.site import Site
 
@@ -50,15 +53,89 @@ async def test_a_wrong_argument_is_an_error_at_once(mistake: Any, message: str) 
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("store", 3, "store = 3 must be a URL such as"),
+        ("store", SQLiteStore, "must be a URL such as"),
+        ("cache", 5, "cache = 5 must be a folder"),
+        ("cache", {}, r"cache = \{\} must be a folder"),
+        ("cache", "", "cache = '' must be a folder"),
+        ("cache", DiskCache, "must be a folder"),
+        ("clock", 3, "clock = 3 must be a FakeClock"),
+        ("on_record", 3, "on_record = 3 must be a function"),
+        ("sender", 3, "sender = 3 must be a Sender"),
+        ("sender", AiohttpSender, "must be a Sender"),
+        ("alarm", 3, "alarm = 3 must be an Alarm"),
+        ("verify", 3, "verify = 3 must be True, the path of a CA file"),
+        ("verify", None, "verify = None must be True, the path of a CA file"),
+        ("proxy", 3, "proxy = 3 must be an http or https URL"),
+        ("stale_while_revalidate", "x", "stale_while_revalidate = 'x' must be True or False"),
+        ("cookies", "x", "cookies = 'x' must be True or False"),
+        ("config", 3, "config = 3 must be the path of a settings file"),
+        ("deadline", math.inf, "deadline = inf must be a finite number"),
+    ],
+)
+async def test_so_is_one_that_is_no_setting(name: str, value: Any, message: str) -> None:
+    """U6"""
+    given: dict[str, Any] = {"store": "memory:", "cache": False, name: value}
+
+    with pytest.raises(PolicyError, match=message):
+        AsyncClient(**given)
+
+
+async def test_a_wrong_argument_is_shown_without_its_secrets() -> None:
+    """F62"""
+    proxy: Any = b"http://me:secret@proxy.example:3128"
+
+    with pytest.raises(PolicyError, match="proxy = ") as caught:
+        AsyncClient(proxy=proxy)
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cookeis", "cookies"),
+        ("verfy", "verify"),
+        ("deadlin", "deadline"),
+        ("stale_if_errors", "stale_if_error"),
+        ("conections", "connections"),
+        ("proxies", "proxy"),
+        ("user_agnet", "user_agent"),
+        ("max_request_per_day", "max_requests_per_day"),
+    ],
+)
+async def test_a_misspelt_argument_is_told_with_the_one_that_was_meant(name: str, meant: str) -> None:
+    """U6"""
+    misspelt: dict[str, Any] = {name: 1}
+
+    with pytest.raises(PolicyError, match=rf"^argument: {name} is not a setting here\. Did you mean {meant}\?$"):
+        AsyncClient(**misspelt)
+
+
+async def test_one_that_is_like_none_is_told_where_all_are_listed() -> None:
+    """U6"""
+    unknown: dict[str, Any] = {"http2": True}
+
+    with pytest.raises(PolicyError, match=r"`curtsy config show` lists the settings, help\(curtsy\.AsyncClient\) "):
+        AsyncClient(**unknown)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"body": "text"}, "body = 'str' must be bytes"),
-        ({"deadline": "5"}, "deadline = '5' must be a number of seconds"),
+        ({"deadline": "5"}, "deadline = '5' must be a number of at least 0"),
+        ({"deadline": math.nan}, "deadline = nan must be a number of at least 0"),
+        ({"deadline": math.inf}, "deadline = inf must be a finite number of at least 0"),
+        ({"deadline": True}, "deadline = True must be a number of at least 0"),
+        ({"repeatable": "x"}, "repeatable = 'x' must be True or False"),
         ({"headers": {"X-Count": 1}}, "header 'X-Count' must be text"),
         ({"headers": ["X-Count"]}, "headers = 'list' must be a mapping"),
         ({"method": None}, "method = None must be text"),
     ],
-    ids=["body", "deadline", "header", "headers", "method"],
+    ids=["body", "text", "nan", "inf", "true", "repeatable", "header", "headers", "method"],
 )
 async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
     site: Site, options: dict[str, Any], message: str
@@ -69,6 +146,34 @@ async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
             await web.fetch(site.url("/"), **options)
 
         assert await web._store.keys() == []
+    assert site.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": 3}, "path = 3 must be the path of a file"),
+        ({"path": ""}, "path = '' must be the path of a file"),
+        ({"max_size": "1G"}, "max_size = '1G' must be a whole number"),
+        ({"deadline": math.inf}, "deadline = inf must be a finite number"),
+    ],
+    ids=["number", "nothing", "size", "deadline"],
+)
+async def test_nor_is_one_of_a_downloads(site: Site, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """U6"""
+    async with client() as web:
+        with pytest.raises(PolicyError, match=message):
+            await web.download(site.url("/"), **{"path": tmp_path / "a", **options})
+
+    assert site.connections == 0
+
+
+async def test_who_has_counted_down_too_far_has_no_time_left(site: Site) -> None:
+    """U5: that is no mistake"""
+    async with client() as web:
+        result = await web.fetch(site.url("/"), deadline=-0.5)
+
+    assert result.reason is Reason.DEADLINE
     assert site.connections == 0
 
 

@@ -36,6 +36,38 @@ async def test_a_redirect_on_the_same_host_is_followed(site: Site, status: int) 
     assert len(told) == 1
 
 
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        (b"/caf\xe9", "/caf%E9"),
+        (b"/caf\xc3\xa9", "/caf%C3%A9"),
+        (b"/\xd6\xd0\xce\xc4.html?\xe9=100%", "/%D6%D0%CE%C4.html?%E9=100%25"),
+        (b"/a?", "/a?"),
+    ],
+    ids=["Latin-1", "UTF-8", "GBK", "an empty query"],
+)
+async def test_a_redirect_leads_to_the_very_octets_that_it_names(site: Site, location: bytes, target: str) -> None:
+    """U3: in whatever encoding they were written"""
+    site.reply(
+        "/old", Reply(raw=b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 0\r\n\r\n")
+    )  # fmt: skip
+
+    async with client() as web:
+        result = await web.fetch(site.url("/old"))
+
+    assert site.journal[-1].target == target
+    assert result.final_url == site.url(target)
+
+
+async def test_a_redirect_within_a_path_that_has_a_url_in_it_stays_there(site: Site) -> None:
+    """U3: as archives have them"""
+    site.reply("/web/2020/http://shop.test/a/b", redirect("c"))
+    site.page("/web/2020/http://shop.test/a/c", "here")
+
+    async with client() as web:
+        assert (await web.fetch(site.url("/web/2020/http://shop.test/a/b"))).text == "here"
+
+
 async def test_a_redirect_to_another_host_asks_its_own_robots_txt_first(site: Site) -> None:
     """U3, R1"""
     site.reply("/", redirect(site.url("/there", host="127.0.0.2")), host="127.0.0.1")

@@ -52,6 +52,25 @@ async def test_a_host_that_is_denied_meanwhile_is_not_asked(site: Site, tmp_path
     assert site.paths() == ["/a"]
 
 
+async def test_a_path_that_is_denied_meanwhile_is_not_asked_for(site: Site, tmp_path: Path) -> None:
+    """U9"""
+    quick = SLOW.replace("0.001", "1000") + "  deny_paths: [/b]\n"
+
+    result = await changed_while_one_waits(site, tmp_path, SLOW, quick)
+
+    assert result.reason is Reason.PATH_DENIED
+    assert site.paths() == ["/a"]
+
+
+async def test_a_timeout_that_is_shortened_meanwhile_holds_and_nobody_waits_for_ever(
+    site: Site, tmp_path: Path
+) -> None:
+    """U9: the place lasts as long as the new one says"""
+    short = SLOW.replace("0.001", "1000") + "  timeout: 2\n  robots_timeout: 1\n"
+
+    assert (await changed_while_one_waits(site, tmp_path, SLOW, short)).ok
+
+
 async def test_a_host_that_comes_to_share_a_record_waits_for_that_one(site: Site, tmp_path: Path) -> None:
     """C6, U9"""
     shared = "allowlist:\n- domain: '127.0.0.1'\n  shared: true\n  qps: 1000\n"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
 
@@ -204,6 +205,78 @@ async def test_a_shorter_part_than_was_asked_for_is_not_the_whole(site: Site, pa
     assert (result.ok, result.reason) == (False, Reason.INCOMPLETE)
     assert not path.exists()
     assert path.with_name("report.pdf.part").exists()
+
+
+def parts(first: Reply, span: str, *ends: int) -> Callable[[Visit], Reply]:
+    """A file that breaks off, and of which parts are sent with some `Content-Range`: to these ends, then to its own."""
+    turns, stops = [first], list(ends)
+
+    def answer(visit: Visit) -> Reply:
+        if turns:
+            return turns.pop()
+        if visit.header("Range") is None:
+            return Reply(body=CONTENT, headers={"ETag": '"1"'})
+        start, end = int((visit.header("Range") or "")[6:-1]), stops.pop(0) if stops else len(CONTENT)
+        fields = {"ETag": '"1"', "Content-Range": span.format(start=start, last=end - 1)}
+        return Reply(206, CONTENT[start:end], fields)
+
+    return answer
+
+
+UNMEASURED = Reply(body=CONTENT, headers={"ETag": '"1"'}, chunked=True, length=None, stop_after=100_000, end="close")
+
+
+async def test_the_end_of_a_part_is_not_the_end_of_the_file_though_the_server_does_not_know_it(
+    site: Site, path: Path
+) -> None:
+    """U15: RFC 9110, 14.4; the length that was announced at first holds"""
+    site.on("/file", parts(cut(CONTENT, 100_000), "bytes {start}-{last}/*", 200_000))
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        short = await web.download(site.url("/file"), path)
+        whole = await web.download(site.url("/file"), path)
+
+    assert (short.ok, short.reason) == (False, Reason.INCOMPLETE)
+    assert "sent 200,000 of 300,000 bytes" in short.message
+    assert (whole.ok, whole.sha256, whole.resumed_at) == (True, SHA256, 200_000)
+
+
+@pytest.mark.parametrize(
+    ("first", "span"),
+    [
+        (UNMEASURED, "bytes {start}-{last}/*"),
+        (cut(CONTENT, 100_000), "bytes {start}-{last}/300050"),
+        (cut(CONTENT, 100_000), "bytes {start}-{last}/299999"),
+        (UNMEASURED, "bytes {start}-{last}/299999"),
+        (UNMEASURED, "bytes {start}-7/300000"),
+    ],
+    ids=["no length at all", "another length", "a shorter one", "ends behind the end", "ends before its start"],
+)
+async def test_a_part_that_cannot_be_of_this_file_is_not_put_together_with_it(
+    site: Site, path: Path, first: Reply, span: str
+) -> None:
+    """U15: RFC 9110, 14.4"""
+    site.on("/file", parts(first, span))
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        result = await web.download(site.url("/file"), path)
+
+    assert [visit.header("Range") is not None for visit in site.visits("/file")] == [False, True, False]
+    assert (result.ok, result.sha256, result.resumed_at) == (True, SHA256, 0)
+
+
+async def test_a_file_whose_length_is_told_only_with_its_rest_is_gone_on_with(site: Site, path: Path) -> None:
+    """U15"""
+    site.on("/file", parts(UNMEASURED, "bytes {start}-{last}/300000"))
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert result.resumed_at > 0
 
 
 async def test_a_coded_body_that_broke_off_is_fetched_anew(site: Site, path: Path) -> None:

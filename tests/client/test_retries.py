@@ -11,6 +11,7 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import BadStatus, Reason
+from curtsy.core.record import FetchRecord
 from tests.client.fetching import DAWN, TICK, UNPACED, client, host_of
 from tests.support.bounds import Lateness
 from tests.support.site import Reply, Site, closed_port, cut_short, hang, later, reset
@@ -335,3 +336,30 @@ async def test_connections_that_are_refused_are_tried_again() -> None:
 
     assert (result.reason, result.record.attempts, result.record.retries) == (Reason.CONNECTION_ERROR, 0, 0)
     assert "after 4 tries: connection refused" in result.message.lower()
+
+
+async def test_who_looks_for_a_fault_is_told_of_each_wait_and_each_answer(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N1: while it happens, not only at the end"""
+    site.script("/a", [Reply(500), Reply(body="x")])
+
+    with caplog.at_level("DEBUG", "curtsy"):
+        async with client(**ALONE, retry_delay=10) as web:
+            result = await web.fetch(site.url("/a"))
+
+    told = [record.getMessage() for record in caplog.records]
+    assert result.ok
+    assert [words.partition(" ")[0] for words in told] == ["Answered", "Waiting", "Answered", "Fetched"]
+
+
+async def test_the_record_of_a_failure_says_in_words_what_happened(site: Site) -> None:
+    """Issue 4, 9"""
+    site.reply("/a", Reply(404))
+    told: list[FetchRecord] = []
+
+    async with client(on_record=told.append) as web:
+        good, bad = await web.fetch(site.url("/")), await web.fetch(site.url("/a"))
+
+    assert (told[1].message, told[1].as_dict()["message"]) == (bad.message, bad.message)
+    assert good.record is told[0]

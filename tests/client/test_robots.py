@@ -76,6 +76,7 @@ async def test_by_the_strict_reading_it_forbids_everything(site: Site, kind: str
 
     assert {result.reason for result in results} == {Reason.ROBOTS_UNREACHABLE}
     assert "cannot be had" in results[0].message
+    assert [result.retry_after for result in results] == [pytest.approx(300, abs=40)] * 3
     assert site.paths() == ["/robots.txt"]
 
 
@@ -275,6 +276,23 @@ async def test_it_is_asked_for_again_after_an_hour_and_not_before(site: Site) ->
         await web.fetch(site.url("/page"))
 
     assert (before, site.count("/robots.txt")) == (1, 2)
+
+
+async def test_it_is_asked_for_again_though_all_pages_stand_in_line_already(site: Site) -> None:
+    """R5: what is forbidden meanwhile is not fetched, and what is allowed keeps its turn"""
+    site.robots("User-agent: *\nCrawl-delay: 60\n")
+    site.page("/*", "x")
+
+    async with client(max_requests_per_day=0, max_pages_per_day=0) as web:
+        waiting = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(100)]
+        await until(lambda: site.count("/3"))
+        site.robots("User-agent: *\nDisallow: /9\nCrawl-delay: 60\n")
+        results = await asyncio.gather(*waiting)
+
+    refused = [result.url.rpartition("/")[2] for result in results if not result.ok]
+    assert site.count("/robots.txt") == 2
+    assert refused == ["90", "91", "92", "93", "94", "95", "96", "97", "98", "99"]
+    assert [path for path in site.paths() if path in ("/90", "/95")] == []
 
 
 async def test_a_failure_is_remembered_for_five_minutes_then_ten_then_twenty(site: Site) -> None:

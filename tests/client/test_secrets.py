@@ -94,7 +94,8 @@ async def test_no_secret_is_in_logs_messages_files_or_the_store(
     "url",
     [f"http://user:{PASSWORD}@", f"htp://user:{PASSWORD}@host/", f"http://user:{PASSWORD}@ho st/",
      f"user:{PASSWORD}@host", f"http://user:pa/{PASSWORD}@host/", f"nonsense?access_token={TOKEN}",
-     f"https://h:99999/?access_token={TOKEN}"],
+     f"https://h:99999/?access_token={TOKEN}", f"http:///user:{PASSWORD}@host/", f"https://https://user:{PASSWORD}@host/",
+     f"http://user:{PASSWORD * 1000}@host/", f"user:{PASSWORD * 1000}@host/"],
 )  # fmt: skip
 async def test_what_is_no_url_keeps_its_secrets_too(url: str, log: io.StringIO) -> None:
     """F62: the message, the record and the log of a refusal"""

@@ -236,7 +236,8 @@ async def test_an_url_that_is_none_does_not_end_a_batch(site: Site) -> None:
 async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site: Site, tmp_path: Path) -> None:
     """Issue 4, 1: a task that was not cancelled itself is not told that it was"""
     site.reply("/*", hang())
-    web = client(respect_robots=False, concurrency=4, **UNPACED)
+    told: list[FetchRecord] = []
+    web = client(respect_robots=False, concurrency=4, on_record=told.append, **UNPACED)
     waiting: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(web.fetch(site.url("/get"))),
         asyncio.ensure_future(web.fetch(site.url("/post"), method="POST", body=b"x")),
@@ -249,6 +250,8 @@ async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site
     results = await asyncio.gather(*waiting)
     assert [result.reason for result in results] == [Reason.CLOSED] * 3
     assert "was closed" in results[0].message
+    assert sorted(record.attempts for record in told) == [0, 1, 1]
+    assert all(result.record in told for result in results)
     assert web.gate.lines.out == 0
     await web.close()
     with pytest.raises(PolicyError, match="closed"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from curtsy.core.admission import Go, Lease
+from curtsy.core.admission import Go, Lease, Settled
 from curtsy.core.cache import Entry, Mode, entry_of
-from curtsy.core.effects import Ask, Claim, Effect, Enter, Hold, Later, Learn, MayRetry, Send
+from curtsy.core.effects import Ask, Claim, Effect, Enter, Hold, Later, Learn, MayRetry, Send, Settle
 from curtsy.core.flow import fetch
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.core.policy import Policies, Policy
@@ -38,6 +38,10 @@ class World:
         self.keeps_cookies = False
         self.cookies: list[str] = []
         self.agents: dict[str, float] = {}
+        self.rules: Rules | None = None
+        """What the last one learned."""
+
+        self.retries_put_back = 0
 
     def now(self) -> float:
         return self.seconds
@@ -47,6 +51,12 @@ class World:
 
     def refused_address(self, url: Url) -> str | None:
         return "127.0.0.1 is loopback" if url.host == "127.0.0.1" else None
+
+    def known_rules(self, origin: str) -> Known | None:
+        return None if self.rules is None else Known(self.rules, 3600.0)
+
+    def put_back_retry(self) -> None:
+        self.retries_put_back += 1
 
     def heeded(self, origin: str) -> dict[str, float]:
         return self.agents
@@ -83,6 +93,8 @@ class Hand:
                 return result
             self.effects.append(effect)
             answer = self._answer(effect)
+            if isinstance(answer, Known | Rules):
+                self.world.rules = answer.rules if isinstance(answer, Known) else answer
             self.answers.append(answer)
 
     def _answer(self, effect: Effect) -> Any:
@@ -105,6 +117,8 @@ class Hand:
                 return Rules(body=effect.body, failures=0 if effect.body is not None else 1)
             case MayRetry() | Later():
                 return True
+            case Settle():
+                return Settled(0.0)
             case _:
                 return None
 

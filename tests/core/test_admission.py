@@ -509,6 +509,33 @@ def test_what_was_taken_and_given_back_was_never_taken(strategy: Strategy, count
     assert taken >= 3
 
 
+def test_a_turn_that_was_given_back_is_the_next_ones_with_its_pause() -> None:
+    """Q1: who found that it need not go takes no time of the others'"""
+    play = Play([FREE.but(pause_min=10.0, pause_max=10.0)])
+    play.depart()
+    play.wait(10 * SECOND)
+    decision = play.ask()
+    assert isinstance(decision, Go)
+
+    play.happen(Change(Return(decision.lease)))
+
+    assert isinstance(play.ask(), Go)
+
+
+def test_one_of_several_tokens_that_is_given_back_is_one() -> None:
+    """Q1: of a batch, the others are used"""
+    play = Play([FREE.but(qps=1.0, burst=4)])
+    play.depart()
+    play.wait(10 * SECOND)
+    decision = play.ask(Ask(count=4))
+    assert isinstance(decision, Go)
+
+    play.happen(Change(Return(decision.lease, 1)))
+
+    assert isinstance(play.ask(), Go)
+    assert isinstance(play.ask(), Wait)
+
+
 def test_a_burst_that_was_lowered_and_raised_again_is_no_second_burst() -> None:
     """Q12: sliding_window, whose departures beyond a smaller burst are forgotten"""
     large = FREE.but(qps=1.0, burst=5, strategy="sliding_window")

@@ -332,6 +332,15 @@ def test_answers_are_kept_even_without_a_lifetime_for_validators_and_offline(sta
     assert stored(absorb(Absent(), ask(), reply(status, location="/b"), NOW)).lifetime == 0
 
 
+@pytest.mark.parametrize("status", [301, 302, 404])
+def test_an_answer_whose_body_is_not_all_there_is_not_kept(status: int) -> None:
+    """F06"""
+    whole = reply(status, location="/b", cache_control="max-age=60")
+
+    assert isinstance(absorb(Absent(), ask(), whole, NOW), Store)
+    assert absorb(Absent(), ask(), msgspec.structs.replace(whole, is_whole=False), NOW) == Leave()
+
+
 @pytest.mark.parametrize("status", [302, 303, 307])
 def test_passing_redirects_are_kept_only_if_they_say_how_long(status: int) -> None:
     """N6: RFC 9111, 3"""

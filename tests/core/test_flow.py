@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import CrawlDelay, Late, No
+from curtsy.core.admission import CrawlDelay, Late, No, Settled
 from curtsy.core.cache import Entry, Mode
 from curtsy.core.effects import (
     Admitted,
@@ -22,6 +22,7 @@ from curtsy.core.effects import (
     Later,
     Learn,
     MayRetry,
+    PutBack,
     Recall,
     Release,
     Remember,
@@ -30,11 +31,12 @@ from curtsy.core.effects import (
     Tell,
 )
 from curtsy.core.errors import Reason
-from curtsy.core.flow import closed
+from curtsy.core.flow import closed, fetch, set_out
 from curtsy.core.journey import UNSENT
 from curtsy.core.message import Failure, Headers, Reply, Response
 from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.record import Share
 from curtsy.core.rules import Busy, Claimed, Known, Rules
 from tests.core.hand import URL, Hand, Ticket, World, kept, robots
 from tests.strategies import ANY
@@ -215,8 +217,7 @@ def test_rules_that_somebody_else_fetched_meanwhile_are_not_fetched_again() -> N
     result = hand.carry(Ask(URL))
 
     assert result.reason is Reason.ROBOTS_DISALLOWED
-    assert hand.kinds() == ["Claim", "Enter", "Hold", "Settle", "Release", "Tell"]
-    assert hand.of(Settle)[0].outcome is UNSENT
+    assert hand.kinds() == ["Claim", "Enter", "Hold", "PutBack", "Release", "Tell"]
 
 
 def test_rules_that_somebody_else_is_fetching_are_waited_for() -> None:
@@ -226,7 +227,7 @@ def test_rules_that_somebody_else_is_fetching_are_waited_for() -> None:
     )
 
     assert hand.carry(Ask(URL)).ok
-    assert hand.kinds() == ["Claim", "Enter", "Hold", "Settle", "Release", "Claim", "Enter", "Send", "Settle", "Tell"]
+    assert hand.kinds() == ["Claim", "Enter", "Hold", "PutBack", "Release", "Claim", "Enter", "Send", "Settle", "Tell"]
 
 
 @pytest.mark.parametrize("answer", [No(Reason.CIRCUIT_OPEN, 300.0), Late(9.0)])
@@ -240,16 +241,16 @@ def test_when_not_even_robots_txt_may_be_asked_for_the_task_is_given_back(answer
     assert result.reason is (Reason.CIRCUIT_OPEN if isinstance(answer, No) else Reason.DEADLINE)
 
 
-@pytest.mark.parametrize("reason", [Reason.CLOSED, Reason.ADDRESS_REFUSED])
+@pytest.mark.parametrize("reason", [Reason.CLOSED, Reason.DEADLINE, Reason.ADDRESS_REFUSED])
 def test_a_client_that_is_closed_learns_nothing_of_robots_txt(reason: Reason) -> None:
-    """R6: after a redirect, too; an address that may not be asked is as good as no file"""
+    """R6: nor one without a free connection; after a redirect, too. A forbidden address is as good as no file."""
     moved = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
     hand = Hand(claim=[Claimed(None)], send=[moved, Failure(reason, "no"), Response(200, Headers(), b"x")])
 
     result = hand.carry(Ask(URL))
 
-    if reason is Reason.CLOSED:
-        assert (result.reason, hand.of(Learn)) == (Reason.CLOSED, [])
+    if reason is not Reason.ADDRESS_REFUSED:
+        assert (result.reason, hand.of(Learn)) == (reason, [])
         assert hand.of(Release) == [Release("https://example.org")]
     else:
         assert [effect.body for effect in hand.of(Learn)] == [b""]
@@ -284,7 +285,93 @@ def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> N
     result = hand.carry(Ask(URL))
 
     assert (result.status, result.reason, result.retry_after) == (503, Reason.HTTP_STATUS, 300.0)
-    assert hand.of(MayRetry) == [MayRetry(), MayRetry(unused=True)]
+    assert (hand.of(MayRetry), hand.world.retries_put_back) == ([MayRetry()], 1)
+
+
+def test_a_retry_that_is_cancelled_in_line_is_given_back() -> None:
+    """Issue 4, 4: the share of retries is for those that are sent"""
+    world = World(Policies(Policy(respect_robots=False), user_agent="testbot/1.0"))
+    flow = fetch(Ask(URL), world)
+    for answer in (None, Ticket(), Response(503, Headers(), b""), True, Settled(0.0)):
+        effect = flow.send(answer)
+    assert isinstance(effect, Enter)
+
+    flow.close()
+
+    assert world.retries_put_back == 1
+
+
+@pytest.mark.parametrize(("open_for", "retry_after"), [(300.0, 300.0), (0.0, None)])
+def test_the_last_answer_says_when_the_breaker_closes_that_it_opened(
+    open_for: float, retry_after: float | None
+) -> None:
+    """U4: whether or not there would have been another try"""
+    world = World()
+    world.max_retries = 0
+    hand = Hand(world, send=[Response(429, Headers(), b"")], settle=[Settled(0.2, open_for)])
+
+    assert hand.carry(Ask(URL)).retry_after == retry_after
+
+
+def test_rules_that_end_while_a_page_stands_in_line_are_asked_for_anew() -> None:
+    """R5: never older than their time, however long the line is"""
+    old, new = Rules(body=b"", valid_until=1_800_001_010.0), Rules(body=b"User-agent: *\nDisallow: /")
+    hand = Hand(claim=[Known(old, 10.0), Known(new, 3600.0)], enter=[Ticket(20.0)])
+    hand.world.known_rules = lambda origin: None  # type: ignore[method-assign]
+
+    result = hand.carry(Ask(URL))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert hand.kinds() == ["Claim", "Enter", "PutBack", "Claim", "Tell"]
+
+
+def test_rules_that_others_have_learned_while_a_page_stood_in_line_hold_for_it() -> None:
+    """R5"""
+    new = Known(Rules(body=b"User-agent: *\nDisallow: /"), 3600.0)
+    hand = Hand(enter=[Ticket(20.0)])
+    hand.world.known_rules = lambda origin: new  # type: ignore[method-assign]
+
+    result = hand.carry(Ask(URL))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert hand.kinds() == ["Claim", "Enter", "PutBack", "Tell"]
+
+
+def test_what_was_cut_off_before_it_was_sent_is_not_charged() -> None:
+    """B5"""
+    hand = Hand(
+        World(Policies(Policy(respect_robots=False), user_agent="testbot/1.0")),
+        enter=[Ticket(9.99)],
+        send=[Failure(Reason.TIMEOUT, "no connection")],
+    )
+
+    hand.carry(Ask(URL, deadline=10.0))
+
+    assert hand.of(Settle)[0].outcome is UNSENT
+
+
+def test_a_fetch_that_is_refused_after_a_wait_says_how_long_that_was() -> None:
+    """Issue 4, 9"""
+
+    class Slow(Hand):
+        def _answer(self, effect: Effect) -> Any:
+            self.world.seconds += 5 * isinstance(effect, Enter)
+            return super()._answer(effect)
+
+    assert Slow(enter=[No(Reason.CIRCUIT_OPEN, 300.0)]).carry(Ask(URL)).record.waited == 5.0
+
+
+def test_what_went_to_a_host_that_redirects_is_told_apart() -> None:
+    """Issue 4, 9"""
+    moved = Response(301, Headers([("Location", "https://elsewhere.example/")]), b"moved", 0.1, 0.1, wire_bytes=5)
+    page = Response(200, Headers(), b"xxx", 0.1, 0.1, wire_bytes=3)
+    hand = Hand(send=[Response(500, Headers(), b"", 0.1, 0.1), moved, page])
+
+    record = hand.carry(Ask(URL)).record
+
+    assert (record.domain, record.attempts, record.bytes) == ("elsewhere.example", 3, 8)
+    assert record.elsewhere == (Share("example.org", 2, 1, 0, 5),)
+    assert record.as_dict()["elsewhere"][0]["domain"] == "example.org"
 
 
 def test_when_the_share_of_retries_is_used_up_the_answer_stands() -> None:
@@ -336,7 +423,7 @@ def test_a_claim_without_a_verdict_does_not_forbid_a_kept_page() -> None:
 
 def test_somebody_whose_client_was_closed_is_told_so() -> None:
     """F62"""
-    result = closed(Ask("https://user:pw@example.org/?token=abc"), World())
+    result = closed(set_out(Ask("https://user:pw@example.org/?token=abc"), World()))
 
     assert (result.ok, result.reason) == (False, Reason.CLOSED)
     assert "pw" not in result.message
@@ -427,7 +514,7 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
                 pages += is_sent and not effect.cut
                 assert "/private" not in effect.request.url.text
                 assert effect.request.url.scheme in ("http", "https")
-            case Settle():
+            case Settle() | PutBack():
                 is_held = False
             case Learn() | Release():
                 assert is_claimed
@@ -448,6 +535,6 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
 
 def test_every_effect_is_one_that_a_hand_can_answer() -> None:
     """Design, section 2"""
-    known = {Enter, Send, Settle, Recall, Keep, Remember, Claim, Hold, Learn, Release, Amend, MayRetry, Later, Tell}
+    known = {Enter, Send, PutBack, Settle, Recall, Keep, Remember, Claim, Hold, Learn, Release, Amend, MayRetry, Later}
 
-    assert set(Effect.__args__) == known
+    assert set(Effect.__args__) == {*known, Tell}

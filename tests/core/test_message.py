@@ -177,6 +177,8 @@ def test_a_url_is_written_in_one_way(given_: str, expected: str) -> None:
         ("http://0o7.0.0.1", "is not a host"),
         ("http://0x7_f.1", "is not a host"),
         ("http://\ud800.org", "is not a host"),
+        ("https://https://example.org/", "its scheme stands there twice"),
+        ("http://HTTPS://example.org/", "its scheme stands there twice"),
         ("https://example.org/" + "a" * MAX_URL, "characters, more than 8,192"),
         ("https://example.org/" + "é" * 2000, "it has 12,020 characters, more than 8,192"),
     ],
@@ -207,7 +209,76 @@ def test_a_reference_is_read_against_its_base(reference: str, expected: str) -> 
     assert url(reference, BASE).text == expected
 
 
-@pytest.mark.parametrize("reference", ["javascript:x", "mailto:a@b.org", "http://[", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        # 5.4.1, normal examples
+        ("g", "http://a/b/c/g"), ("./g", "http://a/b/c/g"), ("g/", "http://a/b/c/g/"), ("/g", "http://a/g"),
+        ("//g", "http://g/"), ("?y", "http://a/b/c/d;p?y"), ("g?y", "http://a/b/c/g?y"),
+        ("#s", "http://a/b/c/d;p?q"), ("g#s", "http://a/b/c/g"), ("g?y#s", "http://a/b/c/g?y"),
+        (";x", "http://a/b/c/;x"), ("g;x", "http://a/b/c/g;x"), ("g;x?y#s", "http://a/b/c/g;x?y"),
+        ("", "http://a/b/c/d;p?q"), (".", "http://a/b/c/"), ("./", "http://a/b/c/"), ("..", "http://a/b/"),
+        ("../", "http://a/b/"), ("../g", "http://a/b/g"), ("../..", "http://a/"), ("../../", "http://a/"),
+        ("../../g", "http://a/g"),
+        # 5.4.2, abnormal examples
+        ("../../../g", "http://a/g"), ("../../../../g", "http://a/g"), ("/./g", "http://a/g"), ("/../g", "http://a/g"),
+        ("g.", "http://a/b/c/g."), (".g", "http://a/b/c/.g"), ("g..", "http://a/b/c/g.."), ("..g", "http://a/b/c/..g"),
+        ("./../g", "http://a/b/g"), ("./g/.", "http://a/b/c/g/"), ("g/./h", "http://a/b/c/g/h"),
+        ("g/../h", "http://a/b/c/h"), ("g;x=1/./y", "http://a/b/c/g;x=1/y"), ("g;x=1/../y", "http://a/b/c/y"),
+        ("g?y/./x", "http://a/b/c/g?y/./x"), ("g?y/../x", "http://a/b/c/g?y/../x"), ("g#s/./x", "http://a/b/c/g"),
+        ("g#s/../x", "http://a/b/c/g"), ("http:g", "http://a/b/c/g"),
+    ],
+)  # fmt: skip
+def test_a_reference_is_read_as_the_standard_shows(reference: str, expected: str) -> None:
+    """U3: every example of RFC 3986, 5.4, but `g:h`, which is no web page; `http:g` as browsers read it."""
+    assert url(reference, url("http://a/b/c/d;p?q")).text == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "reference", "expected"),
+    [
+        ("/web/2020/http://example.com/a/b", "c", "http://h/web/2020/http://example.com/a/c"),
+        ("/web/2020/http://example.com/a/b", "../c", "http://h/web/2020/http://example.com/c"),
+        ("/a//b", "./c", "http://h/a//c"),
+        ("/a//b", "../c", "http://h/a/c"),
+        ("/a/b", "c//../d", "http://h/a/c/d"),
+        ("/a/b", "/c//d", "http://h/c//d"),
+        ("//a/b", "c", "http://h//a/c"),
+        ("/a/b", "..//c", "http://h//c"),
+    ],
+)
+def test_an_empty_segment_of_a_path_is_a_segment(base: str, reference: str, expected: str) -> None:
+    """U3: RFC 3986, 5.2.3 and 5.2.4"""
+    assert url(reference, url("http://h" + base)).text == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [
+        ("/a?", "https://example.org/a?"),
+        ("?", "https://example.org/a/b?"),
+        ("c;", "https://example.org/a/c;"),
+        ("c/d:e", "https://example.org/a/c/d:e"),
+        ("2:1", "https://example.org/a/2:1"),
+        ("\\c", "https://example.org/c"),
+        ("..\\c", "https://example.org/c"),
+        ("\\\\other.org\\c", "https://other.org/c"),
+        ("/\\other.org/c", "https://other.org/c"),
+        ("c?d\\e", "https://example.org/a/c?d%5Ce"),
+        ("https:c", "https://example.org/a/c"),
+        ("HTTPS:/c", "https://example.org/c"),
+        ("https:\\\\other.org", "https://other.org/"),
+        ("https:?q", "https://example.org/a/b?q"),
+    ],
+)
+def test_a_reference_leads_to_where_a_browser_would_go(reference: str, expected: str) -> None:
+    """U3: WHATWG's URL"""
+    assert url(reference, BASE).text == expected
+
+
+@pytest.mark.parametrize(
+    "reference", ["javascript:x", "mailto:a@b.org", "http://[", "file:///etc/passwd", "http:c", "///c", "g:h"]
+)
 def test_a_reference_to_where_nobody_can_follow_is_refused(reference: str) -> None:
     """F22"""
     assert isinstance(parse_url(reference, BASE), InvalidUrl)
@@ -327,3 +398,12 @@ def test_header_fields_are_found_in_any_case_and_kept_in_order(fields: list[tupl
     assert len(headers) == len({name.lower() for name, _ in fields}) == len(list(headers))
     assert headers == Headers(fields)
     assert hash(headers) == hash(Headers(fields))
+
+
+def test_headers_can_be_read_like_a_mapping() -> None:
+    """Issue 4, 1"""
+    headers = Headers([("Content-Type", "text/html"), ("Link", "<a>"), ("link", "<b>")])
+
+    assert dict(headers) == {"content-type": "text/html", "link": "<a>, <b>"}
+    assert list(headers.items()) == list(zip(headers.keys(), headers.values(), strict=True))
+    assert headers["CONTENT-TYPE"] == "text/html"

@@ -64,7 +64,7 @@ def test_a_failure_costs_budget_only_if_it_was_sent(reason: Reason, sent_ago: fl
 
     assert outcome.sent == (sent_ago is not None)
     assert not outcome.page
-    if reason in (Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED):
+    if reason in (Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED, Reason.DEADLINE):
         assert outcome.kind is Kind.ABANDONED
     elif reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN):
         assert outcome.kind is Kind.ANSWERED

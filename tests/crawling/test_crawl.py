@@ -57,6 +57,7 @@ async def test_a_page_says_all_that_is_known_of_it(site: Site) -> None:
     assert "/next" in first.text
     assert first.fetched_at.endswith("Z")
     assert (second.depth, second.parent) == (1, site.url("/"))
+    assert repr(second) == f"<CrawledPage {second.url} 200 {len(second.body)} bytes>"
 
 
 async def test_what_robots_txt_forbids_is_never_asked_for_and_told_with_its_reason(site: Site) -> None:

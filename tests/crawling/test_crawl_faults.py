@@ -149,6 +149,46 @@ async def test_a_host_with_very_many_pages_holds_up_no_other(site: Site) -> None
     assert last[large] - began >= 300 * 1.5
 
 
+async def test_pages_whose_robots_txt_fails_wait_until_it_is_asked_for_again(site: Site) -> None:
+    """F27, F52: 0 URLs dropped"""
+    graph(site, {"/": ["/a", "/b"], "/a": [], "/b": []})
+    site.script("/robots.txt", [Reply(503), Reply(404)])
+    manners = polite(robots_unreachable="disallow")
+    began = manners["clock"].now().at
+
+    paths, crawl = await crawled(site, **manners, store="memory:")
+
+    assert (sorted(paths), crawl.totals.skipped, crawl.totals.failed) == (["/", "/a", "/b"], {}, {})
+    assert site.paths()[:3] == ["/robots.txt", "/robots.txt", "/"]
+    assert 300 <= (manners["clock"].now().at - began) / SECOND < 360
+
+
+async def test_a_robots_txt_that_goes_on_failing_is_for_another_day(site: Site) -> None:
+    """F27, F52: the crawl ends, and its URLs are kept"""
+    site.robots(status=503)
+
+    paths, crawl = await crawled(site, **polite(robots_unreachable="disallow", store="memory:"))
+
+    assert (paths, crawl.totals.skipped, crawl.totals.failed) == ([], {}, {})
+    assert crawl.summary is not None
+    assert (crawl.summary.ended, crawl.summary.queued) == ("later", 1)
+    assert set(site.paths()) == {"/robots.txt"}
+
+
+async def test_a_kept_page_is_not_forbidden_by_a_robots_txt_that_cannot_be_had(site: Site, tmp_path: Path) -> None:
+    """R6: to read it once more costs the site nothing"""
+    site.page("/", html(), headers={"Cache-Control": "max-age=86400"})
+    site.robots(status=503)
+    manners = polite(store=f"sqlite:///{tmp_path / 'state.sqlite'}", cache=tmp_path / "cache")
+    await crawled(site, **manners)
+    manners["clock"].advance(4000)
+
+    paths, crawl = await crawled(site, **manners, robots_unreachable="disallow")
+
+    assert (crawl.totals.pages, crawl.totals.skipped) == (1, {})
+    assert paths.count("/") == 1
+
+
 # What clocks do.
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -334,6 +335,17 @@ def test_a_reader_that_is_not_installed_is_an_error_that_says_what_to_do() -> No
     else:
         page = "<article>" + "<p>A sentence that says something, and goes on.</p>" * 20
         assert "A sentence" in main_text(page.encode(), HTML, reader="trafilatura")
+
+
+def test_a_reader_that_is_there_and_broken_is_an_error_with_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trafilatura.py").write_text("raise ImportError('lxml.html.clean is now another project.')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trafilatura", raising=False)
+
+    with pytest.raises(PolicyError, match=r"which cannot be imported: lxml\.html\.clean is now another project\. Inst"):
+        main_text(b"<p>x", HTML, reader="trafilatura")
 
 
 BOMBS = {

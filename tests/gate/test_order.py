@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from curtsy.alarm import FakeAlarm
@@ -31,6 +32,49 @@ from tests.support.becoming import becomes
 from tests.support.leap import LeapAlarm
 
 # Order
+
+
+async def test_what_all_others_wait_for_goes_before_them(store: MemoryStore, clock: FakeClock) -> None:
+    """R5: robots.txt, when it has ended while pages stand in line"""
+    alarm = FakeAlarm(clock, jump=False)
+    gate = AsyncGate(AsyncMemoryStore(store), alarm=alarm)
+    request = Request(HOST, ONE_A_SECOND)
+    left: list[str] = []
+
+    async def enter(name: str, *, in_front: bool = False) -> None:
+        assert isinstance(await gate.enter(msgspec.structs.replace(request, in_front=in_front)), Ticket)
+        left.append(name)
+
+    await enter("first")
+    tasks = [asyncio.ensure_future(enter(name)) for name in ("a", "b")]
+    await becomes(lambda: gate.lines.waiting == 2)
+    tasks.append(asyncio.ensure_future(enter("in front", in_front=True)))
+    await becomes(lambda: gate.lines.waiting == 3)
+    for number in range(3):
+        clock.advance(1.0)
+        await becomes(lambda: len(left) == number + 2)  # noqa: B023
+
+    await asyncio.gather(*tasks)
+    assert left == ["first", "in front", "a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+async def test_a_turn_that_is_put_back_is_the_next_ones(store: MemoryStore, clock: FakeClock, kind: str) -> None:
+    """Q1, B5: with its place, its token and its budget"""
+    policy = UNLIMITED.but(concurrency=1, pause_min=60.0, pause_max=60.0, max_requests_per_day=2)
+    request = Request(HOST, policy)
+    gate, async_gate = Gate(store), AsyncGate(AsyncMemoryStore(store))
+    for _ in range(3):
+        ticket = await ticket_of(async_gate, request)
+        if kind == "task":
+            await async_gate.put_back(ticket)
+        else:
+            gate.put_back(ticket)
+
+    ticket = await ticket_of(async_gate, request)
+
+    assert ticket.waited < 1
+    assert ticket.go.requests_left == 1
 
 
 async def test_tasks_and_threads_leave_in_the_order_in_which_they_came(store: MemoryStore, clock: FakeClock) -> None:

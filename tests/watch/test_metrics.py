@@ -219,6 +219,22 @@ def test_an_extra_that_is_missing_is_said_with_what_to_install(library: str, mod
     assert 'pip install "curtsy[metrics]"' in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("library", "module", "named"),
+    [("prometheus_client", "metrics", "prometheus-client"), ("opentelemetry", "telemetry", "opentelemetry-api")],
+)
+def test_an_extra_that_is_there_and_broken_is_said_with_its_own_words(
+    library: str, module: str, named: str, tmp_path: Path
+) -> None:
+    """Issue 7"""
+    (tmp_path / f"{library}.py").write_text("raise ImportError('its half\\n is gone.')")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport curtsy.watch.{module}"
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert f"need the library {named}, which cannot be imported: its half is gone. Install it anew: " in done.stderr
+
+
 # The files under deploy/
 
 ALL = {

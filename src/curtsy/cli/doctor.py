@@ -238,11 +238,14 @@ def _cache(settings: Settings) -> Iterator[Finding]:
 
 def _surroundings() -> Iterator[Finding]:
     from curtsy.core.secrets import mask_url
+    from curtsy.http import environment_proxies
 
-    names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
-    for name in names:
-        if proxy := os.environ.get(name):
-            yield Finding("proxy", "yes", f"{name} is {mask_url(proxy)}: requests go through it")
+    for scheme, proxy in environment_proxies().items():
+        if isinstance(proxy, str):
+            yield Finding("proxy", "yes", f"{scheme.upper()}_PROXY is {mask_url(proxy)}: requests go through it")
+        else:
+            words, _, advice = str(proxy).partition(". ")
+            yield Finding("proxy", "no", words, advice)
     if not sys.stdout.isatty():
         return
     yield Finding("terminal", "yes", f"{shutil.get_terminal_size().columns} columns, {sys.stdout.encoding}")

@@ -53,7 +53,7 @@ def download(
     """
     if output.is_dir():
         raise click.UsageError(f"{output} is a directory. Give -o a file.")
-    from curtsy.core.explain import TOO_LARGE
+    from curtsy.download import TOO_LARGE
 
     result = run(lambda: _download(given, url, output, max_size, deadline, cookies, is_verbose))
     message = result.message.replace(TOO_LARGE, "Raise --max-size to have it.")

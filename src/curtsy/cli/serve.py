@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import socket
+from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -53,16 +54,13 @@ def serve(given: Given, port: int, host: str, token: str | None, names: tuple[st
 
     Ctrl-C ends it with 130; SIGTERM, as a service manager sends it, and a terminal that is closed with 0.
     """
-    from curtsy.core.errors import PolicyError
+    from curtsy.core.errors import not_imported
 
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise PolicyError(
-            f"the dashboard needs the library {error.name}, which is missing. "
-            'Install it: pip install "curtsy[dashboard]".'
-        ) from None
+    for library in ("starlette", "uvicorn"):
+        try:
+            import_module(library)
+        except ImportError as error:
+            raise not_imported(f"the dashboard needs the library {library}", library, "dashboard", error) from None
     _check(host, token)
     listener = _listen(host, port)
     address = listener.getsockname()[1]

@@ -55,6 +55,12 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     trial: bool = False
     """Whether this is the one request that tries a host whose breaker is half open."""
 
+    sent_before: int = -1
+    """The departure before it, and what was spent then: they hold again if this one is not used; -1 if it took more
+    than one token, which may come back in parts."""
+
+    spent_before: int = 0
+
 
 class Go(msgspec.Struct, frozen=True, gc=False):
     """Leave now."""
@@ -232,7 +238,8 @@ def admit(
         day=latest,
         written_at=at,
     )
-    lease = Lease(serial, at, policy.lease, page and day is not None, day, trial)
+    departed = sent_before if count == 1 else -1
+    lease = Lease(serial, at, policy.lease, page and day is not None, day, trial, departed, spent)
     return left, Go(lease, requests_left, pages_left)
 
 
@@ -265,6 +272,23 @@ def _paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> 
             if slow > latest:
                 latest, why = slow, "slow_site"
     return latest, why
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """What holds for a host once the consequences of a reply are written. Seconds."""
+
+    next_in: float
+    """Until it may be asked again by its pace, at the earliest."""
+
+    open_for: float = 0.0
+    """For which its breaker stays open still; 0 if it is closed."""
+
+
+def consequence(host: Host, now: Now, policy: Policy) -> Settled:
+    """What holds for the host, whose record was just written."""
+    is_open = host.tripped_at and policy.breaker
+    left = max(0, host.tripped_at + host.cooldown - now.at) / SECOND if is_open else 0.0
+    return Settled(ready_in(host, now, policy), left)
 
 
 def ready_in(host: Host, now: Now, policy: Policy) -> float:
@@ -531,6 +555,8 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             # Once, and only while nobody has taken another since: later it would bring two requests together.
             if host.serial != lease.number:
                 return given
+            if host.sent_at == lease.left_at and lease.sent_before >= 0 and not host.places and not host.recent:
+                return edit(host, spent=lease.spent_before, sent_at=lease.sent_before, serial=host.serial + 1)
             spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
             if recent and policy.interval_ns:  # the last departure of a window is an earlier one again
                 back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # as much as has flowed back since

@@ -291,7 +291,7 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float, encodin
     if reply.status == 304:
         renewed = _renew(found, request, reply, now)
         return Leave() if is_secret and isinstance(renewed, Refresh) else renewed
-    if request.method != "GET" or is_secret:
+    if request.method != "GET" or is_secret or not reply.is_whole:
         return Leave()
     if reply.status not in KEPT and reply.status not in KEPT_IF_SAID:
         return Leave()

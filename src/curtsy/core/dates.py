@@ -1,4 +1,4 @@
-"""HTTP dates, read (RFC 9110, 5.6.7)."""
+"""HTTP dates, read (RFC 9110, 5.6.7), and those of cookies (RFC 6265, 5.1.1)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,49 @@ def _date(text: str) -> int | None:
             break
     else:
         return None
-    year = int(found["year"])
-    if len(found["year"]) == 2:  # RFC 850; its two digits stand for the years around the web's own
-        year += 1900 if year >= 70 else 2000
-    second = min(int(found["second"]), 59)  # a leap second is written as :60
+    return _moment(found["year"], found["month"], found["day"], found["hour"], found["minute"], found["second"])
+
+
+def _moment(year: str, month: str, day: str, hour: str, minute: str, second: str) -> int | None:
+    """Epoch seconds; None if there is no such moment."""
+    full = int(year)
+    if len(year) == 2:  # RFC 850; its two digits stand for the years around the web's own
+        full += 1900 if full >= 70 else 2000
     try:
-        month = _MONTHS.index(found["month"].capitalize()) + 1
-        moment = datetime(year, month, int(found["day"]), int(found["hour"]), int(found["minute"]), second, 0, UTC)
+        moment = datetime(
+            full,
+            _MONTHS.index(month.capitalize()) + 1,
+            int(day),
+            int(hour),
+            int(minute),
+            min(int(second), 59),  # a leap second is written as :60
+            tzinfo=UTC,
+        )
     except ValueError:
         return None
     return int(moment.timestamp())
+
+
+_TOKEN = re.compile(r"[^\t -/;-@\[-`{-~]+")
+_PARTS = {
+    "time": re.compile(r"(\d\d?):(\d\d?):(\d\d?)(?!\d)", re.ASCII),
+    "day": re.compile(r"(\d\d?)(?!\d)", re.ASCII),
+    "month": re.compile(f"({'|'.join(_MONTHS)})", re.IGNORECASE),
+    "year": re.compile(r"(\d{2,4})(?!\d)", re.ASCII),
+}
+
+
+def cookie_date(text: str) -> int | None:
+    """Epoch seconds of a date as cookies have it, in any order and with any zone, which is not looked at.
+
+    None if it is none (RFC 6265, 5.1.1).
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for token in _TOKEN.findall(text[:100]):
+        for name, pattern in _PARTS.items():
+            if name not in found and (match := pattern.match(token)):
+                found[name] = match.groups()
+                break
+    if len(found) < len(_PARTS):
+        return None
+    return _moment(*found["year"], *found["month"], *found["day"], *found["time"])

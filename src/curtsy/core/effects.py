@@ -12,6 +12,7 @@ from curtsy.core.message import NO_HEADERS, Headers, Request, Url
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
+from curtsy.core.rules import Known
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -74,6 +75,14 @@ class World(Protocol):
         """The calendar's second."""
         ...
 
+    def known_rules(self, origin: str) -> Known | None:
+        """The rules of an origin that hold now, as far as they are in memory."""
+        ...
+
+    def put_back_retry(self) -> None:
+        """Give back a retry that was allowed and not sent after all."""
+        ...
+
     def heeded(self, origin: str) -> dict[str, float]:
         """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
         ...
@@ -127,6 +136,9 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     crawl_delay: int = 0
     """Microseconds that robots.txt asks of who sends it."""
 
+    in_front: bool = False
+    """Whether it goes before those who stand in line."""
+
 
 class Send(msgspec.Struct, frozen=True, gc=False):
     """Send: a `Reply`; None if the place has run out meanwhile, and nothing was sent."""
@@ -140,8 +152,14 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     """Whether a body that is too long is cut instead of refused."""
 
 
+class PutBack(msgspec.Struct, frozen=True, gc=False):
+    """Give back a place that is not needed after all, with its turn."""
+
+    ticket: Admitted
+
+
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """Write the consequences into the host's record: seconds until it may be asked again at the earliest."""
+    """Write the consequences into the host's record: `Settled`, what holds for it then."""
 
     ticket: Admitted
     outcome: Outcome
@@ -205,9 +223,6 @@ class Amend(msgspec.Struct, frozen=True, gc=False):
 class MayRetry(msgspec.Struct, frozen=True, gc=False):
     """Ask whether the share of retries allows one more: a bool."""
 
-    unused: bool = False
-    """Give one back instead, which was not sent after all."""
-
 
 class Later(msgspec.Struct, frozen=True, gc=False):
     """Ask for a page once more when this is over, to renew its copy: whether that can be done."""
@@ -222,5 +237,6 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
 
 
 Effect = (
-    Enter | Send | Settle | Recall | Keep | Remember | Claim | Hold | Learn | Release | Amend | MayRetry | Later | Tell
+    Enter | Send | PutBack | Settle | Recall | Keep | Remember | Claim | Hold | Learn | Release | Amend | MayRetry
+    | Later | Tell
 )  # fmt: skip

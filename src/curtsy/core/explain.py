@@ -110,7 +110,10 @@ def path_denied(url: Url, pattern: str) -> str:
 
 def not_kept(url: Url) -> str:
     """For a miss when only the cache may answer."""
-    return f"{url.text} is not in the cache, and the cache is offline. Fetch it once online, or leave it out."
+    return (
+        f"{url.text} is not in the cache, and the cache is offline. "
+        "Fetch it once online; if it only redirects, ask for where it leads."
+    )  # fmt: skip
 
 
 def failed(url: Url, failure: Failure, attempts: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core import explain
-from curtsy.core.admission import Go, Late, No
+from curtsy.core.admission import Go, Late, No, Settled
 from curtsy.core.cache import (
     MOST_AGE,
     Absent,
@@ -42,6 +42,7 @@ from curtsy.core.effects import (
     Keep,
     Later,
     MayRetry,
+    PutBack,
     Recall,
     Remember,
     Send,
@@ -52,14 +53,17 @@ from curtsy.core.effects import (
 from curtsy.core.errors import Reason
 from curtsy.core.heeding import heed, judged, rules_for
 from curtsy.core.journey import (
+    AGAIN,
     NOT_ADMITTED,
     REDIRECTS,
     UNHEARD,
     UNSENT,
+    Again,
     Journey,
     Refusal,
     agent_of,
     entrance,
+    is_another,
     is_cut_off,
     not_admitted,
     own_headers,
@@ -83,9 +87,12 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
-def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
-    """Fetch one URL politely, following redirects; every hop with every check of its own host."""
-    journey = Journey(ask, world, world.now(), world.policies)
+def fetch(ask: Ask, world: World, journey: Journey | None = None) -> Generator[Effect, Any, FetchResult]:
+    """Fetch one URL politely, following redirects; every hop with every check of its own host.
+
+    What happens to it is noted in `journey`, for whoever wants to know before it ends.
+    """
+    journey = journey or set_out(ask, world)
     first = parse_url(ask.url)
     if isinstance(first, InvalidUrl):
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, explain.invalid(first))
@@ -97,10 +104,16 @@ def fetch(ask: Ask, world: World) -> Generator[Effect, Any, FetchResult]:
     return result
 
 
-def closed(ask: Ask, world: World) -> FetchResult:
+def set_out(ask: Ask, world: World) -> Journey:
+    """A journey that begins now."""
+    return Journey(ask, world, world.now(), world.policies)
+
+
+def closed(journey: Journey) -> FetchResult:
     """What is left to say to somebody whose client was closed under him."""
-    refusal = Refusal(Reason.CLOSED, explain.closed(ask.url))
-    return _result(Journey(ask, world, world.now(), world.policies), refusal, parse_url(ask.url))
+    url = journey.ask.url
+    journey.attempts += journey.is_on_wire
+    return _result(journey, Refusal(Reason.CLOSED, explain.closed(url)), parse_url(url))
 
 
 def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
@@ -111,8 +124,13 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
     wants_cookie = False
     for _ in range(most + 1):
         journey.url, journey.cache = request.url, None
+        journey.page_tries, journey.page_sent, journey.again = 0, False, 0
         sent = _with_cookies(request, journey.world)
         end = yield from hop(sent, journey)
+        while isinstance(end, Again):
+            journey.policies, journey.had_its_turn = journey.world.policies, True
+            end = yield from hop(sent, journey)
+        journey.had_its_turn = False
         if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
         target = redirect_target(request.url, end)
@@ -132,13 +150,15 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
             return Failure(
                 Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
             )
+        if target.domain != request.url.domain:
+            journey.leave_host()
         request, status = _redirected(request, target, end.status), end.status
     is_circle = len(asked) <= most
     detail = explain.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
 
 
-def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
+def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal | Again]:
     """One URL, one host: denied, kept, forbidden, or asked."""
     world, url = journey.world, request.url
     policy = journey.policies.of(url.domain)
@@ -159,7 +179,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     end = yield from _asked(request, found, policy, journey)
     if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
         return (yield from _served(found, kept, request, policy, journey))
-    if isinstance(end, Refusal) or not world.has_cache or journey.cache is not None:
+    if isinstance(end, Refusal | Again) or not world.has_cache or journey.cache is not None:
         return end
     what, answer = _kept(request, end, found, kept, journey)
     if not isinstance(what, Leave):
@@ -177,11 +197,12 @@ def _served(
 ) -> Generator[Effect, Any, Response | Refusal]:
     """The kept copy, as the answer.
 
-    It costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none.
+    It costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none. That there are
+    none to be had does not forbid it.
     """
     if policy.respect_robots and (rules := (yield Remember(request.url.origin))) is not None and rules.is_known:
         refusal = judged(rules, agent_of(request, journey), request, policy, journey)
-        if refusal is not None:
+        if refusal is not None and refusal.reason is Reason.ROBOTS_DISALLOWED:
             return refusal
     journey.cache = "hit" if isinstance(found, Fresh) else "stale"
     assert kept is not None
@@ -189,32 +210,35 @@ def _served(
     return _from_cache(*kept, request.method, found.age)
 
 
-def _has_failed(end: Reply | Refusal) -> bool:
+def _has_failed(end: Reply | Refusal | Again) -> bool:
     """Whether a site could not be asked, or did not answer, so that a stale copy may stand in (RFC 5861, 4)."""
     if isinstance(end, Refusal):
         return end.reason in (Reason.CIRCUIT_OPEN, Reason.ROBOTS_UNREACHABLE)
-    return isinstance(end, Failure) or end.status in (500, 502, 503, 504)
+    return isinstance(end, Failure) or (isinstance(end, Response) and end.status in (500, 502, 503, 504))
 
 
 def _asked(
     request: Request, found: Freshness, policy: Policy, journey: Journey
-) -> Generator[Effect, Any, Reply | Refusal]:
+) -> Generator[Effect, Any, Reply | Refusal | Again]:
     """Ask the site, if its rules allow it."""
     world, url = journey.world, request.url
+    rules: Rules | None = None
     delay = 0.0
     if policy.respect_robots:
         rules_or_not = yield from rules_for(request, policy, journey)
+        if is_another(journey.policies, url, policy):
+            return AGAIN
         if not isinstance(rules_or_not, Rules):
             return rules_or_not
-        agent = agent_of(request, journey)
-        refusal = judged(rules_or_not, agent, request, policy, journey)
+        rules, agent = rules_or_not, agent_of(request, journey)
+        refusal = judged(rules, agent, request, policy, journey)
         if refusal is not None:
             return refusal
         heeded = world.heeded(url.origin).get(agent)
-        delay = (yield from heed(rules_or_not, agent, url, policy, journey)) if heeded is None else heeded
+        delay = (yield from heed(rules, agent, url, policy, journey)) if heeded is None else heeded
         if delay > policy.max_crawl_delay:
             return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
-    return (yield from exchange(request, found, policy, journey, delay))
+    return (yield from exchange(request, found, rules, policy, journey, delay))
 
 
 def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
@@ -230,8 +254,13 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
 
 
 def exchange(
-    request: Request, found: Freshness, policy: Policy, journey: Journey, crawl_delay: float = 0.0
-) -> Generator[Effect, Any, Reply | Refusal]:
+    request: Request,
+    found: Freshness,
+    rules: Rules | None,
+    policy: Policy,
+    journey: Journey,
+    crawl_delay: float = 0.0,
+) -> Generator[Effect, Any, Reply | Refusal | Again]:
     """Ask, and ask again while that is worth it. Retry says whether, admission says when."""
     world, url = journey.world, request.url
     repeatable = journey.ask.repeatable
@@ -239,42 +268,53 @@ def exchange(
     most = policy.max_retries if world.max_retries is None else world.max_retries
     last: Reply | None = None
     sent = found.conditional(request) if isinstance(found, Stale) else request
-    tries, sent_before, journey.again = 0, False, 0
     while True:
         way = entrance(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
-        ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
+        asked_at = world.now()
+        try:
+            ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
+        except GeneratorExit:
+            if journey.page_tries:
+                world.put_back_retry()
+            raise
         if isinstance(ticket, NOT_ADMITTED):
+            journey.waited += world.now() - asked_at
+            if journey.page_tries:
+                world.put_back_retry()
             if last is None:
                 return not_admitted(url, policy, ticket)
             # A retry that may not go any more: the result keeps the last answer, and says when to come back, if ever.
-            yield MayRetry(unused=True)
             if not (isinstance(last, Failure) and last.is_lasting):
                 journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
         journey.waited += ticket.waited
-        if ticket.waited and not tries and world.has_cache:
-            answer = yield from _kept_meanwhile(request, journey)
-            if answer is not None:
-                journey.next_in = yield Settle(ticket, UNSENT)
-                return answer
+        news = (yield from _news(request, rules, policy, journey)) if ticket.waited else None
+        if news is not None:
+            yield PutBack(ticket)
+            if journey.page_tries and not isinstance(news, Again):
+                world.put_back_retry()
+            return news
+        journey.is_on_wire = True
         reply = yield Send(sent, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
+        journey.is_on_wire = False
         if reply is None:
             continue
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
         was_sent = reply.sent_ago is not None or is_sent(reply)
         journey.tries += 1
         journey.attempts += was_sent
-        journey.retries += was_sent and sent_before
-        sent_before = sent_before or was_sent
-        tries += 1
-        journey.again = tries - 1
+        journey.retries += was_sent and journey.page_sent
+        journey.page_sent = journey.page_sent or was_sent
+        journey.again, journey.page_tries = journey.page_tries, journey.page_tries + 1
+        tries = journey.page_tries
         last = reply
         journey.bytes += reply.wire_bytes
         journey.latency = reply.sent_ago
         if isinstance(reply, Response):
             world.take_cookies(url, reply.headers)
         has_run_out = is_cut_off(reply, journey)
-        outcome = UNHEARD if has_run_out else classify(reply, world.epoch())
+        unheard = UNHEARD if was_sent else UNSENT
+        outcome = unheard if has_run_out else classify(reply, world.epoch())
         journey.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
@@ -282,12 +322,33 @@ def exchange(
             outcome = msgspec.structs.replace(
                 outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
             )
-        journey.next_in = yield Settle(ticket, outcome)
+        settled: Settled = yield Settle(ticket, outcome)
+        journey.next_in = settled.next_in
         asked = outcome.retry_after
         journey.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
         if not again:
             journey.retry_after = None if asked is None else min(asked, policy.max_retry_after)
+            if asked is None and may_pass and not (isinstance(reply, Failure) and reply.is_lasting):
+                journey.retry_after = settled.open_for or None  # what may pass can be asked for when the breaker closes
             return last
+
+
+def _news(
+    request: Request, rules: Rules | None, policy: Policy, journey: Journey
+) -> Generator[Effect, Any, Response | Refusal | Again | None]:
+    """What has happened while a request stood in line, if it is not to be sent any more: what holds is the present."""
+    world, url = journey.world, request.url
+    if is_another(world.policies, url, policy):
+        return AGAIN
+    if rules is not None:
+        known = world.known_rules(url.origin)
+        if known is None and world.epoch() >= rules.valid_until:
+            return AGAIN
+        if known is not None and known.rules is not rules:
+            refusal = judged(known.rules, agent_of(request, journey), request, policy, journey)
+            if refusal is not None:
+                return refusal
+    return (yield from _kept_meanwhile(request, journey)) if world.has_cache and not journey.page_tries else None
 
 
 def _kept_meanwhile(request: Request, journey: Journey) -> Generator[Effect, Any, Response | None]:
@@ -383,6 +444,7 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
             elif not 200 <= status < 300:
                 reason = Reason.HTTP_STATUS
                 message = explain.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)
+    message = mask_url(message) if message else ""
     shown = asked.text if isinstance(asked, Url) else explain.given(asked)
     final = shown if url is None else url.text
     record = FetchRecord(
@@ -405,8 +467,10 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
         at=world.epoch(),
         latency=journey.latency,
         robots_requests=journey.robots_requests,
+        elsewhere=journey.elsewhere,
+        message=message,
     )
     return FetchResult(
-        reason is None, shown, final, status, reason, mask_url(message) if message else "", retry_after, headers, body,
+        reason is None, shown, final, status, reason, message, retry_after, headers, body,
         journey.cache is not None, record, journey.next_in,
     )  # fmt: skip

@@ -9,16 +9,19 @@ import msgspec
 
 from curtsy.core import explain
 from curtsy.core.admission import CrawlDelay, Late, No
-from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, Release, Send, Settle
+from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.journey import (
+    AGAIN,
     NOT_ADMITTED,
     UNHEARD,
     UNSENT,
+    Again,
     Journey,
     Refusal,
     agent_only,
     entrance,
+    is_another,
     is_cut_off,
     not_admitted,
     own_headers,
@@ -45,9 +48,14 @@ def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[E
             return Refusal(Reason.DEADLINE, explain.late(url, claim.needed), claim.needed)
         assert isinstance(claim, Claimed)
         found = yield from _robots_txt(request, policy, journey)
-        if isinstance(found, Refusal | Failure | Known | Busy):
+        if isinstance(found, Refusal | Failure | Known | Busy | Again):
             yield Release(url.origin)
-            if isinstance(found, Busy):
+            if isinstance(found, Again):
+                journey.policies = journey.world.policies
+                policy = journey.policies.of(url.domain)
+                if policy.denied:
+                    return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
+            if isinstance(found, Busy | Again):
                 continue
             return found.rules if isinstance(found, Known) else found
         if found.body is not None and claim.rules is not None and claim.rules.body:
@@ -85,11 +93,12 @@ NO_FILE = Found(b"")
 
 def _robots_txt(
     request: Request, policy: Policy, journey: Journey
-) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy]:
+) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy | Again]:
     """Fetch robots.txt.
 
     When not even this may be asked of the host, the page may not either: then the refusal comes back. `Known` and
-    `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it.
+    `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it; `Again` if the
+    settings have changed.
     """
     first = url = parse_url(request.url.origin + "/robots.txt")
     headers = own_headers(Headers(agent_only(request.headers)), request.url, journey.policies)
@@ -103,17 +112,22 @@ def _robots_txt(
         if there.denied:
             return NO_FILE
         way = entrance(url, there, journey, robots=True)
+        asked_at = journey.world.now()
         ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):
+            journey.waited += journey.world.now() - asked_at
             if is_own or isinstance(ticket, Late):
                 return not_admitted(url, there, ticket)
             return Found(None, f"{url.text}, where it redirects to, may not be asked now")
         journey.waited += ticket.waited
+        if ticket.waited and is_another(journey.world.policies, url, there):
+            yield PutBack(ticket)
+            return AGAIN
         if journey.world.now() - claimed_at > CLAIM / 3:
             claimed_at = journey.world.now()
             held: Known | Claimed | Busy = yield Hold(request.url.origin)
             if not isinstance(held, Claimed):
-                yield Settle(ticket, UNSENT)
+                yield PutBack(ticket)
                 return held
         asked = Request(url, "GET", headers if is_own else Headers(agent_only(headers)))
         timeout = shorter(there.robots_timeout, journey.left())
@@ -122,11 +136,12 @@ def _robots_txt(
             continue
         journey.robots_requests += is_sent(reply)
         has_run_out = is_cut_off(reply, journey)
-        yield Settle(ticket, UNHEARD if has_run_out else classify(reply, journey.world.epoch(), robots=True))
+        unheard = UNHEARD if is_sent(reply) else UNSENT
+        yield Settle(ticket, unheard if has_run_out else classify(reply, journey.world.epoch(), robots=True))
         if has_run_out:
             return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
         if isinstance(reply, Failure):
-            if reply.reason in REFUSALS and (url is first or reply.reason is Reason.CLOSED):
+            if reply.reason in REFUSALS and (url is first or reply.reason in (Reason.CLOSED, Reason.DEADLINE)):
                 return reply
             if reply.reason in REFUSALS:
                 return NO_FILE
@@ -149,5 +164,6 @@ def judged(rules: Rules, agent: str, request: Request, policy: Policy, journey: 
     if verdict.allowed:
         return None
     if verdict.line is None:
-        return Refusal(Reason.ROBOTS_UNREACHABLE, explain.disallowed(request.url, verdict, agent))
+        left = max(0.0, rules.valid_until - journey.world.epoch())
+        return Refusal(Reason.ROBOTS_UNREACHABLE, explain.disallowed(request.url, verdict, agent), left)
     return Refusal(Reason.ROBOTS_DISALLOWED, explain.disallowed(request.url, verdict, agent))

@@ -16,6 +16,7 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policies, Policy
+from curtsy.core.record import Share
 
 NOT_ADMITTED = (No, Late)
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -39,6 +40,13 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     retry_after: float | None = None
 
 
+class Again(msgspec.Struct, frozen=True, gc=False):
+    """What was decided before the wait holds no more: the rules have ended, or the settings are others. Begin anew."""
+
+
+AGAIN = Again()
+
+
 @dataclass(slots=True)
 class Journey:
     """What has happened to one fetch so far."""
@@ -47,7 +55,7 @@ class Journey:
     world: World
     began: float
     policies: Policies
-    """Those in force when it began."""
+    """Those in force when it began, or when it began anew."""
 
     url: Url | None = None
     tries: int = 0
@@ -62,6 +70,13 @@ class Journey:
     again: int = 0
     """Tries of the last page that came after one that failed."""
 
+    page_tries: int = 0
+    """Tries of the page that is asked for now, and whether a request was sent for it: they hold if it begins anew."""
+
+    page_sent: bool = False
+    is_on_wire: bool = False
+    """Whether a request of it is on its way."""
+
     waited: float = 0.0
     bytes: int = 0
     cache: str | None = None
@@ -74,6 +89,25 @@ class Journey:
     next_in: float | None = None
     latency: float | None = None
     robots_requests: int = 0
+    had_its_turn: bool = False
+    """Whether it has stood in line for this page already, and could not use its turn."""
+
+    elsewhere: tuple[Share, ...] = ()
+    """What was sent to hosts that have redirected it to another one."""
+
+    def leave_host(self) -> None:
+        """It goes on to another host: note what was sent to this one."""
+        assert self.url is not None
+        before = self.elsewhere
+        share = Share(
+            self.url.domain,
+            self.attempts - sum(each.attempts for each in before),
+            self.retries - sum(each.retries for each in before),
+            self.robots_requests - sum(each.robots_requests for each in before),
+            self.bytes - sum(each.bytes for each in before),
+        )
+        self.elsewhere = (*before, share)
+        self.go = None  # what is left of its budget is not the next one's
 
     def patience(self) -> float | None:
         """Seconds that may be stood in line: to the deadline, and before the first try no longer than wished."""
@@ -89,6 +123,12 @@ class Journey:
         return max(0.0, self.began + self.ask.deadline - self.world.now())
 
 
+def is_another(policies: Policies, url: Url, policy: Policy) -> bool:
+    """Whether these policies have another one for a URL's host than `policy`."""
+    present = policies.of(url.domain)
+    return present is not policy and present != policy
+
+
 def entrance(
     url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False, crawl_delay: float = 0.0
 ) -> Enter | Late:
@@ -98,6 +138,7 @@ def entrance(
     return Enter(
         policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain,
         round(crawl_delay * SECOND) if crawl_delay else 0,
+        robots or journey.had_its_turn,  # all others of the line want these rules, too
     )  # fmt: skip
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import field
 from functools import lru_cache
 from typing import NewType
-from urllib.parse import urljoin
 
 import msgspec
 
@@ -84,6 +83,8 @@ _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?(?P<authority>[^/?#\\]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?",
     re.DOTALL,
 )
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PATH = re.compile(r"[^?#]*")
 _AUTHORITY = re.compile(r"(?:(?P<user>.*)@)?(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]*))?", re.DOTALL)
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 _IPV4_PART = re.compile(r"0x(?P<hex>[0-9a-f]*)|0(?P<octal>[0-7]+)|0|[1-9][0-9]*")
@@ -110,16 +111,32 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
         text = text.strip(_STRIPPED).translate(_DROPPED)
     if len(text) > MAX_URL:  # before the memo, which must not hold what a hostile page sends by the megabyte
         return _too_long(text, len(text))
-    if base is not None:
-        try:
-            text = urljoin(base.text, text)
-        except ValueError as error:
-            return InvalidUrl(text, str(error))
-    return _parse(text)
+    return _parse(text if base is None else _joined(base, text))
+
+
+def _joined(base: Url, reference: str) -> str:
+    """Make a reference absolute (RFC 3986, 5.2.2), as browsers do; its dot segments are still there."""
+    if scheme := _SCHEME.match(reference):
+        if scheme[0].lower() != base.scheme + ":" or reference.startswith("//", scheme.end()):
+            return reference
+        reference = reference[scheme.end() :]  # http:g is g, where the base is http, too (RFC 3986, 5.4.2)
+    if "\\" in reference and (path := _PATH.match(reference)):
+        reference = path[0].replace("\\", "/") + reference[path.end() :]
+    match reference[:1]:
+        case "" | "#":
+            return base.text
+        case "?":
+            return base.origin + base.target.partition("?")[0] + reference
+        case "/":
+            return f"{base.scheme}:{reference}" if reference.startswith("//") else base.origin + reference
+        case _:
+            return f"{base.origin}{base.target.partition('?')[0].rpartition('/')[0]}/{reference}"
 
 
 def _too_long(given: str, length: int) -> InvalidUrl:
-    return InvalidUrl(given[:100] + "…", f"it has {length:,} characters, more than {MAX_URL:,}")
+    # What is cut before an @ may be the half of a password (F62).
+    shown = given[:100] if "@" not in given else given[:100].partition(":")[0]
+    return InvalidUrl(shown + "…", f"it has {length:,} characters, more than {MAX_URL:,}")
 
 
 @lru_cache(maxsize=4096)
@@ -136,6 +153,8 @@ def _parse(given: str) -> Url | InvalidUrl:
         return InvalidUrl(given, f"its scheme is {scheme}, not http or https")
     if not found["slashes"]:
         return InvalidUrl(given, f"after {scheme}: there must be //")
+    if found["authority"].lower() in ("http:", "https:") and found["path"].startswith("//"):
+        return InvalidUrl(given, "its scheme stands there twice")
     place = _place(scheme, found["authority"])
     if isinstance(place, str):
         return InvalidUrl(given, place)
@@ -296,7 +315,7 @@ def _shown(given: object) -> str:
 
 
 class Headers:
-    """Header fields in order, looked up by name in any case. Immutable."""
+    """Header fields in order, looked up by name in any case: `headers["content-type"]`, `dict(headers)`. Immutable."""
 
     __slots__ = ("_known", "fields")
 
@@ -321,6 +340,18 @@ class Headers:
     def get(self, name: str) -> str | None:
         """The value of a field, its repetitions joined by commas; None if it is absent."""
         return (self._known or self.by_name).get(name.lower())
+
+    def keys(self) -> KeysView[str]:
+        """The names, in lower case, each once."""
+        return self.by_name.keys()
+
+    def values(self) -> ValuesView[str]:
+        """The values, as of `get()`."""
+        return self.by_name.values()
+
+    def items(self) -> ItemsView[str, str]:
+        """Names and values, as of `keys()` and `values()`; `fields` has them as they came."""
+        return self.by_name.items()
 
     def all(self, name: str) -> list[str]:
         """Every value of a field, one each."""
@@ -371,7 +402,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A whole answer, whatever its status."""
+    """An answer, whatever its status."""
 
     status: int
     headers: Headers
@@ -386,6 +417,9 @@ class Response(msgspec.Struct, frozen=True):
 
     wire_bytes: int = 0
     """Bytes of body that came over the network."""
+
+    is_whole: bool = True
+    """Whether the body is all there; that of an error or a redirect need not be."""
 
 
 class Failure(msgspec.Struct, frozen=True):

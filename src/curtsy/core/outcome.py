@@ -58,7 +58,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How long ago the request was really written; None if that is not known."""
 
 
-_NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED})
+_NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED, Reason.DEADLINE})
 """Failures that say nothing of the host: we did not ask it, or did not wait for it."""
 
 PASSING = frozenset({Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.INCOMPLETE})

@@ -58,6 +58,16 @@ class StatsFields(msgspec.Struct, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
+class Share(msgspec.Struct, frozen=True, gc=False):
+    """What of a fetch went to one of the hosts on its way."""
+
+    domain: str
+    attempts: int
+    retries: int
+    robots_requests: int
+    bytes: int
+
+
 class FetchRecord(StatsFields, frozen=True):
     """One fetch, flat: what log, metrics and statistics are told. Durations are seconds."""
 
@@ -105,6 +115,22 @@ class FetchRecord(StatsFields, frozen=True):
 
     robots_requests: int = 0
     """Requests sent for robots.txt on its behalf."""
+
+    elsewhere: tuple[Share, ...] = ()
+    """What of all this went to hosts that redirected it to another one."""
+
+    message: str = ""
+    """Why it did not succeed, in words; empty if it did."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain values, as they stand in JSON; the last two only if there is something in them."""
+        fields = super().as_dict()
+        shares = fields.pop("elsewhere")
+        if shares:
+            fields["elsewhere"] = [msgspec.structs.asdict(each) for each in shares]
+        if not fields["message"]:
+            del fields["message"]
+        return fields
 
 
 class StatsSnapshot(StatsFields, frozen=True):
@@ -221,3 +247,7 @@ class TotalStats(StatsFields, frozen=True):
         return alarming(
             self.total_requests, self.blocked_requests, self.circuit_breaker_trips, self.circuit_breakers_open
         )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields and the alerts as plain values, as they stand in JSON."""
+        return {**super().as_dict(), "alerts": list(self.alerts)}

@@ -18,11 +18,12 @@ from curtsy.core.errors import (
 )
 from curtsy.core.message import Headers
 from curtsy.core.record import FetchRecord
+from curtsy.core.secrets import mask_url
 from curtsy.core.text import decode
 
 
 class FetchResult(msgspec.Struct, frozen=True):
-    """What came of a fetch. It never raises for what the web does; `raise_for_reason()` does, if asked."""
+    """What came of a fetch. It is true when ok. It never raises for what the web does; `raise_for_reason()` does."""
 
     ok: bool
     """A status from 200 to 299, whole and allowed."""
@@ -46,11 +47,20 @@ class FetchResult(msgspec.Struct, frozen=True):
     """Seconds until asking again makes sense; None if it never does, or nobody knows."""
 
     headers: Headers
+    """Of the answer, as a mapping that takes names in any case; `headers.all(name)` has repetitions one by one."""
+
     body: bytes
     from_cache: bool
     record: FetchRecord
     next_in: float | None = None
     """Seconds from the answer until its host may be asked again at the earliest; None if nothing was asked."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        said = (mask_url(self.final_url), self.status, self.reason, f"{len(self.body):,} bytes")
+        return f"<{type(self).__name__} {' '.join(str(each) for each in said if each is not None)}>"
 
     @property
     def content_type(self) -> str | None:

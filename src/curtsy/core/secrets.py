@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 MASK = "***"
 
-# Credentials before the host. The second form is a password with a raw slash, as `user:pa/ss@host`: what follows the
-# colon is no port then. A quote ends a URL unless it is escaped, so that a whole JSON line can be masked at once. The
-# lengths are bounded so that no text is slow.
+# Credentials before the host, after any number of slashes. The second form is a password with a raw slash, as
+# `user:pa/ss@host`: what follows the colon is no port then. A quote ends a URL unless it is escaped, so that a whole
+# JSON line can be masked at once. The lengths are bounded so that no text is slow.
 _CREDENTIALS = re.compile(
-    r"""(?<=://)(?:(?:[^/?#\s"<>\\]|\\.){0,999}@|[^:/?#\s"<>\\@\[]{0,999}:(?!\d*(?:[/?#\s"<>]|$))(?:[^\s"<>\\]|\\.){0,999}@)"""
+    r"""(?<=://)/{0,9}(?:(?:[^/?#\s"<>\\]|\\.){0,999}@|[^:/?#\s"<>\\@\[]{0,999}:(?!\d*(?:[/?#\s"<>]|$))(?:[^\s"<>\\]|\\.){0,999}@)"""
 )
 # A parameter of a query, a fragment or a path (`;jsessionid=`), raw or inside another URL's query, percent-encoded.
 _PARAMETER = re.compile(r"""(?:[?&;#]|%3[fFbB]|%2[36])([^=&;?#\s"<>\\]{1,100}?)(=|%3[dD])""")

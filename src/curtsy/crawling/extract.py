@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import not_imported
 from curtsy.core.message import Url, parse_url
 from curtsy.core.text import decode
 from curtsy.crawling.links import Joiner, KnownHrefs
@@ -248,7 +248,5 @@ def _trafilatura() -> Any:
     try:
         return import_module("trafilatura")
     except ImportError as error:
-        raise PolicyError(
-            'the text reader "trafilatura" needs the library of that name, which is missing. Install it: '
-            'pip install "curtsy[text]".'
-        ) from error
+        need = 'the text reader "trafilatura" needs the library of that name'
+        raise not_imported(need, "trafilatura", "text", error) from error

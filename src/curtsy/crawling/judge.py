@@ -114,7 +114,8 @@ class Judge:
         self.led_back.discard(claimed.url)
         if reason is None:
             return await self._read(claimed, result)
-        if reason in LATER:
+        # A copy that is still fresh is judged by a robots.txt that failed, however long ago: that is not waited for.
+        if reason in LATER or (reason is Reason.ROBOTS_UNREACHABLE and result.retry_after):
             return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
         if reason in REFUSALS:

@@ -19,7 +19,7 @@ IN_ALL = 50_000
 """Hrefs that are remembered over all sites: some 12 MB, if they are as long as most."""
 
 # What is canonical but for its origin or folder. Left out is all that parse_url() might change: dot segments within,
-# escapes, ports, hosts that may be addresses, and the empty parameters and queries that urljoin() drops.
+# escapes, ports, and hosts that may be addresses.
 _PLAIN = r"/(?!/|\.|.*/\.)[\w.~!$&'()*+,=:@/-]*+(?:\?[\w.~!$&'()*+,=:@/?-]++)?"
 _ROOTED = re.compile(_PLAIN, re.ASCII)
 _ABSOLUTE = re.compile(rf"https?://(?=[^/]{{1,253}}/)(?!-)(?:[a-z0-9_-]{{1,63}}\.)++[a-z]{{2,63}}{_PLAIN}", re.ASCII)

@@ -6,6 +6,7 @@ import msgspec
 
 from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.record import FetchRecord
+from curtsy.core.secrets import mask_url
 
 
 class CrawledPage(msgspec.Struct, frozen=True):
@@ -67,6 +68,9 @@ class CrawledPage(msgspec.Struct, frozen=True):
 
     record: FetchRecord | None = None
     """The fetch itself: attempts, waits, bytes."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {mask_url(self.url)} {self.status} {len(self.body):,} bytes>"
 
 
 class Skipped(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 from weakref import WeakSet
 
 from curtsy.alarm import Alarm, TaskWaiter, Waiter
@@ -277,6 +277,12 @@ class RateLimiter:
             return State.CLOSED, 0.0
         return host.breaker_state(now), host.breaker_left(now)
 
+    @overload
+    def get_stats(self, domain: None = None) -> TotalStats: ...
+
+    @overload
+    def get_stats(self, domain: str) -> StatsSnapshot: ...
+
     def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
         """The statistics of a domain (an error if it was never seen), or without one the totals over all.
 
@@ -377,9 +383,7 @@ class RateLimiter:
 
     def log_stats(self) -> None:
         """Write a line of statistics to the log now, and what has become alarming, or no longer is."""
-        stats = self.get_stats()
-        assert isinstance(stats, TotalStats)
-        self._log(stats)
+        self._log(self.get_stats())
 
     def _log(self, stats: TotalStats) -> None:
         _log.info("Rate limiter statistics", **stats.as_dict())

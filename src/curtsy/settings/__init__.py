@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import parse_domain
-from curtsy.core.policy import LimitConfig, Policies, Policy
+from curtsy.core.policy import LimitConfig, Policies, Policy, rule
 
 if TYPE_CHECKING:
     from curtsy.settings.reading import Given, Reading
@@ -37,6 +37,7 @@ AT_START = (
 """What is used when a program starts, and not again when its files change; all else is a matter of policies."""
 
 CacheMode = Literal["normal", "revalidate", "refresh", "offline", "off"]
+Preset = Literal["gentle", "broad", "own"]
 
 USER_FILE = Path("curtsy.yaml")
 """The user's own settings, in the platform's directory for them."""
@@ -142,10 +143,11 @@ def _key(name: str) -> str:
 def load(
     *,
     config: str | os.PathLike[str] | None = None,
-    preset: str | None = None,
+    preset: Preset | None = None,
     env: Mapping[str, str] | None = None,
     directory: str | os.PathLike[str] | None = None,
     user_directory: str | os.PathLike[str] | None = None,
+    beside: Iterable[str] = (),
     **arguments: Any,
 ) -> Settings:
     """Read all settings. Raises PolicyError, which names every fault with its place, rule and value.
@@ -153,7 +155,8 @@ def load(
     `config` names a file to be read instead of the project's (also `CURTSY_CONFIG`). `directory` is the project's, by
     default the working directory, and `user_directory` that of the user's file, by default the platform's. `env` is
     by default the environment. Any key of the reference page can be given as an argument; those of a policy change
-    the default policy, and `allowlist` and `denylist` take what they take in a file.
+    the default policy, and `allowlist` and `denylist` take what they take in a file. `beside` are the names of other
+    arguments that the caller takes, one of which may have been meant by a wrong one.
     """
     from curtsy.settings.complaints import Complaints
     from curtsy.settings.document import Spot, read
@@ -170,7 +173,7 @@ def load(
         if each.required or os.path.lexists(each.path)
     ]
     sources = [from_file(read(each.path, each.shown), Spot(each.shown), complaints) for each in files]
-    sources += [from_environment(env, complaints), from_arguments(arguments, complaints)]
+    sources += [from_environment(env, complaints), from_arguments(arguments, complaints, beside)]
     reading = Reading(complaints)
     for source in (preset_of(sources), *sources):
         reading.take_values(source)
@@ -233,6 +236,8 @@ def settings_files(
     user_directory: str | os.PathLike[str] | None = None,
 ) -> list[SettingsFile]:
     """The files that may hold settings, the lowest first: the user's, then those of the project or the one named."""
+    if config is not None and not isinstance(config, str | os.PathLike):
+        raise rule("config", config, "the path of a settings file")
     if user_directory is None:
         import platformdirs
 

@@ -52,14 +52,24 @@ class Complaints:
         quotes = ", in quotes" if rule == "text" and spot.line is not None else ""
         self.add(spot, section, f"{name} = {shown(written)} must be {rule}{quotes}.{hint}")
 
-    def unknown(self, spot: Spot, section: str, name: str, known: Iterable[str], *, elsewhere: bool = True) -> None:
+    def unknown(
+        self,
+        spot: Spot,
+        section: str,
+        name: str,
+        known: Iterable[str],
+        *,
+        elsewhere: bool = True,
+        beside: Iterable[str] = (),
+    ) -> None:
         """Complain of a key that is none here, and say which was perhaps meant.
 
         `elsewhere` says that one of another section may have been: not in the rate limiter's file, which has its own.
+        `beside` are the client's arguments that are no settings.
         """
-        known = list(known)
+        known, beside = list(known), list(beside)
         key = keys().get(name) if elsewhere else None
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name, [*known, *beside], 1)
         if section == "" and key is not None and key.scope != "general":
             hint = f"It belongs under {'default_policy' if key.scope == 'policy' else 'an entry of allowlist'}."
         elif section != "" and key is not None and key.scope == "general":
@@ -68,6 +78,8 @@ class Complaints:
             hint = f"Did you mean {near[0]}?"
         elif len(known) <= 15:
             hint = f"Known here: {', '.join(known)}."
+        elif beside:
+            hint = "`curtsy config show` lists the settings, help(curtsy.AsyncClient) the other arguments."
         else:
             hint = "`curtsy config show` lists all of them."
         self.add(spot, section, f"{shown(name, bare=True)} is not a setting here. {hint}")

@@ -21,7 +21,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic takes on
 from curtsy import __version__
 from curtsy.core.policy import DAY, MOST_BURST, On429, Policy, Strategy
 from curtsy.log import level_named
-from curtsy.settings import CacheMode
+from curtsy.settings import CacheMode, Preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,6 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 Some = Annotated[int, Field(ge=1, le=MOST)]
 Burst = Annotated[int, Field(ge=1, le=MOST_BURST), Unit("requests")]
 Bytes = Annotated[int, Field(ge=1, le=MOST), Unit("bytes")]
-Preset = Literal["gentle", "broad", "own"]
 
 _STRICT = ConfigDict(strict=True, extra="forbid")
 

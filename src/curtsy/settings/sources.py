@@ -98,20 +98,27 @@ def from_environment(env: Mapping[str, str], complaints: Complaints) -> Source:
     return source
 
 
-def from_arguments(arguments: Mapping[str, Any], complaints: Complaints) -> Source:
-    """Take what the program itself says: general keys, keys of the default policy, and the two lists."""
+def from_arguments(arguments: Mapping[str, Any], complaints: Complaints, beside: Iterable[str] = ()) -> Source:
+    """Take what the program itself says: general keys, keys of the default policy, and the two lists.
+
+    A path as the store is that of an SQLite file. `beside` are the names of other arguments that the program takes.
+    """
     source = Source(Spot("argument"))
     known = (*names("general", "policy"), "allowlist", "denylist")
     for name, data in arguments.items():
-        value = valued(os.fspath(data) if isinstance(data, os.PathLike) else data, source.spot)
+        if isinstance(data, os.PathLike):
+            data = f"sqlite:///{os.fspath(data)}" if name == "store" else os.fspath(data)
+        value = valued(data, source.spot)
         if name == "allowlist":
             source.allowlist = value
         elif name == "denylist":
             source.denylist = value
         elif name in known:
             source.put(name, value)
+        elif name == "default_policy":
+            complaints.add(source.spot, "", "default_policy is a section of files. Give its keys as arguments.")
         else:
-            complaints.unknown(source.spot, "", name, known)
+            complaints.unknown(source.spot, "", name, known, beside=beside)
     return source
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from curtsy.clock import Clock
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import not_imported
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.place import parse_place
@@ -214,7 +214,6 @@ def _redis() -> Any:
     try:
         from curtsy.stores import redis
     except ImportError as error:
-        raise PolicyError(
-            'a Redis store needs the library redis-py, which is missing. Install it: pip install "curtsy[redis]".'
-        ) from error
+        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+        raise not_imported("a Redis store needs the library redis-py", "redis", "redis", cause) from error
     return redis

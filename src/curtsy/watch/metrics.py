@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from curtsy.core.errors import PolicyError
+from curtsy.core.errors import PolicyError, not_imported
 from curtsy.core.message import SECOND
 from curtsy.stores import Store
 from curtsy.watch.alerts import ALERTS, NEARLY, Watched, alerts_of, budget_used
@@ -27,10 +27,8 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector as PrometheusCollector
 except ImportError as error:
-    raise PolicyError(
-        "metrics for Prometheus need the library prometheus-client, which is missing. Install it: "
-        'pip install "curtsy[metrics]".'
-    ) from error
+    need = "metrics for Prometheus need the library prometheus-client"
+    raise not_imported(need, "prometheus_client", "metrics", error) from error
 
 LABELLED = 50
 """Hosts that have a label of their own."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from curtsy import __version__
-from curtsy.core.errors import REFUSALS, PolicyError
+from curtsy.core.errors import REFUSALS, not_imported
 from curtsy.core.message import Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.watch.distribution import Latencies, Waits
@@ -18,10 +18,8 @@ from curtsy.watch.distribution import Latencies, Waits
 try:
     from opentelemetry.metrics import Meter, get_meter
 except ImportError as error:
-    raise PolicyError(
-        "OpenTelemetry metrics need the library opentelemetry-api, which is missing. Install it: "
-        'pip install "curtsy[metrics]".'
-    ) from error
+    need = "OpenTelemetry metrics need the library opentelemetry-api"
+    raise not_imported(need, "opentelemetry", "metrics", error) from error
 
 MOST_SERVERS = 500
 """Servers that have an address of their own in the attributes; those that come later are all `_OTHER`."""

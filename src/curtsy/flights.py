@@ -1,0 +1,98 @@
+"""What is under way in a client, so that others may join it, and that it can be ended before its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def always(result: object) -> bool:
+    """Whether what came of work is for all who joined it: yes."""
+    return True
+
+
+class _Flight:
+    """Work under way in the task that asked first, and the others that wait for what comes of it."""
+
+    __slots__ = ("_waiting", "is_closing", "task", "was_cancelling")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.was_cancelling = task.cancelling()
+        self.is_closing = False
+        self._waiting: list[asyncio.Future[tuple[bool, Any]]] = []
+
+    def end(self) -> asyncio.Future[tuple[bool, Any]]:
+        """Its end, to be waited for: whether it came to it by itself, and what came of it."""
+        future: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def land(self, is_whole: bool, result: Any = None) -> None:
+        """Tell those who wait."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_result((is_whole, result))
+
+    def close(self) -> None:
+        """End it before its time: the client is being closed."""
+        self.is_closing = True
+        self.task.cancel()
+
+    def was_closed(self) -> bool:
+        """Whether that is what its cancellation meant, and not that its task is to end (as in `asyncio.timeout`)."""
+        return self.is_closing and self.task.uncancel() <= self.was_cancelling
+
+
+class Flights:
+    """All that is under way, each by a key."""
+
+    def __init__(self) -> None:
+        self._flights: dict[object, _Flight] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._flights
+
+    async def join(
+        self,
+        key: object,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        closed: Callable[[], T],
+        is_for_all: Callable[[T], bool] = always,
+    ) -> T:
+        """Do work that others may join; `closed` says what comes of it if it is ended before its time.
+
+        It runs in the task of the first; if that is cancelled, or what came of it is for the first alone, the next
+        takes over.
+        """
+        while (flight := self._flights.get(key)) is not None:
+            is_whole, result = await flight.end()
+            if is_whole:
+                shared: T = result
+                return shared
+        flight = self._flights[key] = _Flight()
+        is_whole, result = False, None
+        try:
+            result = await work()
+            is_whole = is_for_all(result)
+        except asyncio.CancelledError:
+            if not flight.was_closed():
+                raise
+            result, is_whole = closed(), True
+        finally:
+            del self._flights[key]
+            flight.land(is_whole, result)
+        return result
+
+    async def close(self) -> None:
+        """End everything: what is cancelled gives back what it held."""
+        while flights := list(self._flights.values()):
+            ends = [flight.end() for flight in flights]
+            for flight in flights:
+                flight.close()
+            await asyncio.gather(*ends)

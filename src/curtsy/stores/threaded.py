@@ -1,0 +1,71 @@
+"""A blocking store for tasks: each call is made in a thread of the event loop's own pool."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+from curtsy.core.message import Now
+from curtsy.stores import Answer, AsyncStore, Step, Store
+
+
+def is_store(what: object) -> TypeGuard[Store]:
+    """Whether it is a blocking store."""
+    return _is_made(what) and not inspect.iscoroutinefunction(getattr(what, "update", None))
+
+
+def is_async_store(what: object) -> TypeGuard[AsyncStore]:
+    """Whether it is a store for tasks."""
+    return _is_made(what) and inspect.iscoroutinefunction(getattr(what, "update", None))
+
+
+def _is_made(what: object) -> bool:
+    return not isinstance(what, type) and hasattr(what, "identity") and hasattr(what, "update")
+
+
+class ThreadedStore:
+    """A blocking store, as tasks can use it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def identity(self) -> str:
+        """That of the store."""
+        return self._store.identity
+
+    @property
+    def share(self) -> float:
+        """This process's share of the global limit, while the store is out."""
+        share: float = getattr(self._store, "share", 1.0)
+        return share
+
+    async def update(self, key: str, step: Step[Answer]) -> Answer:
+        """Change one record by `step`, as one atomic step, and return its answer."""
+        return await asyncio.to_thread(self._store.update, key, step)
+
+    async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
+        """Do several updates at once: each is atomic by itself."""
+        return await asyncio.to_thread(self._store.update_many, steps)
+
+    async def read(self, key: str) -> Any:
+        """The record under `key`, or None."""
+        return await asyncio.to_thread(self._store.read, key)
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """All keys that begin with `prefix`, in order."""
+        return await asyncio.to_thread(self._store.keys, prefix)
+
+    async def forget(self, key: str) -> None:
+        """Remove the record under `key`, if there is one."""
+        await asyncio.to_thread(self._store.forget, key)
+
+    async def now(self) -> Now:
+        """The store's own present."""
+        return await asyncio.to_thread(self._store.now)
+
+    async def close(self) -> None:
+        """Give back what is held open. Idempotent."""
+        await asyncio.to_thread(self._store.close)
