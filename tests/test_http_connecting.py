@@ -9,6 +9,7 @@ import pytest
 
 from curtsy.core.errors import Reason
 from curtsy.http import AiohttpSender, Limits
+from tests.support.becoming import becomes
 from tests.support.bounds import ends_within
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import (
@@ -202,3 +203,14 @@ async def test_cancelling_while_connecting_leaves_nothing_behind(sender: Aiohttp
             await task
 
     assert (await get(sender, site.url("/"))).status == 404
+
+
+async def test_an_answer_that_came_while_this_program_stood_still_is_read(site: Site, sender: AiohttpSender) -> None:
+    """N9: that time has passed is no fault of the site's"""
+    site.reply("/", Reply(body="x", wait=0.1))
+    task = asyncio.create_task(get(sender, site.url("/"), replace(OPEN, timeout=0.5)))
+    await becomes(lambda: bool(site.journal))
+
+    time.sleep(1.7)  # noqa: ASYNC251 (this is what is tested)
+
+    assert (await task).body == b"x"

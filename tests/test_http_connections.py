@@ -401,3 +401,54 @@ async def test_a_connection_that_nobody_uses_is_closed_after_a_while(site: Site)
     assert site.open_connections == 0
     await get(sender, site.url("/"))  # and the next one opens another
     await sender.close()
+
+
+def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_host(site: Site) -> None:
+    """U6, R6: too many open files is no failure of the host's, and no word of its robots.txt"""
+    program = """
+        import asyncio, os, resource, sys
+        from curtsy.client import AsyncClient
+
+        async def main(*urls):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+            settings = dict(preset="own", store="memory:", cache=False, allow_private=True, max_retries=0)
+            async with AsyncClient(**settings, user_agent="testbot/1.0 (+https://example.org)") as web:
+                assert (await web.fetch(urls[0])).ok
+                taken = []
+                while True:  # all that is left
+                    try:
+                        taken.append(os.dup(0))
+                    except OSError:
+                        break
+                results = [await web.fetch(url) for url in urls[1:-1]]
+                print(sum(result.ok for result in results))
+                os.close(taken.pop())  # and what the idle one took is taken by something else
+                await web._sender.close()
+                web._sender._closed = False
+                while True:
+                    try:
+                        taken.append(os.dup(0))
+                    except OSError:
+                        break
+                lack = await web.fetch(urls[-1])
+                origin = urls[-1].removesuffix("/")
+                print(lack.reason, await web.store.read(f"rules:{origin}"))
+                print((await web.store.read("host:" + origin.partition("//")[2])).failures, lack.message)
+                for each in taken:
+                    os.close(each)
+
+        asyncio.run(main(*sys.argv[1:]))
+    """
+    site.page("/*", "x")
+    urls = [site.url("/", host=f"127.0.1.{number}") for number in range(1, 41)]
+    command = [sys.executable, "-c", textwrap.dedent(program), *urls]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.returncode == 0, done.stderr
+    served, lack, failures = done.stdout.splitlines()
+    assert served == "38"
+    assert lack.startswith("deadline_exceeded Rules(")
+    assert "body=None" in lack
+    assert failures.startswith("0 ")
+    assert "too many open files" in failures

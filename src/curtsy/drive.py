@@ -38,6 +38,7 @@ from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Claimed, Known
 from curtsy.core.secrets import mask_url
 from curtsy.download import Part, TooLong, Unwanted
+from curtsy.exchange import was_sent
 from curtsy.gate import AsyncGate, Gate, Ticket
 from curtsy.http import Limits, Sender
 from curtsy.log import library_logger
@@ -222,6 +223,9 @@ class AsyncDriver:
                 reply = await self._keeping(ticket, self._sender.send(effect.request, limits))
             else:
                 reply = await self._sender.send(effect.request, limits)
+        except asyncio.CancelledError as error:
+            passage.is_sent = was_sent(error)
+            raise
         finally:
             if on_wire is not None:
                 on_wire(False)

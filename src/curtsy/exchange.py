@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import math
 import os
@@ -20,7 +21,7 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
 from curtsy.address import AddressRefused, NamesBusy
-from curtsy.connections import MAX_FIELDS, Connections, HeadTooLarge, Wire
+from curtsy.connections import MAX_FIELDS, Connections, HeadTooLarge, Place, Wire
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
 from curtsy.core.policy import Policy
@@ -117,18 +118,32 @@ class Exchange:
             try:
                 wire = connections.reuse(place)
                 if wire is None:
-                    left = max(0.001, self._deadline - asyncio.get_running_loop().time())
-                    wire = await connections.open(place, min(limits.connect_timeout, left))
+                    wire = await self._opened(connections, place)
                 self._wire = wire
                 wire.send(head, request.body, max_head=limits.max_head, has_body=has_body)
                 message, content = await wire.answer(self._deadline)
             except Exception as error:
                 return self._failed(error)
+            except asyncio.CancelledError as error:
+                if wire is None or wire.sent_at is None:
+                    note_unsent(error)
+                raise
             reply = await self._read(wire, message, content)
             return reply
         finally:
             if wire is not None:
                 connections.give_back(wire, well=isinstance(reply, Response) and not self._is_cut)
+
+    async def _opened(self, connections: Connections, place: Place) -> Wire:
+        """A new connection; if this machine has no room for one, instead of those that are kept for later."""
+        left = max(0.001, self._deadline - asyncio.get_running_loop().time())
+        timeout = min(self._limits.connect_timeout, left)
+        try:
+            return await connections.open(place, timeout)
+        except aiohttp.ClientConnectorError as error:
+            if error.os_error.errno not in _NO_ROOM or not await connections.shed():
+                raise
+        return await connections.open(place, timeout)
 
     async def _read(self, wire: Wire, message: RawResponseMessage, content: aiohttp.StreamReader) -> Reply:
         head_at = time.monotonic()
@@ -251,6 +266,9 @@ class Exchange:
             return self._fail(Reason.ADDRESS_REFUSED, str(refused.strerror))
         if isinstance(refused, NamesBusy):
             return self._fail(Reason.DEADLINE, str(refused.strerror))
+        if isinstance(refused, OSError) and refused.errno in _NO_ROOM:
+            lack = os.strerror(refused.errno).lower()
+            return self._fail(Reason.DEADLINE, f"this machine has no room for a connection: {lack}. Send less at once")
         match error:
             case HeadTooLarge():
                 return self._head_too_large()
@@ -291,6 +309,21 @@ class Exchange:
                     log.warning("an error that was not foreseen ended a request", exc_info=error)
                 return self._fail(Reason.CONNECTION_ERROR, f"the request failed: {type(error).__name__}")
 
+
+def note_unsent(error: asyncio.CancelledError) -> None:
+    """Note at a cancellation that it came before anything was sent, for who settles it: only the sender knows."""
+    error.add_note(_UNSENT)
+
+
+def was_sent(error: asyncio.CancelledError) -> bool:
+    """Whether a request may be on the wire that was cancelled so."""
+    return _UNSENT not in getattr(error, "__notes__", ())
+
+
+_UNSENT = "Nothing was sent."
+
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
+"""What is lacking here, and says nothing of a host."""
 
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 """What a resolver says that was reached and knows of no such name; without a network it says something else."""

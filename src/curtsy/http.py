@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import sys
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,11 @@ from curtsy.connections import KEEP_ALIVE, Connections
 from curtsy.core import explain
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import DEFAULT_PORTS, Failure, InvalidUrl, Reply, Request, Url, parse_url
-from curtsy.exchange import Exchange, Limits, Sink
+from curtsy.exchange import Exchange, Limits, Sink, note_unsent
 from curtsy.fields import head_of
+
+if sys.platform != "win32":
+    import resource
 
 __all__ = ["AiohttpSender", "Limits", "Sender", "Sink"]
 
@@ -87,7 +91,7 @@ class AiohttpSender:
         self._bypassed = lru_cache(maxsize=4096)(urllib.request.proxy_bypass)  # reads the whole environment each time
         self._bypassing = not proxy
         self._most = connections
-        self._idle = idle
+        self._idle = min(idle, _open_files() // 3)
         self._keep_alive = keep_alive
         self._resolver = resolver
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
@@ -138,6 +142,9 @@ class AiohttpSender:
             try:
                 async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
                     await pool.slots.take()
+            except asyncio.CancelledError as error:
+                note_unsent(error)
+                raise
             except TimeoutError:
                 why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
                 return Failure(Reason.DEADLINE, why)
@@ -214,6 +221,14 @@ def _written(proxy: Url) -> str:
     if proxy.credentials is None:
         return proxy.origin
     return f"{proxy.scheme}://{quote(proxy.credentials, safe=':%', errors='surrogatepass')}@{proxy.domain}"
+
+
+def _open_files() -> int:
+    """How many files, connections among them, this process may have open."""
+    if sys.platform == "win32":
+        return 8192
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if most == resource.RLIM_INFINITY else most
 
 
 _INHERITED: list[object] = []

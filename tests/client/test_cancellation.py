@@ -13,7 +13,7 @@ from curtsy.core.host import Host
 from curtsy.core.rules import Rules
 from curtsy.stores import open_async_store
 from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of, until
-from tests.support.site import Reply, Site, hang
+from tests.support.site import Reply, Site, deaf_port, hang
 
 TO_THE_END = 1_000_000_000
 IN_MEMORY = [*range(60), TO_THE_END]
@@ -188,3 +188,19 @@ async def test_a_batch_that_is_left_early_gives_back_what_it_had_begun(site: Sit
         await until(lambda: web.gate.lines.out == 0)
 
         assert (await host_of(web, site.url("/"))).places == ()
+
+
+async def test_a_request_cancelled_before_it_is_sent_is_not_charged() -> None:
+    """B5: there was not even a connection"""
+    with deaf_port() as port:
+        url = f"http://127.0.0.1:{port}/"
+        async with client(clock=None, **UNPACED, respect_robots=False, max_requests_per_day=5) as web:
+            for _ in range(6):
+                task = asyncio.ensure_future(web.fetch(url))
+                await until(lambda: web.gate.lines.out)
+                task.cancel()
+                await asyncio.wait([task])
+            host = await host_of(web, url)
+
+    assert [day.requests for day in host.days] == [0]
+    assert host.requests == 0

@@ -168,3 +168,16 @@ def test_whatever_the_fields_say_a_rest_is_a_number_of_seconds(fields: dict[str,
 
     assert 0 <= outcome.rest < float("inf")
     assert outcome.retry_after is None or 0 <= outcome.retry_after < float("inf")
+
+
+def test_of_several_retry_afters_the_longest_counts() -> None:
+    """N4: RFC 9110, 5.3: who sends it twice means both"""
+    fields = [("Retry-After", "2"), ("retry-after", formatdate(NOW + 90, usegmt=True)), ("Retry-After", "soon")]
+
+    assert retry_after(Headers(fields), NOW) == pytest.approx(90, abs=1)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307])
+def test_a_redirect_may_ask_for_a_rest_before_it_is_followed(status: int) -> None:
+    """RFC 9110, 10.2.3"""
+    assert classify(response(status, Retry_After="60"), NOW).rest == 60

@@ -88,12 +88,16 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
         kind = Kind.BLOCKED
     else:
         kind = Kind.FAILED if status >= 500 else Kind.ANSWERED
+    asked = None if 200 <= status < 300 else retry_after(headers, epoch)
+    rest = exhausted_for(headers, epoch) or 0.0
+    if 300 <= status < 400 and asked is not None:  # the time until what it redirects to may be asked for
+        rest = max(rest, asked)
     return Outcome(
         kind,
         status,
         page=200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots,
-        retry_after=retry_after(headers, epoch) if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None,
-        rest=exhausted_for(headers, epoch) or 0.0,
+        retry_after=asked if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None,
+        rest=rest,
         latency=reply.latency,
         sent_ago=reply.sent_ago,
     )
@@ -120,12 +124,16 @@ def retry_after(headers: Headers, epoch: float) -> float | None:
     """Seconds until the site wants to be asked again (RFC 9110, 10.2.3); None if it does not say, or not legibly.
 
     A date is read against the response's own `Date`, so that the two machines' clocks are not compared. What has
-    passed already is 0.
+    passed already is 0. Of several the longest counts.
     """
-    value = headers.get("retry-after")
-    if value is None:
+    if "retry-after" not in headers:
         return None
-    value = value.strip()
+    said = [_seconds(value.strip(), headers, epoch) for value in headers.all("retry-after")]
+    return max((each for each in said if each is not None), default=None)
+
+
+def _seconds(value: str, headers: Headers, epoch: float) -> float | None:
+    """What one `Retry-After` says."""
     if value.isascii() and value.isdigit():
         return float(value[:15])
     at = http_date(value)
