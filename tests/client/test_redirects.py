@@ -34,6 +34,7 @@ async def test_a_redirect_on_the_same_host_is_followed(site: Site, status: int) 
     assert result.record.waited >= 2 * 1.5 - TICK
     assert [(day.requests, day.pages) for day in host.days] == [(3, 1)]
     assert len(told) == 1
+    assert result.redirected_by == (result.url,)
 
 
 @pytest.mark.parametrize(

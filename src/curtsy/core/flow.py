@@ -150,6 +150,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
             return Failure(
                 Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
             )
+        journey.redirected_by = (*journey.redirected_by, request.url.text)
         if target.domain != request.url.domain:
             journey.leave_host()
         request, status = _redirected(request, target, end.status), end.status
@@ -472,5 +473,5 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
     )
     return FetchResult(
         reason is None, shown, final, status, reason, message, retry_after, headers, body,
-        journey.cache is not None, record, journey.next_in,
+        journey.cache is not None, record, journey.next_in, journey.redirected_by,
     )  # fmt: skip

@@ -92,6 +92,9 @@ class Journey:
     had_its_turn: bool = False
     """Whether it has stood in line for this page already, and could not use its turn."""
 
+    redirected_by: tuple[str, ...] = ()
+    """The URLs that have redirected it, in order."""
+
     elsewhere: tuple[Share, ...] = ()
     """What was sent to hosts that have redirected it to another one."""
 

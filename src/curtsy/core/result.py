@@ -55,6 +55,9 @@ class FetchResult(msgspec.Struct, frozen=True):
     next_in: float | None = None
     """Seconds from the answer until its host may be asked again at the earliest; None if nothing was asked."""
 
+    redirected_by: tuple[str, ...] = ()
+    """The URLs that redirected it, in order; the last of them to `final_url`."""
+
     def __bool__(self) -> bool:
         return self.ok
 
