@@ -214,3 +214,15 @@ async def test_an_answer_that_came_while_this_program_stood_still_is_read(site: 
     time.sleep(1.7)  # noqa: ASYNC251 (this is what is tested)
 
     assert (await task).body == b"x"
+
+
+async def test_a_body_that_came_while_this_program_stood_still_is_read(site: Site, sender: AiohttpSender) -> None:
+    """N9"""
+    site.reply("/", dripping(b"x" * 4, every=0.1, size=1))
+    task = asyncio.create_task(get(sender, site.url("/"), replace(OPEN, timeout=1.0)))
+    await becomes(lambda: bool(site.journal))
+    await asyncio.sleep(0.15)  # so that its head is read
+
+    time.sleep(2.2)  # noqa: ASYNC251 (this is what is tested)
+
+    assert (await task).body == b"xxxx"

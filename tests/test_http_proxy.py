@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from curtsy.blocking import Client
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.http import AiohttpSender, Limits
 from tests.support.certificates import Authority
@@ -226,3 +228,16 @@ async def test_an_error_that_was_not_foreseen_is_named_without_its_words() -> No
 
     assert failure.reason is Reason.INVALID_URL
     assert failure.detail == "the request cannot be written: ValueError"
+
+
+def test_a_client_says_at_once_that_a_proxy_of_the_environment_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F62: before a crawl takes every URL for a wrong one; unless no host goes by it"""
+    monkeypatch.setenv("https_proxy", "socks5://us:hunter2@127.0.0.1:1")
+    settings: dict[str, Any] = {"store": "memory:", "cache": False, "user_agent": "testbot/1.0 (+https://example.org)"}
+
+    with pytest.raises(PolicyError, match="must be an http or https proxy") as caught:
+        Client(**settings)
+    monkeypatch.setenv("no_proxy", "*")
+    Client(**settings).close()
+
+    assert "hunter2" not in str(caught.value)

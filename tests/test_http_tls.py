@@ -15,7 +15,7 @@ from curtsy.http import AiohttpSender
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority, Kind
 from tests.support.sending import OPEN, fail, get, request
-from tests.support.site import Site, cut_short, has_ipv6
+from tests.support.site import Reply, Site, cut_short, has_ipv6
 
 AUTHORITY = Authority()
 QUICK = replace(OPEN, timeout=20, connect_timeout=0.8)
@@ -174,3 +174,28 @@ async def test_whoever_insists_can_give_a_context_of_their_own() -> None:
     await sender.close()
 
     assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\nX-A : b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxHTTP/1.1 junk\r\n\r\n",
+    ],
+    ids=["field", "lengths", "chunk", "more"],
+)
+async def test_what_cannot_be_read_is_a_value_under_tls_too(raw: bytes) -> None:
+    """F08: and the next request is answered"""
+    with Site(tls=AUTHORITY.server("good")) as site:
+        sender = AiohttpSender(resolver=site.names, verify=AUTHORITY.client())
+        site.script("/", [Reply(raw=raw), Reply(body="well")])
+        url = site.url("/", host="shop.test")
+
+        reply = await sender.send(request(url), OPEN)
+        after = await get(sender, url)
+        await sender.close()
+
+    assert isinstance(reply, Response) or reply.reason is Reason.BAD_RESPONSE
+    assert after.body == b"well"

@@ -36,7 +36,7 @@ from curtsy.download import GIB, DownloadResult, Part
 from curtsy.drive import AsyncDriver
 from curtsy.flights import Flights, always
 from curtsy.gate import AsyncGate
-from curtsy.http import AiohttpSender, Sender
+from curtsy.http import AiohttpSender, Sender, check_environment
 from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.log import LibraryLogger, library_logger
 from curtsy.settings import CacheMode, Preset, names_contact
@@ -131,6 +131,8 @@ class AsyncClient:
         self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
         mode = current.cache_mode
         self._cache = opened_cache(cache, current)
+        if sender is None and proxy is None:
+            check_environment()
         self._sender = sender or AiohttpSender(
             verify=Path(verify) if isinstance(verify, os.PathLike) else verify,
             proxy=proxy,
@@ -215,7 +217,7 @@ class AsyncClient:
         return await self._flights.join(
             key,
             lambda: self._driver.go_on(flow, effect, passage),
-            lambda: self._closed(journey),
+            lambda: self._closed(journey, passage),
             self._is_for_all(ask),
         )
 
@@ -227,21 +229,22 @@ class AsyncClient:
         Who joined another, and takes over from that one, has waited already.
         """
         asked_at = self._around.now()
-        begun: list[Journey] = []
+        begun: list[tuple[Journey, Passage]] = []
 
         def work() -> Coroutine[Any, Any, FetchResult]:
             asked = ask
             if ask.deadline is not None:
                 asked = msgspec.structs.replace(ask, deadline=ask.deadline - (self._around.now() - asked_at))
-            journey = set_out(asked, self._around)
-            begun.append(journey)
-            return self._driver.run(fetch(asked, self._around, journey), on_wire=on_wire)
+            journey, passage = set_out(asked, self._around), Passage(on_wire=on_wire)
+            begun.append((journey, passage))
+            flow = fetch(asked, self._around, journey)
+            return self._driver.go_on(flow, self._driver.begin(flow, passage), passage)
 
-        return work, lambda: self._closed(begun[-1])
+        return work, lambda: self._closed(*begun[-1])
 
-    def _closed(self, journey: Journey) -> FetchResult:
+    def _closed(self, journey: Journey, passage: Passage) -> FetchResult:
         """The result of a fetch that was ended by `close()`, told as any other."""
-        result = closed(journey)
+        result = closed(journey, passage.is_sent)
         self._told(result.record)
         return result
 
@@ -345,7 +348,7 @@ class AsyncClient:
             return await self._flights.join(
                 object(),
                 lambda: self._download(ask, part),
-                lambda: part.result(self._closed(set_out(ask, self._around))),
+                lambda: part.result(self._closed(set_out(ask, self._around), Passage())),
             )
         finally:
             self._paths.discard(part.path)

@@ -41,7 +41,8 @@ MAX_FIELDS = 1000
 
 MAX_FRAMING = 4 * 1024 * 1024
 """Bytes that are not its body and that an answer may have, besides as many as its body has: the head, the sizes of
-chunks and what is said beside them, trailers. Some programs send each byte in a chunk of its own, which is six."""
+chunks and what is said beside them, trailers. Some programs send each byte in a chunk of its own, which is six: so a
+page of a megabyte can come."""
 
 KEEP_ALIVE = 30.0
 """Seconds for which an idle connection is kept: a few turns of a polite pace."""
@@ -205,7 +206,9 @@ class Wire(ResponseHandler):
 
     def close(self) -> None:
         """Close it; what is not written yet is not worth keeping it, and the memory of a long body, for."""
-        if self.transport is not None and self.transport.get_write_buffer_size():
+        transport = self.transport
+        # One of TLS that is closing already has forgotten its buffer.
+        if transport is not None and not transport.is_closing() and transport.get_write_buffer_size():
             self.abort()
         else:
             super().close()
@@ -288,7 +291,9 @@ class Wire(ResponseHandler):
 
     def eof_received(self) -> None:
         """The other side ends here; under TLS only if it says so itself, for anybody can end a connection."""
-        tls = None if self.transport is None else self.transport.get_extra_info("ssl_object")
+        transport = self.transport
+        is_open = transport is not None and not transport.is_closing()
+        tls = transport.get_extra_info("ssl_object") if transport is not None and is_open else None
         try:
             self._has_ended = tls is None or not tls.read(1)
         except ssl.SSLError:

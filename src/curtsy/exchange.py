@@ -21,7 +21,7 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
 from curtsy.address import AddressRefused, NamesBusy
-from curtsy.connections import MAX_FIELDS, Connections, HeadTooLarge, Place, Wire
+from curtsy.connections import MAX_FIELDS, STOOD_STILL, Connections, HeadTooLarge, Place, Wire
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
 from curtsy.core.policy import Policy
@@ -140,6 +140,9 @@ class Exchange:
         timeout = min(self._limits.connect_timeout, left)
         try:
             return await connections.open(place, timeout)
+        except aiohttp.ConnectionTimeoutError:
+            if self._deadline - left + timeout + STOOD_STILL > asyncio.get_running_loop().time():
+                raise  # else it was this program that stood still
         except aiohttp.ClientConnectorError as error:
             if error.os_error.errno not in _NO_ROOM or not await connections.shed():
                 raise
@@ -361,6 +364,9 @@ class _Speed:
             if chunk == b"":
                 return chunk
             now = loop.time()
+            if now - until >= STOOD_STILL:  # it was this program that did: what came meanwhile is still to be read
+                late = now - until + STOOD_STILL / 2
+                self._deadline, self._ends = self._deadline + late, self._ends + late
             if now >= self._deadline:
                 raise _GaveUp(Reason.TIMEOUT, f"the body was not there within {self._limits.timeout:g} s")
             self._came += len(chunk or b"")

@@ -73,8 +73,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     crawl_delay: int = 0
     """Microseconds that robots.txt asks of who asks, whatever the record says."""
 
-    in_front: bool = False
-    """Whether it goes before those who stand in line."""
+    rank: float | None = None
+    """If it goes before those who stand in line: where among those who do so, too."""
 
     def present(self) -> Request | No:
         """The same under the policies of the moment."""
@@ -120,6 +120,9 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
     epoch: int = 0
     """When it left, in microseconds since 1970 by the store's calendar."""
 
+    beside: tuple[str, Step[Any]] | None = None
+    """What gives back the token of the global rate that went with it."""
+
     @property
     def lease(self) -> Lease:
         """What must be given back by `leave()`."""
@@ -152,6 +155,10 @@ Way = Generator[Update | Sleep, Any, Result]
 """Something that updates and waits: carried out by `Gate` for threads and by `AsyncGate` for tasks."""
 
 
+_Beside = tuple[str, Step[Any]] | None
+"""A change that takes back what goes with another, if there is such a thing."""
+
+
 class _Way:
     """What both gates share: the lines, the alarm, the dice, and the way through as a generator."""
 
@@ -168,7 +175,7 @@ class _Way:
         lines, key = self.lines, request.key
         began = self.alarm.now()
         until = None if request.deadline is None else began + request.deadline
-        ahead, more = lines.join(key, waiter, request.count, in_front=request.in_front)
+        ahead, more = lines.join(key, waiter, request.count, rank=request.rank)
         holding = False
         try:
             if ahead and until is not None:
@@ -194,12 +201,12 @@ class _Way:
                         left = LOOK_AGAIN if left is None else min(left, LOOK_AGAIN)
                     yield Sleep(left)
                     continue
-                request, decision, epoch, asked_at = yield from self._ask(request, waiter, until)
+                request, decision, epoch, asked_at, beside = yield from self._ask(request, waiter, until)
                 match decision:
                     case Go():
                         holding = request.policy.concurrency is not None
                         waited, good_until = self.alarm.now() - began, asked_at + decision.lease.lasts
-                        return Ticket(key, request.policy, decision, waited, good_until, epoch)
+                        return Ticket(key, request.policy, decision, waited, good_until, epoch, beside)
                     case No():
                         return decision
                     case Wait(seconds, because):
@@ -221,37 +228,36 @@ class _Way:
         finally:
             lines.leave(key, waiter, holding=holding)
 
-    def _ask(self, request: Request, waiter: Waiter, until: float | None) -> Way[tuple[Request, Decision, int, float]]:
+    def _ask(
+        self, request: Request, waiter: Waiter, until: float | None
+    ) -> Way[tuple[Request, Decision, int, float, _Beside]]:
         """Ask for the first of a line; also says by which request, and when, by the store's calendar and (from before)
-        by our clock.
-
-        The global token is in hand before the host is charged.
-        """
+        by our clock, and what would give back the global token, which is in hand before the host is charged."""
         decision: Decision
-        beside: tuple[str, Step[Any]] | None = None
+        beside: _Beside = None
         if request.overall is not None and request.overall.qps is not None:
             news = self.lines.news(request.key)
             decision = yield Update(request.key, request.looked())
             if not isinstance(decision, Go):
-                return request, decision, 0, 0.0
+                return request, decision, 0, 0.0, None
             token = yield from self._token(request, waiter, until, news)
             if not isinstance(token, Lease):
-                return request, token, 0, 0.0
+                return request, token, 0, 0.0, None
             if token is not PREPAID:
                 beside = GLOBAL, give_back(request.overall, token)
             present = _still(request)
             if not isinstance(present, Request):
                 yield from self._put_back(beside)
-                return request, present, 0, 0.0
+                return request, present, 0, 0.0, None
             request = present
         asked_at = self.alarm.now()
         undo = partial(uncharge, request.policy, request.count)
         decision, epoch = yield Update(request.key, request.charged(self._roll()), undo, beside)
         if not isinstance(decision, Go):
             yield from self._put_back(beside)
-        return request, decision, epoch, asked_at
+        return request, decision, epoch, asked_at, beside
 
-    def _put_back(self, beside: tuple[str, Step[Any]] | None) -> Way[None]:
+    def _put_back(self, beside: _Beside) -> Way[None]:
         """Give back a global token that is not needed after all, and tell who waits for it."""
         if beside is not None:
             try:
@@ -383,8 +389,11 @@ class Gate(_Way):
         """Give back a place that is not needed after all, with its turn, as if it had never been taken."""
         try:
             self._store.update(ticket.key, uncharged(ticket.policy, ticket.lease))
+            if ticket.beside is not None:
+                self._store.update(*ticket.beside)
         finally:
             self._give_way(ticket)
+            self.lines.nudge(GLOBAL)
 
     def leave(self, ticket: Ticket, outcome: Outcome) -> Settled:
         """Write the consequences of what came back, and let the next one ask."""
@@ -501,8 +510,11 @@ class AsyncGate(_Way):
         """Give back a place that is not needed after all, with its turn, as if it had never been taken."""
         try:
             await self._store.update(ticket.key, uncharged(ticket.policy, ticket.lease))
+            if ticket.beside is not None:
+                await self._store.update(*ticket.beside)
         finally:
             self._give_way(ticket)
+            self.lines.nudge(GLOBAL)
 
     async def leave(self, ticket: Ticket, outcome: Outcome) -> Settled:
         """Write the consequences of what came back, and let the next one ask."""

@@ -216,6 +216,15 @@ def environment_proxies() -> dict[str, str | PolicyError]:
     return proxies
 
 
+def check_environment() -> None:
+    """Raise PolicyError if the environment names a proxy that cannot be used: better now than for each URL."""
+    if urllib.request.getproxies_environment().get("no", "").strip() == "*":
+        return
+    for found in environment_proxies().values():
+        if isinstance(found, PolicyError):
+            raise found
+
+
 def _written(proxy: Url) -> str:
     """The URL of a proxy with its password, in which nothing stands raw that aiohttp could take for something else."""
     if proxy.credentials is None:

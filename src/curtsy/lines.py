@@ -13,11 +13,14 @@ from curtsy.alarm import Waiter
 class Line:
     """Who waits for one host, in order. The first is the one that asks."""
 
-    __slots__ = ("__weakref__", "is_mixed", "more", "news", "out", "waiters")
+    __slots__ = ("__weakref__", "is_mixed", "more", "news", "out", "ranks", "waiters")
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, int] = OrderedDict()
         """Each with the tokens that it needs. Whoever gives up is out in no time, wherever it stands."""
+
+        self.ranks: dict[Waiter, float] = {}
+        """Of those who stand in front."""
 
         self.more = 0
         """Tokens that they need beyond one each."""
@@ -36,18 +39,25 @@ class Line:
         """Whose turn it is to ask."""
         return next(iter(self.waiters), None)
 
-    def add(self, waiter: Waiter, count: int, in_front: bool) -> None:
-        """Have one more, at the end or in front."""
-        beside = self.first if in_front else next(reversed(self.waiters), None)
+    def add(self, waiter: Waiter, count: int, rank: float | None) -> tuple[int, int]:
+        """Have one more: at the end, or with a rank in front, behind those of a lower one; answers as `Lines.ahead`."""
+        beside = next(reversed(self.waiters), None) if rank is None else self.first
         if beside is not None and beside.loop is not waiter.loop:
             self.is_mixed = True
         self.waiters[waiter] = count
-        if in_front:
-            self.waiters.move_to_end(waiter, last=False)
         self.more += count - 1
+        if rank is None:
+            return len(self.waiters) - 1, self.more
+        before = [each for each, other in self.ranks.items() if other <= rank]
+        before.sort(key=self.ranks.__getitem__)
+        self.ranks[waiter] = rank
+        for each in (waiter, *reversed(before)):
+            self.waiters.move_to_end(each, last=False)
+        return len(before), count - 1 + sum(self.waiters[each] - 1 for each in before)
 
     def drop(self, waiter: Waiter) -> None:
         """Have one less."""
+        self.ranks.pop(waiter, None)
         self.more -= self.waiters.pop(waiter) - 1
 
     def clear(self) -> bool:
@@ -72,18 +82,17 @@ class Lines:
         self.prepaid: deque[float] = deque()
         """Global tokens taken from the store in advance, as the moments at which each lapses."""
 
-    def join(self, key: str, waiter: Waiter, count: int = 1, *, in_front: bool = False) -> tuple[int, int]:
+    def join(self, key: str, waiter: Waiter, count: int = 1, *, rank: float | None = None) -> tuple[int, int]:
         """Stand in line for so many tokens; answers the same as `ahead`.
 
-        In front goes what the others wait for as well, and who had its turn and could not use it.
+        With a rank it goes in front: what the others wait for as well, and who had its turn and could not use it.
         """
         with self._lock:
             line = self._lines.get(key)
             if line is None:
                 line = self._lines[key] = Line()
             following = line.first if line.clear() else None
-            line.add(waiter, count, in_front)
-            found = (0, count - 1) if in_front else (len(line.waiters) - 1, line.more)
+            found = line.add(waiter, count, rank)
         if following is not None:
             following.wake()
         return found

@@ -187,7 +187,7 @@ class Surroundings:
 
         return GateRequest(
             effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,
-            effect.crawl_delay, effect.in_front,
+            effect.crawl_delay, effect.rank,
         )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from curtsy.core.errors import REFUSALS
-from curtsy.core.record import FetchRecord, Share
+from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_url
 from curtsy.watch.distribution import Latencies, Waits
 from curtsy.watch.statistics import (
@@ -130,25 +130,27 @@ class Tally:
     def count(self, record: FetchRecord) -> None:
         """Count one fetch."""
         with self._lock:
-            host = self._hosts.get(record.domain) or self._met(record.domain, record.attempts)
+            attempts, retries, robots_requests, size = (
+                (record.attempts, record.retries, record.robots_requests, record.bytes)
+                if not record.elsewhere
+                else self._own_share(record)
+            )
+            host = self._hosts.get(record.domain) or self._met(record.domain, attempts)
             host.fetches += 1
             host.last.append(record)
             if waited := record.waited:
                 host.waited += waited
                 if waited > _SHORT:
                     host.waits[bisect_left(_WAITS, waited)] += 1
-            if attempts := record.attempts:
+            if attempts:
                 host.requests += attempts
-                host.bytes += record.bytes
-                if record.retries:
-                    host.retries += record.retries
+                host.bytes += size
+                host.retries += retries
                 if (latency := record.latency) is not None:
                     host.latencies[bisect_left(_LATENCIES, latency)] += 1
                     host.latency += latency
-            if record.robots_requests:
-                host.robots_requests += record.robots_requests
-            for share in record.elsewhere:
-                self._count_share(host, share)
+            if robots_requests:
+                host.robots_requests += robots_requests
             if (reason := record.reason) is not None:
                 host.reasons[reason] = host.reasons.get(reason, 0) + 1
             if (cache := record.cache) is None:
@@ -159,17 +161,20 @@ class Tally:
             else:
                 host.cache_hits += 1
 
-    def _count_share(self, host: _Host, share: Share) -> None:
-        """Count what of a fetch went to another host than the one that it ended at."""
-        other = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
-        for name, count in (
-            ("requests", share.attempts),
-            ("retries", share.retries),
-            ("robots_requests", share.robots_requests),
-            ("bytes", share.bytes),
-        ):
-            setattr(other, name, getattr(other, name) + count)
-            setattr(host, name, getattr(host, name) - count)
+    def _own_share(self, record: FetchRecord) -> tuple[int, int, int, int]:
+        """What of a fetch went to the host that it ended at; what went to others is counted for them."""
+        attempts, retries, robots_requests, size = (
+            record.attempts, record.retries, record.robots_requests, record.bytes,
+        )  # fmt: skip
+        for share in record.elsewhere:
+            other = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
+            other.requests += share.attempts
+            other.retries += share.retries
+            other.robots_requests += share.robots_requests
+            other.bytes += share.bytes
+            attempts, retries = attempts - share.attempts, retries - share.retries
+            robots_requests, size = robots_requests - share.robots_requests, size - share.bytes
+        return attempts, retries, robots_requests, size
 
     def count_trip(self, domain: str) -> None:
         """Count a breaker that has opened."""

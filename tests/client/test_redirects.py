@@ -13,9 +13,9 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.record import FetchRecord
 from curtsy.http import AiohttpSender
-from tests.client.fetching import TICK, client, host_of
+from tests.client.fetching import TICK, UNPACED, client, host_of
 from tests.support.certificates import Authority
-from tests.support.site import Reply, Site, redirect
+from tests.support.site import Reply, Site, Visit, redirect
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -353,3 +353,21 @@ async def test_tasks_that_meet_at_the_same_target_keep_its_pace(site: Site) -> N
     assert site.count("/robots.txt", host="127.0.0.9") == 1
     assert site.max_concurrency("127.0.0.9") == 1
     assert min(b.at - a.at for a, b in itertools.pairwise(told)) >= 1.5 - TICK
+
+
+@pytest.mark.parametrize(("asked", "waited"), [(20, 20), (3600, 0)], ids=["short", "long"])
+async def test_a_redirect_may_ask_for_a_short_rest_before_it_is_followed(site: Site, asked: int, waited: int) -> None:
+    """RFC 9110, 10.2.3; a long one would hold up the whole host"""
+    clock = FakeClock()
+    came: list[float] = []
+
+    def answer(visit: Visit) -> Reply:
+        came.append(clock.now().at / 1e6)
+        return Reply(302, headers={"Location": "/new", "Retry-After": str(asked)}) if len(came) == 1 else Reply()
+
+    site.on("/*", answer)
+
+    async with client(clock=clock, respect_robots=False, **UNPACED) as web:
+        assert (await web.fetch(site.url("/old"))).ok
+
+    assert came[1] - came[0] == pytest.approx(waited, abs=1)

@@ -20,6 +20,7 @@ from tests.support.bounds import Lateness
 from tests.support.site import (
     Reply,
     Site,
+    deaf_port,
     hang,
     redirect,
 )
@@ -286,3 +287,17 @@ async def test_a_site_of_ones_own_is_asked_sixteen_times_at_once(site: Site) -> 
 
     assert all(result.ok for result in results)
     assert 8 < site.max_concurrency() <= 16
+
+
+async def test_a_fetch_that_is_closed_while_it_connects_has_sent_nothing() -> None:
+    """Issue 4, 9"""
+    told: list[FetchRecord] = []
+    with deaf_port() as port:
+        web = client(clock=None, respect_robots=False, on_record=told.append, **UNPACED)
+        waiting = asyncio.ensure_future(web.fetch(f"http://127.0.0.1:{port}/"))
+        await until(lambda: web.gate.lines.out)
+        await asyncio.sleep(0)
+        await web.close()
+        await waiting
+
+    assert [(record.reason, record.attempts) for record in told] == [("closed", 0)]

@@ -309,3 +309,17 @@ async def test_a_304_for_another_version_is_an_error_and_heals(site: Site, place
         (True, None),
     ]
     assert results[2].text == "new"
+
+
+async def test_a_copy_whose_time_ended_in_the_line_does_not_stand_in(site: Site, place: Path, clock: FakeClock) -> None:
+    """RFC 5861, 4: its age is that of the moment when it is given out"""
+    site.on("/a", lambda visit: Reply(body="kept", headers=dated(clock, "max-age=1, stale-if-error=60")))
+    site.page("/b", "x")
+
+    async with keeping(place, clock, max_retries=0, respect_robots=False, delay=300) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(290)
+        site.reply("/a", Reply(500))
+        late = await web.fetch(site.url("/a"))
+
+    assert (late.status, late.from_cache) == (500, False)

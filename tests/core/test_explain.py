@@ -138,7 +138,15 @@ def test_any_duration_is_said_shortly_and_nearly_right(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("given", "shown"),
-    [("ftp://x/", "ftp://x/"), ("ftp://u:pw@x/", "ftp://***@x/"), ("u:pw@host", "…@host"), ("nonsense", "nonsense")],
+    [
+        ("ftp://x/", "ftp://x/"),
+        ("ftp://u:pw@x/", "ftp://***@x/"),
+        ("u:pw@host", "…@host"),
+        ("nonsense", "nonsense"),
+        ("http://u:p w@x:99999/", "http://***@x:99999/"),
+        ("http://u:p w/x@y", "…@y"),
+        ("http://x:0/@u", "http://x:0/@u"),
+    ],
 )
 def test_what_was_given_is_shown_without_its_password(given: str, shown: str) -> None:
     """F62"""

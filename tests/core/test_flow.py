@@ -538,3 +538,26 @@ def test_every_effect_is_one_that_a_hand_can_answer() -> None:
     known = {Enter, Send, PutBack, Settle, Recall, Keep, Remember, Claim, Hold, Learn, Release, Amend, MayRetry, Later}
 
     assert set(Effect.__args__) == {*known, Tell}
+
+
+def test_rules_that_are_good_for_less_than_a_turn_takes_still_let_a_page_go() -> None:
+    """R5: they were looked at for this very turn"""
+    ended = Known(Rules(body=b"", valid_until=1_800_001_010.0), 10.0)
+    hand = Hand(claim=[ended], enter=[Ticket(20.0)])
+    hand.world.known_rules = lambda origin: None  # type: ignore[method-assign]
+
+    assert hand.carry(Ask(URL)).ok
+    assert hand.kinds() == ["Claim", "Enter", "PutBack", "Claim", "Enter", "Send", "Settle", "Tell"]
+    assert [effect.rank for effect in hand.of(Enter)] == [None, 1000.0]
+
+
+def test_a_crawl_delay_that_came_while_a_page_stood_in_line_holds_for_it() -> None:
+    """R8"""
+    slow = Known(Rules(body=b"User-agent: *\nCrawl-delay: 7"), 3600.0)
+    hand = Hand(claim=[Known(Rules(body=b""), 3600.0), slow], enter=[Ticket(20.0)])
+    hand.world.known_rules = lambda origin: slow  # type: ignore[method-assign]
+    hand.world.heeded = lambda origin: {}  # type: ignore[method-assign]
+
+    assert hand.carry(Ask(URL)).ok
+    assert [effect.crawl_delay for effect in hand.of(Enter)] == [0, 7_000_000]
+    assert len(hand.of(Send)) == 1

@@ -175,9 +175,3 @@ def test_of_several_retry_afters_the_longest_counts() -> None:
     fields = [("Retry-After", "2"), ("retry-after", formatdate(NOW + 90, usegmt=True)), ("Retry-After", "soon")]
 
     assert retry_after(Headers(fields), NOW) == pytest.approx(90, abs=1)
-
-
-@pytest.mark.parametrize("status", [301, 302, 307])
-def test_a_redirect_may_ask_for_a_rest_before_it_is_followed(status: int) -> None:
-    """RFC 9110, 10.2.3"""
-    assert classify(response(status, Retry_After="60"), NOW).rest == 60

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from curtsy.alarm import FakeAlarm
 from curtsy.clock import FakeClock
 from curtsy.core.admission import No, Trip
 from curtsy.core.errors import Reason
@@ -261,3 +262,16 @@ async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line
     ticket = await first
     assert isinstance(ticket, Ticket)
     assert (ticket.waited, (await second).waited) == (10.0, 20.0)
+
+
+async def test_a_turn_that_is_put_back_gives_back_the_global_one_too(store: MemoryStore, clock: FakeClock) -> None:
+    """Q1: nothing was sent, so nobody waits for it"""
+    gate = AsyncGate(AsyncMemoryStore(store), alarm=FakeAlarm(clock, jump=False))
+    request = Request(HOST, UNLIMITED, UNLIMITED.but(qps=0.1))
+    first = await gate.enter(request)
+    assert isinstance(first, Ticket)
+
+    await gate.put_back(first)
+    second = await asyncio.wait_for(gate.enter(request), 5)
+
+    assert isinstance(second, Ticket)

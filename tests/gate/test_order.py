@@ -35,27 +35,28 @@ from tests.support.leap import LeapAlarm
 
 
 async def test_what_all_others_wait_for_goes_before_them(store: MemoryStore, clock: FakeClock) -> None:
-    """R5: robots.txt, when it has ended while pages stand in line"""
+    """R5: robots.txt, when it has ended while pages stand in line; then those who come back, in their order"""
     alarm = FakeAlarm(clock, jump=False)
     gate = AsyncGate(AsyncMemoryStore(store), alarm=alarm)
     request = Request(HOST, ONE_A_SECOND)
     left: list[str] = []
 
-    async def enter(name: str, *, in_front: bool = False) -> None:
-        assert isinstance(await gate.enter(msgspec.structs.replace(request, in_front=in_front)), Ticket)
+    async def enter(name: str, rank: float | None = None) -> None:
+        assert isinstance(await gate.enter(msgspec.structs.replace(request, rank=rank)), Ticket)
         left.append(name)
 
     await enter("first")
     tasks = [asyncio.ensure_future(enter(name)) for name in ("a", "b")]
     await becomes(lambda: gate.lines.waiting == 2)
-    tasks.append(asyncio.ensure_future(enter("in front", in_front=True)))
-    await becomes(lambda: gate.lines.waiting == 3)
-    for number in range(3):
+    for name, rank in (("second", 2.0), ("rules", -1.0), ("first of all", 1.0), ("second too", 2.0)):
+        tasks.append(asyncio.ensure_future(enter(name, rank)))
+    await becomes(lambda: gate.lines.waiting == 6)
+    for number in range(6):
         clock.advance(1.0)
         await becomes(lambda: len(left) == number + 2)  # noqa: B023
 
     await asyncio.gather(*tasks)
-    assert left == ["first", "in front", "a", "b"]
+    assert left == ["first", "rules", "first of all", "second", "second too", "a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["thread", "task"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
@@ -152,3 +153,20 @@ async def test_an_answer_that_is_no_json_is_not_tried_again(site: Site) -> None:
         await with_retry(get)
 
     assert site.count("/") == 1
+
+
+async def test_a_certificate_error_that_was_dealt_with_before_is_no_reason_to_give_up() -> None:
+    """N3: the mirror is another matter"""
+    calls = 0
+
+    async def mirror() -> str:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ConnectionResetError(104, "reset")
+        return "here"
+
+    try:
+        raise ssl.SSLCertVerificationError("not valid")
+    except ssl.SSLError:
+        assert await with_retry(mirror, initial_delay=0) == "here"

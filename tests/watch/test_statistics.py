@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import REFUSALS
 from curtsy.core.message import SECOND, Instant, Now
-from curtsy.core.record import FetchRecord
+from curtsy.core.record import FetchRecord, Share
 from curtsy.stores.codec import pack, unpack
 from curtsy.tally import Tally
 from curtsy.watch.distribution import Latencies, Waits
@@ -345,3 +345,26 @@ def test_a_count_costs_little() -> None:
         tally.count(record)
 
     assert (time.thread_time() - began) / 20_000 < 10e-6
+
+
+@pytest.mark.parametrize("most", [1000, 8])
+def test_what_went_to_hosts_on_the_way_is_counted_for_them(most: int) -> None:
+    """Issue 4, 9: also when there are more hosts than are counted one by one"""
+    records = [
+        fetched(
+            f"{number % 50}.example",
+            attempts=3,
+            bytes=30,
+            robots_requests=2,
+            elsewhere=(Share(f"way-{number % 70}.example", 2, 1, 1, 20),),
+            retries=1,
+        )
+        for number in range(600)
+    ]
+
+    found = tallied(*records, hosts=most).snapshot()
+
+    assert (found.requests, found.bytes, found.retries, found.robots_requests) == (1800, 18_000, 600, 1200)
+    assert (found.fetches, found.pages, sum(found.domains.values())) == (600, 600, 1800)
+    if most == 1000:
+        assert (found.hosts["1.example"].requests, found.hosts["way-1.example"].requests) == (12, 18)

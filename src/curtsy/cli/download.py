@@ -53,6 +53,8 @@ def download(
     """
     if output.is_dir():
         raise click.UsageError(f"{output} is a directory. Give -o a file.")
+    if output.exists() and not output.is_file():
+        raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
     from curtsy.download import TOO_LARGE
 
     result = run(lambda: _download(given, url, output, max_size, deadline, cookies, is_verbose))

@@ -126,6 +126,7 @@ SHAPES: dict[str, Shape] = {
             "at": "when it ended (epoch seconds)",
             "latency": "of the last request, to the end of its answer; null if nothing was written",
             "robots_requests": "requests that were sent for robots.txt on its behalf",
+            "elsewhere": "of all these, what went to hosts that redirected it to another one",
         },
     ),
     "crawl": Shape(ONE, {**_SUMMARY, **_ENDED}),

@@ -214,7 +214,7 @@ def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
     """Write what came of one URL, and say what did not come."""
     message = _message(result)
     if options.is_json:
-        screen.write_json({"ok": result.ok, **result.record.as_dict(), "message": message}, line=True)
+        screen.write_json({"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": message}, line=True)
     elif options.is_head and result.status is not None and result.headers.fields:
         target.write(_head(result))
     if result.ok and not options.is_head and (options.output is not None or not options.is_json):

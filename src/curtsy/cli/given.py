@@ -96,9 +96,10 @@ class Given:
         """A client whose steps a listener is told of."""
         from curtsy.cli.watching import WatchedSender, WatchedStore
         from curtsy.client import AsyncClient
-        from curtsy.http import AiohttpSender
+        from curtsy.http import AiohttpSender, check_environment
         from curtsy.stores import open_async_store
 
+        check_environment()
         store = WatchedStore(open_async_store(self.settings().store), listener)
         sender = WatchedSender(AiohttpSender(use_environment=True), listener)
         try:

@@ -555,7 +555,9 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             # Once, and only while nobody has taken another since: later it would bring two requests together.
             if host.serial != lease.number:
                 return given
-            if host.sent_at == lease.left_at and lease.sent_before >= 0 and not host.places and not host.recent:
+            # Where others may be on their way, the last departure may be a later one than was known then.
+            is_alone = not host.places and (policy.concurrency == 1 or not host.requests)
+            if host.sent_at == lease.left_at and lease.sent_before >= 0 and is_alone and not host.recent:
                 return edit(host, spent=lease.spent_before, sent_at=lease.sent_before, serial=host.serial + 1)
             spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
             if recent and policy.interval_ns:  # the last departure of a window is an earlier one again

@@ -136,8 +136,8 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     crawl_delay: int = 0
     """Microseconds that robots.txt asks of who sends it."""
 
-    in_front: bool = False
-    """Whether it goes before those who stand in line."""
+    rank: float | None = None
+    """If it goes before those who stand in line: where among those who do so, too."""
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):

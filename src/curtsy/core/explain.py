@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from curtsy.core.admission import No
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, InvalidUrl, Url
@@ -27,10 +29,16 @@ def span(seconds: float) -> str:
     return f"{days} day{'s' if days > 1 else ''}" + (f" {hours} h" if hours else "")
 
 
+_BEFORE_HOST = re.compile(r"(?<=://)[^/?#]*@")
+_BLANK = frozenset(" \"'<>\t\r\n")
+"""What ends a URL in a text, and here may stand in a password."""
+
+
 def given(url: InvalidUrl) -> str:
     """What was given instead of a URL, without what may be a password before an @ (F62)."""
-    text = mask_url(url.given)
-    return text if "://" in text or "@" not in text else "…" + text[text.rindex("@") :]
+    text = mask_url(_BEFORE_HOST.sub("***@", url.given))
+    is_odd = "://" not in text or not _BLANK.isdisjoint(text)
+    return "…" + text[text.rindex("@") :] if "@" in text and is_odd and "***@" not in text else text
 
 
 def invalid(url: InvalidUrl) -> str:

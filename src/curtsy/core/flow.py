@@ -71,11 +71,12 @@ from curtsy.core.journey import (
     shorter,
 )  # fmt: skip
 from curtsy.core.message import NO_HEADERS, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
-from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_sent, is_worth_repeating
+from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_sent, is_worth_repeating, retry_after
 from curtsy.core.policy import Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
+from curtsy.core.rules import crawl_delay as crawl_delay_of
 from curtsy.core.secrets import mask_url
 
 REPEATABLE = frozenset({"GET", "HEAD"})
@@ -109,10 +110,10 @@ def set_out(ask: Ask, world: World) -> Journey:
     return Journey(ask, world, world.now(), world.policies)
 
 
-def closed(journey: Journey) -> FetchResult:
-    """What is left to say to somebody whose client was closed under him."""
+def closed(journey: Journey, is_sent: bool = False) -> FetchResult:
+    """What is left to say to somebody whose client was closed under him, perhaps with a request on its way."""
     url = journey.ask.url
-    journey.attempts += journey.is_on_wire
+    journey.attempts += is_sent
     return _result(journey, Refusal(Reason.CLOSED, explain.closed(url)), parse_url(url))
 
 
@@ -179,7 +180,10 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         return (yield from _served(found, kept, request, policy, journey))
     end = yield from _asked(request, found, policy, journey)
     if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
-        return (yield from _served(found, kept, request, policy, journey))
+        # It may have taken a while: what the copy is good for now counts.
+        late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
+        if isinstance(late, Stale) and late.may_serve_on_error:
+            return (yield from _served(late, kept, request, policy, journey))
     if isinstance(end, Refusal | Again) or not world.has_cache or journey.cache is not None:
         return end
     what, answer = _kept(request, end, found, kept, journey)
@@ -289,15 +293,13 @@ def exchange(
                 journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
         journey.waited += ticket.waited
-        news = (yield from _news(request, rules, policy, journey)) if ticket.waited else None
+        news = (yield from _news(request, rules, crawl_delay, policy, journey)) if ticket.waited else None
         if news is not None:
             yield PutBack(ticket)
             if journey.page_tries and not isinstance(news, Again):
                 world.put_back_retry()
             return news
-        journey.is_on_wire = True
         reply = yield Send(sent, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
-        journey.is_on_wire = False
         if reply is None:
             continue
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
@@ -315,7 +317,7 @@ def exchange(
             world.take_cookies(url, reply.headers)
         has_run_out = is_cut_off(reply, journey)
         unheard = UNHEARD if was_sent else UNSENT
-        outcome = unheard if has_run_out else classify(reply, world.epoch())
+        outcome = unheard if has_run_out else _before_redirect(classify(reply, world.epoch()), reply, policy, world)
         journey.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
@@ -334,21 +336,34 @@ def exchange(
             return last
 
 
+def _before_redirect(outcome: Outcome, reply: Reply, policy: Policy, world: World) -> Outcome:
+    """The outcome, with the rest that a redirect asks for before it is followed (RFC 9110, 10.2.3); a short one."""
+    if not isinstance(reply, Response) or reply.status not in REDIRECTS:
+        return outcome
+    asked = retry_after(reply.headers, world.epoch())
+    if asked is None or asked > policy.obey_retry_after:
+        return outcome
+    return msgspec.structs.replace(outcome, rest=max(outcome.rest, asked))
+
+
 def _news(
-    request: Request, rules: Rules | None, policy: Policy, journey: Journey
+    request: Request, rules: Rules | None, delay: float, policy: Policy, journey: Journey
 ) -> Generator[Effect, Any, Response | Refusal | Again | None]:
     """What has happened while a request stood in line, if it is not to be sent any more: what holds is the present."""
     world, url = journey.world, request.url
     if is_another(world.policies, url, policy):
         return AGAIN
     if rules is not None:
-        known = world.known_rules(url.origin)
-        if known is None and world.epoch() >= rules.valid_until:
+        known, agent = world.known_rules(url.origin), agent_of(request, journey)
+        # Rules that were looked at for this very turn hold for it, be they good for less than the wait.
+        if known is None and world.epoch() >= rules.valid_until and not journey.had_its_turn:
             return AGAIN
         if known is not None and known.rules is not rules:
-            refusal = judged(known.rules, agent_of(request, journey), request, policy, journey)
+            refusal = judged(known.rules, agent, request, policy, journey)
             if refusal is not None:
                 return refusal
+            if (crawl_delay_of(known.rules, agent) or 0.0) != delay:
+                return AGAIN
     return (yield from _kept_meanwhile(request, journey)) if world.has_cache and not journey.page_tries else None
 
 

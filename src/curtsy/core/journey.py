@@ -74,9 +74,6 @@ class Journey:
     """Tries of the page that is asked for now, and whether a request was sent for it: they hold if it begins anew."""
 
     page_sent: bool = False
-    is_on_wire: bool = False
-    """Whether a request of it is on its way."""
-
     waited: float = 0.0
     bytes: int = 0
     cache: str | None = None
@@ -141,7 +138,8 @@ def entrance(
     return Enter(
         policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain,
         round(crawl_delay * SECOND) if crawl_delay else 0,
-        robots or journey.had_its_turn,  # all others of the line want these rules, too
+        # All others of the line want these rules, too; who comes back goes where he was.
+        -1.0 if robots else journey.began if journey.had_its_turn else None,
     )  # fmt: skip
 
 

@@ -88,16 +88,12 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
         kind = Kind.BLOCKED
     else:
         kind = Kind.FAILED if status >= 500 else Kind.ANSWERED
-    asked = None if 200 <= status < 300 else retry_after(headers, epoch)
-    rest = exhausted_for(headers, epoch) or 0.0
-    if 300 <= status < 400 and asked is not None:  # the time until what it redirects to may be asked for
-        rest = max(rest, asked)
     return Outcome(
         kind,
         status,
         page=200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots,
-        retry_after=asked if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None,
-        rest=rest,
+        retry_after=retry_after(headers, epoch) if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None,
+        rest=exhausted_for(headers, epoch) or 0.0,
         latency=reply.latency,
         sent_ago=reply.sent_ago,
     )

@@ -29,7 +29,7 @@ _PASSING_KINDS = frozenset(
         "ClientConnectionError", "ClientPayloadError",  # aiohttp
         "NetworkError", "TimeoutException", "RemoteProtocolError",  # httpx
         "Timeout", "ChunkedEncodingError",  # requests
-        "IncompleteRead", "urllib3.ProtocolError",  # urllib and urllib3
+        "IncompleteRead", "ContentTooShortError", "urllib3.ProtocolError",  # urllib and urllib3
     }
 )  # fmt: skip
 """Errors of names, connections and timeouts by the names of their classes: the libraries need not be there."""
@@ -74,12 +74,15 @@ def _package(kind: type) -> str:
 
 def _is_of_certificate(error: BaseException) -> bool:
     """Whether a certificate is behind an error, however a library calls it: httpx makes a ConnectError of it."""
-    causes: list[BaseException | None] = [error]
+    causes: list[BaseException] = [error]
     for each in causes:
         if isinstance(each, ssl.CertificateError):
             return True
-        if each is not None:
-            causes += (cause for cause in (each.__cause__, each.__context__) if cause not in causes)
+        # What was being handled when Python itself raised is another matter; a library raises what it made of it.
+        is_made = _package(type(each)) not in ("builtins", "socket", "ssl")
+        for cause in (each.__cause__, each.__context__ if is_made else None):
+            if cause is not None and cause not in causes:
+                causes.append(cause)
     return False
 
 
