@@ -97,13 +97,11 @@ def ask_for(
         raise rule("body", type(body).__name__, "bytes. Encode text first")
     if repeatable is not None and not isinstance(repeatable, bool):
         raise rule("repeatable", repeatable, "True or False")
-    return Ask(url, method.upper(), _headers(headers), body, deadline, repeatable)
+    return Ask(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, repeatable)
 
 
-def _headers(given: Mapping[str, str] | None) -> Headers:
+def _headers(given: Mapping[str, str]) -> Headers:
     """The caller's headers; nothing in them may end a line (F26)."""
-    if not given:
-        return NO_HEADERS
     if not isinstance(given, Mapping):
         raise rule("headers", type(given).__name__, "a mapping of names and values")
     fields: tuple[tuple[Any, Any], ...] = tuple(given.items())

@@ -21,7 +21,6 @@ from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
 from curtsy.clock import FakeClock
 from curtsy.cookies import Cookies
 from curtsy.core import explain
-from curtsy.core.cache import Fields
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
@@ -203,10 +202,8 @@ class AsyncClient:
         patience = self._deadline if deadline is None else patience_of(deadline)
         ask = ask_for(url, method, headers, body, patience, repeatable)
         self._check_open()
-        # What may change something is nobody else's: a key that no other has.
-        is_shared = ask.method in ("GET", "HEAD") and body is None
-        key = (ask.method, _identity(url), _folded(ask.headers), ask.deadline) if is_shared else object()
-        if key in self._flights:
+        key = _key_of(ask) if self._flights.under_way else None
+        if key is not None and key in self._flights:
             return await self._flights.join(key, *self._trip(ask), self._is_for_all(ask))
         journey, passage = set_out(ask, self._around), Passage()
         flow = fetch(ask, self._around, journey)
@@ -215,7 +212,7 @@ class AsyncClient:
             result: FetchResult = passage.result
             return result
         return await self._flights.join(
-            key,
+            key or _key_of(ask),
             lambda: self._driver.go_on(flow, effect, passage),
             lambda: self._closed(journey, passage),
             self._is_for_all(ask),
@@ -452,15 +449,16 @@ class AsyncClient:
         await self.close()
 
 
-def _identity(url: str) -> object:
-    """What is the same for all spellings of a URL."""
-    parsed = parse_url(url)
-    return parsed if isinstance(parsed, InvalidUrl) else (parsed.text, parsed.credentials)
+def _key_of(ask: Ask) -> object:
+    """What is the same for all who may share a fetch, however they spell it.
 
-
-def _folded(headers: Headers) -> Fields:
-    """The fields with their names in one spelling."""
-    return tuple((name.lower(), value) for name, value in headers.fields)
+    What may change something is nobody else's: a key that no other has.
+    """
+    if ask.method not in ("GET", "HEAD") or ask.body is not None:
+        return object()
+    url = parse_url(ask.url)
+    named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
+    return ask.method, named, tuple((name.lower(), value) for name, value in ask.headers.fields), ask.deadline
 
 
 async def fetch_url(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:

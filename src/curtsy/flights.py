@@ -53,10 +53,10 @@ class Flights:
     """All that is under way, each by a key."""
 
     def __init__(self) -> None:
-        self._flights: dict[object, _Flight] = {}
+        self.under_way: dict[object, _Flight] = {}
 
     def __contains__(self, key: object) -> bool:
-        return key in self._flights
+        return key in self.under_way
 
     async def join(
         self,
@@ -70,12 +70,12 @@ class Flights:
         It runs in the task of the first; if that is cancelled, or what came of it is for the first alone, the next
         takes over.
         """
-        while (flight := self._flights.get(key)) is not None:
+        while (flight := self.under_way.get(key)) is not None:
             is_whole, result = await flight.end()
             if is_whole:
                 shared: T = result
                 return shared
-        flight = self._flights[key] = _Flight()
+        flight = self.under_way[key] = _Flight()
         is_whole, result = False, None
         try:
             result = await work()
@@ -85,13 +85,13 @@ class Flights:
                 raise
             result, is_whole = closed(), True
         finally:
-            del self._flights[key]
+            del self.under_way[key]
             flight.land(is_whole, result)
         return result
 
     async def close(self) -> None:
         """End everything: what is cancelled gives back what it held."""
-        while flights := list(self._flights.values()):
+        while flights := list(self.under_way.values()):
             ends = [flight.end() for flight in flights]
             for flight in flights:
                 flight.close()

@@ -11,6 +11,8 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any
 
+import msgspec
+
 from curtsy.core.errors import REFUSALS
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_url
@@ -130,27 +132,24 @@ class Tally:
     def count(self, record: FetchRecord) -> None:
         """Count one fetch."""
         with self._lock:
-            attempts, retries, robots_requests, size = (
-                (record.attempts, record.retries, record.robots_requests, record.bytes)
-                if not record.elsewhere
-                else self._own_share(record)
-            )
-            host = self._hosts.get(record.domain) or self._met(record.domain, attempts)
+            own = record if not record.elsewhere else self._own_share(record)
+            host = self._hosts.get(record.domain) or self._met(record.domain, own.attempts)
             host.fetches += 1
             host.last.append(record)
             if waited := record.waited:
                 host.waited += waited
                 if waited > _SHORT:
                     host.waits[bisect_left(_WAITS, waited)] += 1
-            if attempts:
+            if attempts := own.attempts:
                 host.requests += attempts
-                host.bytes += size
-                host.retries += retries
+                host.bytes += own.bytes
+                if own.retries:
+                    host.retries += own.retries
                 if (latency := record.latency) is not None:
                     host.latencies[bisect_left(_LATENCIES, latency)] += 1
                     host.latency += latency
-            if robots_requests:
-                host.robots_requests += robots_requests
+            if own.robots_requests:
+                host.robots_requests += own.robots_requests
             if (reason := record.reason) is not None:
                 host.reasons[reason] = host.reasons.get(reason, 0) + 1
             if (cache := record.cache) is None:
@@ -161,20 +160,17 @@ class Tally:
             else:
                 host.cache_hits += 1
 
-    def _own_share(self, record: FetchRecord) -> tuple[int, int, int, int]:
+    def _own_share(self, record: FetchRecord) -> FetchRecord:
         """What of a fetch went to the host that it ended at; what went to others is counted for them."""
-        attempts, retries, robots_requests, size = (
-            record.attempts, record.retries, record.robots_requests, record.bytes,
-        )  # fmt: skip
+        fields = {"attempts": "requests", "retries": "retries", "robots_requests": "robots_requests", "bytes": "bytes"}
+        own = {name: getattr(record, name) for name in fields}
         for share in record.elsewhere:
             other = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
-            other.requests += share.attempts
-            other.retries += share.retries
-            other.robots_requests += share.robots_requests
-            other.bytes += share.bytes
-            attempts, retries = attempts - share.attempts, retries - share.retries
-            robots_requests, size = robots_requests - share.robots_requests, size - share.bytes
-        return attempts, retries, robots_requests, size
+            for name, counter in fields.items():
+                sent = getattr(share, name)
+                setattr(other, counter, getattr(other, counter) + sent)
+                own[name] -= sent
+        return msgspec.structs.replace(record, **own)
 
     def count_trip(self, domain: str) -> None:
         """Count a breaker that has opened."""

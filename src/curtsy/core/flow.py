@@ -176,43 +176,39 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
     is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request)))
-    if isinstance(found, Fresh) or is_renewed_later:
-        return (yield from _served(found, kept, request, policy, journey))
-    end = yield from _asked(request, found, policy, journey)
-    if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
-        # It may have taken a while: what the copy is good for now counts.
-        late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
-        if isinstance(late, Stale) and late.may_serve_on_error:
-            return (yield from _served(late, kept, request, policy, journey))
-    if isinstance(end, Refusal | Again) or not world.has_cache or journey.cache is not None:
-        return end
-    what, answer = _kept(request, end, found, kept, journey)
-    if not isinstance(what, Leave):
-        yield Keep(url, what)
-    return answer
+    copy = found if isinstance(found, Fresh) or is_renewed_later else None
+    if copy is None:
+        end = yield from _asked(request, found, policy, journey)
+        if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
+            # It may have taken a while: what the copy is good for now counts.
+            late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
+            copy = late if isinstance(late, Stale) and late.may_serve_on_error else None
+        if copy is None:
+            if isinstance(end, Refusal | Again) or not world.has_cache or journey.cache is not None:
+                return end
+            what, answer = _kept(request, end, found, kept, journey)
+            if not isinstance(what, Leave):
+                yield Keep(url, what)
+            return answer
+
+    # The kept copy is the answer. That costs the site nothing: it is judged by the rules remembered, even old ones, and
+    # asks for none; that there are none to be had does not forbid it.
+    if policy.respect_robots:
+        known = world.known_rules(url.origin)
+        rules: Rules | None = (yield Remember(url.origin)) if known is None else known.rules
+        if rules is not None and rules.is_known:
+            refusal = judged(rules, agent_of(request, journey), request, policy, journey)
+            if refusal is not None and refusal.reason is Reason.ROBOTS_DISALLOWED:
+                return refusal
+    journey.cache = "hit" if isinstance(copy, Fresh) else "stale"
+    assert kept is not None
+    assert not isinstance(copy, Absent)
+    return _from_cache(kept[0], kept[1], request.method, copy.age)
 
 
 def _alone(request: Request) -> Ask:
     """This hop, to be asked for again: neither what led here is to be done once more, nor what it leads to."""
     return Ask(request.url.with_credentials, request.method, request.headers, follow=False)
-
-
-def _served(
-    found: Freshness, kept: tuple[Entry, bytes] | None, request: Request, policy: Policy, journey: Journey
-) -> Generator[Effect, Any, Response | Refusal]:
-    """The kept copy, as the answer.
-
-    It costs the site nothing: it is judged by the rules remembered, even old ones, and asks for none. That there are
-    none to be had does not forbid it.
-    """
-    if policy.respect_robots and (rules := (yield Remember(request.url.origin))) is not None and rules.is_known:
-        refusal = judged(rules, agent_of(request, journey), request, policy, journey)
-        if refusal is not None and refusal.reason is Reason.ROBOTS_DISALLOWED:
-            return refusal
-    journey.cache = "hit" if isinstance(found, Fresh) else "stale"
-    assert kept is not None
-    assert not isinstance(found, Absent)
-    return _from_cache(*kept, request.method, found.age)
 
 
 def _has_failed(end: Reply | Refusal | Again) -> bool:
@@ -317,7 +313,9 @@ def exchange(
             world.take_cookies(url, reply.headers)
         has_run_out = is_cut_off(reply, journey)
         unheard = UNHEARD if was_sent else UNSENT
-        outcome = unheard if has_run_out else _before_redirect(classify(reply, world.epoch()), reply, policy, world)
+        outcome = unheard if has_run_out else classify(reply, world.epoch())
+        if isinstance(reply, Response) and reply.status in REDIRECTS:
+            outcome = _before_redirect(outcome, reply, policy, world)
         journey.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
@@ -336,10 +334,8 @@ def exchange(
             return last
 
 
-def _before_redirect(outcome: Outcome, reply: Reply, policy: Policy, world: World) -> Outcome:
+def _before_redirect(outcome: Outcome, reply: Response, policy: Policy, world: World) -> Outcome:
     """The outcome, with the rest that a redirect asks for before it is followed (RFC 9110, 10.2.3); a short one."""
-    if not isinstance(reply, Response) or reply.status not in REDIRECTS:
-        return outcome
     asked = retry_after(reply.headers, world.epoch())
     if asked is None or asked > policy.obey_retry_after:
         return outcome
@@ -416,7 +412,9 @@ def _kept(
 
 def _from_cache(entry: Entry, body: bytes, method: str, age: float | None = None) -> Response:
     """The kept copy; with its age, unless the site has just said that it holds (RFC 9111, 4)."""
-    fields = entry.headers if age is None else (*entry.headers, ("Age", str(int(min(age, MOST_AGE)))))
+    fields = entry.headers
+    if age is not None:
+        fields = (*fields, ("Age", str(int(age) if age < MOST_AGE else MOST_AGE)))
     return Response(entry.status, Headers(fields), b"" if method == "HEAD" else body)
 
 

@@ -104,6 +104,8 @@ class DiskCache:
         self.max_size = max_size
         names = [folder_name(name) for name in (collection, document) if name is not None]
         self._named = os.path.join(self.root, *names) if names else None
+        # Of each host, with the separator at its end: made once, for it is looked for with each page.
+        self._folder_of = lru_cache(maxsize=4096)(self._folder)
         self._clock = clock or SystemClock()
         self._recent: Recent[tuple[int, ...]] = Recent(memory)
         self._lately = Lately()
@@ -115,14 +117,17 @@ class DiskCache:
         # first scan comes after as many bytes as ever, over all of them.
         self._until_scan = random.random() * max_size / 20
 
+    def _folder(self, domain: str) -> str:
+        folder = self._named or os.path.join(self.root, folder_name(domain.replace(":", "_")))
+        return folder + os.sep
+
     def _find(self, url: Url | str) -> tuple[str, str, str] | None:
         """The URL's text, its key, and the path of its files without their endings."""
         found = identify(url)
         if found is None:
             return None
         known, key = found
-        folder = self._named or f"{self.root}{os.sep}{folder_name(known.domain.replace(':', '_'))}"
-        return known.text, key, f"{folder}{os.sep}{key[:16]}"
+        return known.text, key, self._folder_of(known.domain) + key[:16]
 
     def get(self, url: Url | str) -> Page | None:
         """The page kept for a URL, its body checked; None if there is none, or it is damaged."""
