@@ -458,7 +458,8 @@ def _key_of(ask: Ask) -> object:
         return object()
     url = parse_url(ask.url)
     named = url if isinstance(url, InvalidUrl) else (url.text, url.credentials)
-    return ask.method, named, tuple((name.lower(), value) for name, value in ask.headers.fields), ask.deadline
+    fields = ask.headers.fields and tuple([(name.lower(), value) for name, value in ask.headers.fields])
+    return ask.method, named, fields, ask.deadline
 
 
 async def fetch_url(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:

@@ -4,8 +4,8 @@ A flow is a generator: it yields effects, what is to be done, and is sent the an
 blocking or async; so the way exists once. It runs
 
     fetch ──▶ hop, once per redirect ──▶ recall the kept copy: fresh ends here
-                                    ──▶ rules_for its origin, and their verdict
-                                    ──▶ exchange: enter the gate, send, settle, perhaps again
+                                    ──▶ exchange: rules_for its origin, and their verdict;
+                                        enter the gate, send, settle, perhaps again
                                     ──▶ keep what came
           ──▶ tell
 """
@@ -178,7 +178,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request)))
     copy = found if isinstance(found, Fresh) or is_renewed_later else None
     if copy is None:
-        end = yield from _asked(request, found, policy, journey)
+        end = yield from exchange(request, found, policy, journey)
         if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
             # It may have taken a while: what the copy is good for now counts.
             late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
@@ -218,30 +218,6 @@ def _has_failed(end: Reply | Refusal | Again) -> bool:
     return isinstance(end, Failure) or (isinstance(end, Response) and end.status in (500, 502, 503, 504))
 
 
-def _asked(
-    request: Request, found: Freshness, policy: Policy, journey: Journey
-) -> Generator[Effect, Any, Reply | Refusal | Again]:
-    """Ask the site, if its rules allow it."""
-    world, url = journey.world, request.url
-    rules: Rules | None = None
-    delay = 0.0
-    if policy.respect_robots:
-        rules_or_not = yield from rules_for(request, policy, journey)
-        if is_another(journey.policies, url, policy):
-            return AGAIN
-        if not isinstance(rules_or_not, Rules):
-            return rules_or_not
-        rules, agent = rules_or_not, agent_of(request, journey)
-        refusal = judged(rules, agent, request, policy, journey)
-        if refusal is not None:
-            return refusal
-        heeded = world.heeded(url.origin).get(agent)
-        delay = (yield from heed(rules, agent, url, policy, journey)) if heeded is None else heeded
-        if delay > policy.max_crawl_delay:
-            return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
-    return (yield from exchange(request, found, rules, policy, journey, delay))
-
-
 def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
     """Why the user's settings alone forbid to ask for a URL; None if they do not."""
     if policy.denied:
@@ -255,15 +231,30 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
 
 
 def exchange(
-    request: Request,
-    found: Freshness,
-    rules: Rules | None,
-    policy: Policy,
-    journey: Journey,
-    crawl_delay: float = 0.0,
+    request: Request, found: Freshness, policy: Policy, journey: Journey
 ) -> Generator[Effect, Any, Reply | Refusal | Again]:
-    """Ask, and ask again while that is worth it. Retry says whether, admission says when."""
+    """Ask the site, if its rules allow it, and ask again while that is worth it.
+
+    Retry says whether, admission says when.
+    """
     world, url = journey.world, request.url
+    rules: Rules | None = None
+    crawl_delay = 0.0
+    if policy.respect_robots:
+        policies = journey.policies
+        rules_or_not = yield from rules_for(request, policy, journey)
+        if journey.policies is not policies and is_another(journey.policies, url, policy):
+            return AGAIN
+        if not isinstance(rules_or_not, Rules):
+            return rules_or_not
+        rules, agent = rules_or_not, agent_of(request, journey)
+        refusal = judged(rules, agent, request, policy, journey)
+        if refusal is not None:
+            return refusal
+        heeded = world.heeded(url.origin).get(agent)
+        crawl_delay = (yield from heed(rules, agent, url, policy, journey)) if heeded is None else heeded
+        if crawl_delay > policy.max_crawl_delay:
+            return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
     repeatable = journey.ask.repeatable
     may_repeat = request.method in REPEATABLE if repeatable is None else repeatable
     most = policy.max_retries if world.max_retries is None else world.max_retries
