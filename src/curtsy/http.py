@@ -211,7 +211,7 @@ def environment_proxies() -> dict[str, str | PolicyError]:
         else:
             proxies[scheme] = PolicyError(
                 f"{scheme.upper()}_PROXY = {explain.given(found)!r} must be an http or https proxy, such as "
-                "http://proxy.example:3128. Set another, or name the hosts in NO_PROXY that are to be asked without it."
+                "http://proxy.example:3128. Set another, unset it, or set NO_PROXY=* to go without any."
             )
     return proxies
 
