@@ -471,6 +471,32 @@ def test_the_journal_of_another_is_read_where_it_cannot_be_written(
     assert caplog.text == ""
 
 
+def test_a_journal_in_the_making_is_no_harm_where_it_cannot_be_written(
+    path: Path, view: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16, F42: a writer was killed while it wrote the index; another one puts it in order"""
+    running = writer("packed", path.parent, 0, 40, 1000)
+    assert running.stdout is not None
+    running.stdout.read(40)
+    with closing(PackedCache(view)) as cache:
+        assert there(cache) == 40
+        running.kill()
+        running.communicate()
+
+        with open(f"{path}-shm", "r+b") as index:  # the number of changes, in the first of its two heads
+            index.seek(8)
+            index.write(b"\xff" * 4)
+        assert there(cache) < 40
+        with subprocess.Popen([sys.executable, "-c", DROPPING, path], stdin=PIPE, stdout=PIPE, cwd=ROOT) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            cache.get_meta(url_of(0))  # looks at the file anew, at once
+
+            assert there(cache) == 39
+            other.communicate(timeout=30)
+    assert caplog.text == ""
+
+
 DROPPING = """
 import sys
 from curtsy.stores.packed import PackedCache
@@ -549,7 +575,8 @@ def test_a_304_does_not_rewrite_the_body_and_a_new_page_ends_it(cache: PackedCac
     assert cache.refresh(msgspec.structs.replace(kept, lifetime=999.0))
     renewed = there()
     assert (before[2], renewed[:2], renewed[2] is None) == (None, before[:2], False)
-    again = PackedCache(path).get(URL)
+    with closing(PackedCache(path)) as other:
+        again = other.get(URL)
     assert again is not None
     assert (again.entry.lifetime, again.body) == (999.0, body_of(1))
     assert cache.verify() == Checked(1, 0)

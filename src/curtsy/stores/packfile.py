@@ -34,6 +34,9 @@ GLANCE = 0.02
 ROOM = 16 * MIB
 """A disk with so much room is not full."""
 
+TRIES = 5
+"""How often something is read that another process may be writing just now."""
+
 LOOK = 1.0
 """Seconds to look for damage while others wait; what would take longer is left to `verify()`."""
 
@@ -46,6 +49,7 @@ PRAGMA synchronous = NORMAL;
 # What says that the file is not (any more) what we wrote; SQLITE_ERROR is what a missing table comes to.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
 _NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
+_TRIES_LEFT = range(TRIES)[::-1]
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 # How a file is opened: what is added to its address. Without being told that it does not change, SQLite could not read
@@ -113,16 +117,20 @@ class PackFile:
         with _lock:
             if self.is_closed or (self._connection is None and self.outage.is_on):
                 return otherwise
-            try:
-                return work(self._connect(), *given)
-            except (sqlite3.Error, UnicodeError) as error:  # the latter if what SQLite complains of is not UTF-8
-                self._recover(error)
-            except OSError as error:
-                self._disconnect()
-                self.outage.begin(error)
-            finally:
-                if self._connection is not None and self._connection.in_transaction:  # a Ctrl-C, say, came between
-                    self._roll_back()
+            for tries_left in _TRIES_LEFT:
+                try:
+                    return work(self._connect(), *given)
+                except (sqlite3.Error, UnicodeError) as error:  # the latter if what SQLite complains of is not UTF-8
+                    if not (tries_left and _is_in_the_making(error)):
+                        self._recover(error)
+                        break
+                except OSError as error:
+                    self._disconnect()
+                    self.outage.begin(error)
+                    break
+                finally:
+                    if self._connection is not None and self._connection.in_transaction:  # a Ctrl-C, say, came between
+                        self._roll_back()
             return otherwise
 
     def close(self) -> None:
@@ -159,7 +167,9 @@ class PackFile:
         except sqlite3.OperationalError as error:
             if self._mode != _WITH_JOURNAL or _code_of(error) in _BUSY:
                 raise
-            self._connection = self._open(_ALONE)  # the journal's index is missing and cannot be made
+            # The journal's index is missing or half written, and cannot be made here; until somebody else does.
+            self._mode = _ALONE
+            self._connection = self._open(_ALONE)
         return self._connection
 
     def _mode_now(self) -> str:
@@ -217,6 +227,9 @@ class PackFile:
         if not self.is_read_only and (code in _DAMAGE or (code in _NO_ROOM and self._is_damaged(code))):
             self._put_aside(error)
             return
+        if self.is_read_only and _is_in_the_making(error):  # for good: its writer was killed
+            self._disconnect()
+            return
         if code in _DAMAGE:  # somebody may be changing it while it is read: it is not ours to put aside
             self._disconnect()
         self.outage.begin(error)
@@ -270,6 +283,11 @@ def check(db: sqlite3.Connection) -> None:
     (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if found != b"ok":
         raise sqlite3.DatabaseError(found.decode("utf-8", "replace"))
+
+
+def _is_in_the_making(error: Exception) -> bool:
+    """Whether the journal's index was found half written, where it can only be read."""
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_RECOVERY
 
 
 def _code_of(error: Exception) -> int:
