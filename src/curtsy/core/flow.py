@@ -438,10 +438,6 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
     retry_after = journey.retry_after
     headers, body = NO_HEADERS, b""
     match end:
-        case Refusal():
-            reason, message, retry_after = end.reason, end.message, end.retry_after
-        case Failure() if url is not None:
-            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.again + 1)
         case Response() if url is not None:
             status, headers, body = end.status, end.headers, end.body
             if not ask.follow and status in REDIRECTS:
@@ -449,6 +445,10 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
             elif not 200 <= status < 300:
                 reason = Reason.HTTP_STATUS
                 message = explain.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)
+        case Refusal():
+            reason, message, retry_after = end.reason, end.message, end.retry_after
+        case Failure() if url is not None:
+            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.again + 1)
     message = mask_url(message) if message else ""
     shown = asked.text if isinstance(asked, Url) else explain.given(asked)
     final = shown if url is None else url.text

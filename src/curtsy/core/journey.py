@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
@@ -47,8 +46,7 @@ class Again(msgspec.Struct, frozen=True, gc=False):
 AGAIN = Again()
 
 
-@dataclass(slots=True)
-class Journey:
+class Journey(msgspec.Struct, gc=False):
     """What has happened to one fetch so far."""
 
     ask: Ask

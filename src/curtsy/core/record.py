@@ -68,7 +68,7 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     bytes: int
 
 
-class FetchRecord(StatsFields, frozen=True):
+class FetchRecord(StatsFields, frozen=True, gc=False):
     """One fetch, flat: what log, metrics and statistics are told. Durations are seconds."""
 
     url: str

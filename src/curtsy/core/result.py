@@ -22,7 +22,7 @@ from curtsy.core.secrets import mask_url
 from curtsy.core.text import decode
 
 
-class FetchResult(msgspec.Struct, frozen=True):
+class FetchResult(msgspec.Struct, frozen=True, gc=False):
     """What came of a fetch. It is true when ok. It never raises for what the web does; `raise_for_reason()` does."""
 
     ok: bool
