@@ -25,7 +25,7 @@ from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
 from curtsy.core.heeding import rules_for
-from curtsy.core.journey import NO_TIME, Journey, Refusal
+from curtsy.core.journey import NO_TIME, Again, Journey, Refusal
 from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.policy import Policies, number, whole
 from curtsy.core.record import FetchRecord
@@ -377,9 +377,10 @@ class AsyncClient:
             kept: Rules | None = await self.store.read(rules_key(url.origin))
             is_known = kept is not None and kept.is_known
             return kept if is_known else Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
-        return await self._flights.join(
+        answer = await self._flights.join(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
         )  # fmt: skip
+        return await self.rules_or_why(url, user_agent) if isinstance(answer, Again) else answer
 
     def known_rules(self, origin: str) -> Rules | None:
         """The rules of an origin that this client knows without asking anybody."""

@@ -181,7 +181,7 @@ class AsyncDriver:
                 waiter = self.gate.alarm.async_waiter()
                 return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
             case Hold(origin):
-                held = await self._store.update(rules_key(origin), claim_step(around.who, around.rules_since))
+                held = await self._store.update(rules_key(origin), claim_step(around.who, around.rules.since))
                 if not isinstance(held, Claimed):
                     passage.claimed.discard(origin)
                 return held
@@ -341,7 +341,7 @@ class Driver:
                 waiter = self.gate.alarm.waiter()
                 return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
             case Hold(origin):
-                held = self._store.update(rules_key(origin), claim_step(around.who, around.rules_since))
+                held = self._store.update(rules_key(origin), claim_step(around.who, around.rules.since))
                 if not isinstance(held, Claimed):
                     passage.claimed.discard(origin)
                 return held

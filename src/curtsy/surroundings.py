@@ -16,7 +16,7 @@ from curtsy.alarm import Waiter
 from curtsy.core.admission import Late, No
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
-from curtsy.core.effects import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Remember, Send, Tell
+from curtsy.core.effects import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Send, Tell
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND, Headers, Now, Url
 from curtsy.core.policy import Policies, Policy
@@ -97,6 +97,20 @@ class RetryShare:
             self._left = min(self._capacity, self._left + 1)
 
 
+class RulesAtHand:
+    """The rules that are known in this process, besides the store: one for all the ways in which a client asks."""
+
+    def __init__(self) -> None:
+        self.by_origin: OrderedDict[str, tuple[Rules, float, dict[str, float]]] = OrderedDict()
+        """With until when (by the world's `now`) they need not be asked for, and the delays of agents that heed them.
+
+        The last one learned is last.
+        """
+
+        self.since = 0.0
+        """Epoch second before which nothing that was learned of rules counts."""
+
+
 class CookieJar(Protocol):
     """What keeps cookies, if they are kept."""
 
@@ -124,16 +138,11 @@ class Surroundings:
     roll: Callable[[], float] = random.random
     told: Callable[[FetchRecord], None] = lambda record: None
     retries: RetryShare = field(default_factory=RetryShare)
-    known: OrderedDict[str, tuple[Rules, float, dict[str, float]]] = field(default_factory=OrderedDict)
-    """Rules by origin, until when (by `now`) they need not be asked for, and the delays of agents that heed them."""
-
+    rules: RulesAtHand = field(default_factory=RulesAtHand)
     number: int = field(default_factory=lambda: random.getrandbits(52))
 
     unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
     """What is being given back, or written down, though who began it was cancelled meanwhile."""
-
-    rules_since: float = 0.0
-    """Epoch second before which nothing that was learned of rules counts."""
 
     @property
     def who(self) -> int:
@@ -142,8 +151,8 @@ class Surroundings:
 
     def forget_rules(self) -> None:
         """Have every origin's rules fetched again."""
-        self.known.clear()
-        self.rules_since = self.epoch()
+        self.rules.since = self.epoch()
+        self.rules.by_origin.clear()
 
     @property
     def policies(self) -> Policies:
@@ -196,7 +205,6 @@ class Surroundings:
             Recall: self.recall,
             Keep: self._keep_small,
             Claim: lambda effect: self.known_rules(effect.origin) or NOT_YET,
-            Remember: lambda effect: getattr(self.known_rules(effect.origin), "rules", NOT_YET),
             MayRetry: lambda effect: self.retries.take(),
             Tell: lambda effect: self.told(effect.record),
         }
@@ -214,7 +222,7 @@ class Surroundings:
 
     def known_rules(self, origin: str) -> Known | None:
         """Rules that hold, from memory."""
-        found = self.known.get(origin)
+        found = self.rules.by_origin.get(origin)
         if found is None:
             return None
         rules, until, _ = found
@@ -227,23 +235,22 @@ class Surroundings:
 
     def heeded(self, origin: str) -> dict[str, float]:
         """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
-        found = self.known.get(origin)
+        found = self.rules.by_origin.get(origin)
         return {} if found is None else found[2]
 
     def remember(self, origin: str, rules: Rules, seconds: float) -> None:
         """Keep rules in memory for as long as they hold."""
-        self.known.pop(origin, None)  # the last one learned goes last
-        self.known[origin] = rules, self.now() + seconds, {}
-        if len(self.known) > KNOWN:
-            self.known.popitem(last=False)
+        known = self.rules.by_origin
+        known.pop(origin, None)
+        known[origin] = rules, self.now() + seconds, {}
+        if len(known) > KNOWN:
+            known.popitem(last=False)
 
     def claiming(
         self, effect: Claim, passage: Passage, gate: Gate | AsyncGate, waiter: Waiter
     ) -> Way[Known | Claimed | Late]:
         """Have an origin's rules, or the task of fetching them: in turn by a line, among processes by a claim."""
         origin, key = effect.origin, rules_key(effect.origin)
-        if (known := self.known_rules(origin)) is not None:
-            return known
         until = None if effect.deadline is None else self.now() + effect.deadline
         gate.lines.join(key, waiter)
         try:
@@ -256,7 +263,7 @@ class Surroundings:
                     continue
                 answer = self.known_rules(origin)
                 if answer is None:
-                    answer = yield Update(key, claim_step(self.who, self.rules_since), self._unclaim)
+                    answer = yield Update(key, claim_step(self.who, self.rules.since), self._unclaim)
                 match answer:
                     case Busy(seconds):
                         pause = min(seconds, POLL * (0.5 + self.roll()))

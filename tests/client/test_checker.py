@@ -198,3 +198,23 @@ async def test_an_offline_checker_that_is_told_to_wait_for_the_file_forbids(site
         assert not await RobotsTxtChecker(client=web).is_allowed(site.url("/"))
 
     assert site.paths() == []
+
+
+async def test_a_host_that_the_settings_deny_is_not_said_to_have_no_robots_txt(site: Site) -> None:
+    """R1, U9: not asked, and nothing is remembered of it that others would go by"""
+    site.robots(PRIVATE)
+    allowing(site)
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    async with client(clock=clock, store=store, denylist=["127.0.0.1"]) as web:
+        robots = RobotsTxtChecker(client=web)
+        verdicts = [await robots.verdict(site.url(path)) for path in ("/page", "/private")]
+        asked = site.paths()
+    async with client(clock=clock, store=store) as other:
+        forbidden = await other.fetch(site.url("/private"))
+
+    assert [verdict.allowed for verdict in verdicts] == [False, False]
+    assert asked == []
+    assert forbidden.reason is Reason.ROBOTS_DISALLOWED
+    assert site.paths() == ["/robots.txt"]

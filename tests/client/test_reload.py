@@ -14,25 +14,32 @@ from tests.client.fetching import AGENT, until
 from tests.support.site import Reply, Site, Visit
 
 
-async def changed_while_one_waits(site: Site, folder: Path, before: str, after: str) -> FetchResult:
-    """What becomes of a fetch that waits for its turn when the settings change."""
+async def changed_while_one_waits(site: Site, folder: Path, *texts: str) -> FetchResult:
+    """What becomes of a fetch that waits for its turn when the settings change: the last change comes while it does."""
     site.page("/a", "a")
     site.page("/b", "b")
     settings = folder / "curtsy.yaml"
-    settings.write_text(before)
+    settings.write_text(texts[0])
     async with AsyncClient(
         config=settings, store="memory:", cache=False, user_agent=AGENT, allow_private=True, global_qps=None
     ) as web:
         assert (await web.fetch(site.url("/a"))).ok
+        for text in texts[1:-1]:
+            change(web, settings, text)
         waiting = asyncio.ensure_future(web.fetch(site.url("/b")))
         await until(lambda: web.gate.lines.waiting)
 
-        settings.write_text(after)
-        os.utime(settings, ns=(1, 1))
-        web._settings.reload()
-        web.gate.lines.nudge(next(iter(web.gate.lines._lines)))
+        change(web, settings, texts[-1])
+        for key in list(web.gate.lines._lines):
+            web.gate.lines.nudge(key)
 
         return await asyncio.wait_for(waiting, 20)
+
+
+def change(web: AsyncClient, settings: Path, text: str) -> None:
+    settings.write_text(text)
+    os.utime(settings, ns=(1, 1))
+    web._settings.reload()
 
 
 SLOW = "default_policy:\n  qps: 0.001\n  pause: [0, 0]\n  respect_robots: false\n"
@@ -109,3 +116,13 @@ async def test_a_host_that_is_denied_while_its_robots_txt_is_on_its_way_is_not_a
 
     assert result.reason is Reason.DOMAIN_DENIED
     assert site.paths() == ["/robots.txt"]
+
+
+async def test_a_robots_txt_that_nobody_wants_any_more_is_not_asked_for(site: Site, tmp_path: Path) -> None:
+    """U9, R1: the settings said so while it stood in line"""
+    heeding = SLOW.replace("false", "true")
+
+    result = await changed_while_one_waits(site, tmp_path, SLOW, heeding, SLOW.replace("0.001", "1000"))
+
+    assert result.ok
+    assert site.paths() == ["/a", "/b"]

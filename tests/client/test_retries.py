@@ -319,13 +319,41 @@ async def test_a_bad_status_says_when_to_come_back(site: Site) -> None:
     """N5"""
     site.reply("/", later(120, 503))
 
-    async with client(max_retries=0) as web:
+    async with client(max_retries=0, breaker=False) as web:
         result = await web.fetch(site.url("/"))
 
     with pytest.raises(BadStatus) as caught:
         result.raise_for_reason()
     assert (caught.value.status, caught.value.retry_after) == (503, 120)
     assert (caught.value.url, caught.value.reason) == (site.url("/"), Reason.HTTP_STATUS)
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds", "settings"),
+    [
+        (403, 20, {}),
+        (429, 90, {"max_retries": 0}),
+        (503, 90, {"max_retries": 0}),
+        (429, 20, {"on_429": "trip"}),
+    ],
+)
+async def test_when_to_come_back_is_not_before_the_breaker_closes(
+    site: Site, status: int, seconds: int, settings: dict[str, Any]
+) -> None:
+    """C2: of the two waits it is the longer one"""
+    site.script("/", [later(seconds, status), Reply(body="fine")])
+    clock = FakeClock(DAWN)
+
+    async with client(clock=clock, respect_robots=False, **settings) as web:
+        first = await web.fetch(site.url("/"))
+        assert first.retry_after is not None
+        assert first.next_in == pytest.approx(first.retry_after, abs=TICK)
+        clock.advance(first.retry_after + 0.01)
+        second = await web.fetch(site.url("/"))
+
+    assert first.retry_after == pytest.approx(300, abs=TICK)
+    assert ("5 min" in first.message) == (status != 403)
+    assert second.text == "fine"
 
 
 async def test_connections_that_are_refused_are_tried_again() -> None:

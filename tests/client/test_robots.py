@@ -11,7 +11,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.rules import Rules
 from curtsy.stores.memory import MemoryStore
-from tests.client.fetching import TICK, UNPACED, client, domain_of, host_of, until
+from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of, until
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.site import Reply, Site, bomb, encoded, endless, hang, later, redirect, reset
 
@@ -169,6 +169,26 @@ async def test_a_redirect_to_where_nobody_may_go_means_that_there_is_none(site: 
     assert site.paths() == ["/robots.txt", "/private"]
 
 
+async def test_a_redirect_to_a_host_that_we_deny_does_not_say_that_there_is_none(site: Site) -> None:
+    """R6: others, who share what is remembered, may well ask that host; an earlier copy goes on being used"""
+    clock = FakeClock(DAWN)
+    store = MemoryStore(clock)
+    site.reply("/robots.txt", redirect(site.url("/robots.txt", host="127.0.0.2")), host="127.0.0.1")
+    site.robots(PRIVATE, host="127.0.0.2")
+    allowing(site)
+
+    async with client(clock=clock, store=store, denylist=["127.0.0.2"]) as web:
+        unknown = await web.fetch(site.url("/private"))
+    clock.advance(301)
+    async with client(clock=clock, store=store) as other:
+        forbidden = await other.fetch(site.url("/private"))
+    clock.advance(3601)
+    async with client(clock=clock, store=store, denylist=["127.0.0.2"]) as web:
+        still = await web.fetch(site.url("/private"))
+
+    assert (unknown.ok, forbidden.reason, still.reason) == (True, *[Reason.ROBOTS_DISALLOWED] * 2)
+
+
 @pytest.mark.parametrize("kind", ["endless", "100 MiB", "a bomb"])
 async def test_no_more_than_a_mebibyte_of_a_robots_txt_is_taken(site: Site, kind: str) -> None:
     """F28, R4: early rules are obeyed all the same"""
@@ -293,6 +313,37 @@ async def test_it_is_asked_for_again_though_all_pages_stand_in_line_already(site
     assert site.count("/robots.txt") == 2
     assert refused == ["90", "91", "92", "93", "94", "95", "96", "97", "98", "99"]
     assert [path for path in site.paths() if path in ("/90", "/95")] == []
+
+
+async def test_rules_that_are_forgotten_do_not_hold_for_who_stands_in_line(site: Site) -> None:
+    """R5"""
+    site.robots("User-agent: *\nCrawl-delay: 60\n")
+    site.page("/*", "x")
+
+    async with client() as web:
+        waiting = [asyncio.ensure_future(web.fetch(site.url(f"/{number}"))) for number in range(10)]
+        await until(lambda: site.count("/3"))
+        site.robots("User-agent: *\nDisallow: /9\nCrawl-delay: 60\n")
+        web.forget_rules()
+        results = await asyncio.gather(*waiting)
+
+    assert [result.reason for result in results] == [None] * 9 + [Reason.ROBOTS_DISALLOWED]
+    assert (site.count("/robots.txt"), site.count("/9")) == (2, 0)
+
+
+async def test_a_robots_txt_that_another_host_sends_us_for_goes_before_nobody(site: Site) -> None:
+    """Issue 4, 1: first come, first served; it is not this host's line that waits for it"""
+    site.robots("", host="127.0.0.2")
+    site.page("/*", "x", host="127.0.0.2")
+    site.reply("/robots.txt", redirect(site.url("/robots-of-1", host="127.0.0.2")), host="127.0.0.1")
+    site.page("/page", "x", host="127.0.0.1")
+
+    async with client(global_qps=None) as web:
+        first = [asyncio.ensure_future(web.fetch(site.url(f"/{each}", host="127.0.0.2"))) for each in range(4)]
+        await until(lambda: site.count("/0"))
+        await asyncio.gather(web.fetch(site.url("/page")), *first)
+
+    assert site.paths("127.0.0.2") == ["/robots.txt", "/0", "/1", "/2", "/3", "/robots-of-1"]
 
 
 async def test_a_failure_is_remembered_for_five_minutes_then_ten_then_twenty(site: Site) -> None:

@@ -245,14 +245,38 @@ async def test_renewing_a_kept_redirect_does_not_follow_it(site: Site, place: Pa
     swr = {"Cache-Control": "max-age=60, stale-while-revalidate=600"}
     site.reply("/a", Reply(301, headers={"Location": "/b", **swr}))
     site.page("/b", "end")
+    records: list[FetchRecord] = []
 
-    async with keeping(place, clock) as web:
+    async with keeping(place, clock, on_record=records.append) as web:
         await web.fetch(site.url("/a"))
         clock.advance(100)
         await web.fetch(site.url("/a"))
         await until(lambda: site.count("/a") == 2 and not web._renewals)
 
     assert site.count("/b") == 2
+    assert sorted((record.status, record.reason) for record in records) == [(200, None), (200, None), (301, None)]
+
+
+async def test_rules_that_are_forgotten_stay_so_when_a_page_is_renewed_behind(
+    site: Site, place: Path, clock: FakeClock
+) -> None:
+    """R5: what the store has of them from before is old for everybody"""
+    site.robots("")
+    swr = {"Cache-Control": "max-age=60, stale-while-revalidate=600"}
+    site.reply("/a", Reply(body="kept", headers=swr))
+    site.page("/secret", "x")
+
+    async with keeping(place, clock) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(100)
+        site.robots("User-agent: *\nDisallow: /secret\n")
+        web.forget_rules()
+        await web.fetch(site.url("/a"))
+        await until(lambda: site.count("/a") == 2 and not web._renewals)
+        result = await web.fetch(site.url("/secret"))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert (site.count("/robots.txt"), site.count("/secret")) == (2, 0)
 
 
 async def test_a_page_behind_a_login_is_renewed_with_it(site: Site, place: Path, clock: FakeClock) -> None:

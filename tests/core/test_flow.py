@@ -288,17 +288,38 @@ def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> N
     assert (hand.of(MayRetry), hand.world.retries_put_back) == ([MayRetry()], 1)
 
 
-def test_a_retry_that_is_cancelled_in_line_is_given_back() -> None:
+@pytest.mark.parametrize(("moment", "put_back"), [(Send, 0), (MayRetry, 0), (Settle, 1), (Enter, 1)])
+def test_a_retry_that_is_cancelled_before_it_is_sent_is_given_back(moment: type[Effect], put_back: int) -> None:
     """Issue 4, 4: the share of retries is for those that are sent"""
     world = World(Policies(Policy(respect_robots=False), user_agent="testbot/1.0"))
     flow = fetch(Ask(URL), world)
-    for answer in (None, Ticket(), Response(503, Headers(), b""), True, Settled(0.0)):
+    effect = flow.send(None)
+    for answer in (Ticket(), Response(503, Headers(), b""), True, Settled(0.0)):
         effect = flow.send(answer)
-    assert isinstance(effect, Enter)
+        if isinstance(effect, moment):
+            break
 
     flow.close()
 
-    assert world.retries_put_back == 1
+    assert isinstance(effect, moment)
+    assert world.retries_put_back == put_back
+
+
+def test_a_retry_that_begins_anew_and_is_refused_then_is_given_back() -> None:
+    """Issue 4, 4; U9: the settings have changed while it stood in line"""
+    world = World(Policies(Policy(respect_robots=False), user_agent="testbot/1.0"))
+    flow = fetch(Ask(URL), world)
+    effect = flow.send(None)
+    for answer in (Ticket(), Response(503, Headers(), b""), True, Settled(0.0)):
+        effect = flow.send(answer)
+    assert isinstance(effect, Enter)
+    world.policies = Policies(Policy(respect_robots=False, deny_paths=("/a",)), user_agent="testbot/1.0")
+    assert isinstance(flow.send(Ticket(20.0)), PutBack)
+
+    told = flow.send(None)
+
+    assert isinstance(told, Tell)
+    assert (told.record.reason, world.retries_put_back) == (Reason.PATH_DENIED, 1)
 
 
 @pytest.mark.parametrize(("open_for", "retry_after"), [(300.0, 300.0), (0.0, None)])
@@ -500,7 +521,7 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
 
     kinds = hand.kinds()
     assert (kinds.count("Tell"), kinds[-1]) == (1, "Tell")
-    is_held = is_claimed = False
+    is_held = is_claimed = has_retry = False
     pages = 0
     for effect, answer in zip(hand.effects, hand.answers, strict=True):
         match effect:
@@ -512,8 +533,11 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
                 is_held = answer is not None
                 is_sent = answer is not None and (answer.sent_ago is not None or getattr(answer, "is_answer", False))
                 pages += is_sent and not effect.cut
+                has_retry = has_retry and (answer is None or effect.cut)
                 assert "/private" not in effect.request.url.text
                 assert effect.request.url.scheme in ("http", "https")
+            case MayRetry():
+                has_retry = answer
             case Settle() | PutBack():
                 is_held = False
             case Learn() | Release():
@@ -523,6 +547,7 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
                 pass
     assert not is_held
     assert not is_claimed
+    assert hand.world.retries_put_back == has_retry
     assert result.record.attempts == pages <= 6 * 4
     assert (result.reason is None) == result.ok
     assert result.ok or (result.message.endswith(".") and "s3cret" not in result.message)

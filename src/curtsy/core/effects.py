@@ -34,6 +34,9 @@ class Ask(msgspec.Struct, frozen=True):
     follow: bool = True
     """Whether redirects are followed."""
 
+    is_renewal: bool = False
+    """Whether it is a kept copy that is to be renewed: of a redirect, too, there is nothing to complain of then."""
+
 
 class World(Protocol):
     """What a flow may look at while it runs: settings, a clock and dice."""

@@ -98,7 +98,11 @@ def fetch(ask: Ask, world: World, journey: Journey | None = None) -> Generator[E
     if isinstance(first, InvalidUrl):
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, explain.invalid(first))
     else:
-        end = yield from _travel(first, journey)
+        try:
+            end = yield from _travel(first, journey)
+        finally:
+            if journey.has_retry:
+                world.put_back_retry()
     result = _result(journey, end, first)
     if ask.linger is None or result.reason is not Reason.DEADLINE:  # else nothing has happened yet
         yield Tell(result.record)
@@ -208,7 +212,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
 
 def _alone(request: Request) -> Ask:
     """This hop, to be asked for again: neither what led here is to be done once more, nor what it leads to."""
-    return Ask(request.url.with_credentials, request.method, request.headers, follow=False)
+    return Ask(request.url.with_credentials, request.method, request.headers, follow=False, is_renewal=True)
 
 
 def _has_failed(end: Reply | Refusal | Again) -> bool:
@@ -263,16 +267,9 @@ def exchange(
     while True:
         way = entrance(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
         asked_at = world.now()
-        try:
-            ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
-        except GeneratorExit:
-            if journey.page_tries:
-                world.put_back_retry()
-            raise
+        ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):
             journey.waited += world.now() - asked_at
-            if journey.page_tries:
-                world.put_back_retry()
             if last is None:
                 return not_admitted(url, policy, ticket)
             # A retry that may not go any more: the result keeps the last answer, and says when to come back, if ever.
@@ -283,12 +280,11 @@ def exchange(
         news = (yield from _news(request, rules, crawl_delay, policy, journey)) if ticket.waited else None
         if news is not None:
             yield PutBack(ticket)
-            if journey.page_tries and not isinstance(news, Again):
-                world.put_back_retry()
             return news
         reply = yield Send(sent, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
         if reply is None:
             continue
+        journey.has_retry = False
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
         was_sent = reply.sent_ago is not None or is_sent(reply)
         journey.tries += 1
@@ -310,18 +306,23 @@ def exchange(
         journey.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
+        journey.has_retry = again
         if again and outcome.retry_after is None:
             outcome = msgspec.structs.replace(
                 outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
             )
         settled: Settled = yield Settle(ticket, outcome)
-        journey.next_in = settled.next_in
+        journey.next_in = max(settled.next_in, settled.open_for)
         asked = outcome.retry_after
         journey.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
         if not again:
-            journey.retry_after = None if asked is None else min(asked, policy.max_retry_after)
-            if asked is None and may_pass and not (isinstance(reply, Failure) and reply.is_lasting):
-                journey.retry_after = settled.open_for or None  # what may pass can be asked for when the breaker closes
+            # What may pass can be asked for when the breaker closes, however soon the site would have it.
+            if asked is not None:
+                journey.retry_after = max(min(asked, policy.max_retry_after), settled.open_for)
+            elif may_pass and not (isinstance(reply, Failure) and reply.is_lasting):
+                journey.retry_after = settled.open_for or None
+            else:
+                journey.retry_after = None
             return last
 
 
@@ -343,7 +344,7 @@ def _news(
     if rules is not None:
         known, agent = world.known_rules(url.origin), agent_of(request, journey)
         # Rules that were looked at for this very turn hold for it, be they good for less than the wait.
-        if known is None and world.epoch() >= rules.valid_until and not journey.had_its_turn:
+        if known is None and not journey.had_its_turn:
             return AGAIN
         if known is not None and known.rules is not rules:
             refusal = judged(known.rules, agent, request, policy, journey)
@@ -441,7 +442,8 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
         case Response() if url is not None:
             status, headers, body = end.status, end.headers, end.body
             if not ask.follow and status in REDIRECTS:
-                reason, message = Reason.REDIRECTED, explain.redirected(url, status)
+                if not ask.is_renewal:
+                    reason, message = Reason.REDIRECTED, explain.redirected(url, status)
             elif not 200 <= status < 300:
                 reason = Reason.HTTP_STATUS
                 message = explain.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)

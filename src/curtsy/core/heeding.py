@@ -37,8 +37,13 @@ ROBOTS_REDIRECTS = 5
 """Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
 
 
-def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[Effect, Any, Rules | Refusal | Failure]:
-    """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for."""
+def rules_for(
+    request: Request, policy: Policy, journey: Journey
+) -> Generator[Effect, Any, Rules | Refusal | Failure | Again]:
+    """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for.
+
+    `Again` comes back if they were wanted because of the settings, and these have changed.
+    """
     url = request.url
     while True:
         claim = yield Claim(url.origin, journey.patience())
@@ -51,10 +56,10 @@ def rules_for(request: Request, policy: Policy, journey: Journey) -> Generator[E
         if isinstance(found, Refusal | Failure | Known | Busy | Again):
             yield Release(url.origin)
             if isinstance(found, Again):
-                journey.policies = journey.world.policies
+                was_wanted, journey.policies = policy.respect_robots, journey.world.policies
                 policy = journey.policies.of(url.domain)
-                if policy.denied:
-                    return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
+                if was_wanted and not policy.respect_robots:
+                    return AGAIN
             if isinstance(found, Busy | Again):
                 continue
             return found.rules if isinstance(found, Known) else found
@@ -109,9 +114,12 @@ def _robots_txt(
             return NO_FILE  # RFC 9309, 2.3.1.3: unavailable, so everything is allowed
         is_own = url.origin == request.url.origin
         there = policy if is_own else journey.policies.of(url.domain)
+        if there.denied and is_own:
+            return Refusal(Reason.DOMAIN_DENIED, explain.denied(request.url))
         if there.denied:
-            return NO_FILE
-        way = entrance(url, there, journey, robots=True)
+            # Not "there is none": whoever shares what is learned here may well ask that host.
+            return Found(None, f"{url.text}, where it redirects to, is not to be asked: the settings deny its host")
+        way = entrance(url, there, journey, robots=True, first=is_own)
         asked_at = journey.world.now()
         ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):

@@ -72,6 +72,9 @@ class Journey(msgspec.Struct, gc=False):
     """Tries of the page that is asked for now, and whether a request was sent for it: they hold if it begins anew."""
 
     page_sent: bool = False
+    has_retry: bool = False
+    """Whether it was allowed to ask again, and has not yet done so."""
+
     waited: float = 0.0
     bytes: int = 0
     cache: str | None = None
@@ -128,16 +131,26 @@ def is_another(policies: Policies, url: Url, policy: Policy) -> bool:
 
 
 def entrance(
-    url: Url, policy: Policy, journey: Journey, *, page: bool = False, robots: bool = False, crawl_delay: float = 0.0
+    url: Url,
+    policy: Policy,
+    journey: Journey,
+    *,
+    page: bool = False,
+    robots: bool = False,
+    first: bool = False,
+    crawl_delay: float = 0.0,
 ) -> Enter | Late:
-    """The way in for a request; `Late` if there would be no time to hear the answer."""
+    """The way in for a request, `first` if all others of the line wait for what it brings.
+
+    `Late` if there would be no time to hear the answer.
+    """
     if journey.left() == 0:
         return Late(0.0)
     return Enter(
         policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain,
         round(crawl_delay * SECOND) if crawl_delay else 0,
-        # All others of the line want these rules, too; who comes back goes where he was.
-        -1.0 if robots else journey.began if journey.had_its_turn else None,
+        # Who comes back goes where he was.
+        -1.0 if first else journey.began if journey.had_its_turn else None,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class FetchResult(msgspec.Struct, frozen=True, gc=False):
     """After redirects."""
 
     status: int | None
-    """The last status seen; None if no answer came."""
+    """Of the answer that it ended with; None if it ended otherwise."""
 
     reason: Reason | None
     """Why not; None when ok."""

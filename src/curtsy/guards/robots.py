@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from curtsy.client import AsyncClient
+from curtsy.core.errors import Reason
 from curtsy.core.journey import Refusal
 from curtsy.core.message import Url, parse_url
 from curtsy.core.policy import DAY, number
@@ -51,7 +52,8 @@ class RobotsTxtChecker:
         if not isinstance(parsed, Url):
             return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
         rules = await self._client.rules_or_why(parsed, self.user_agent)
-        if isinstance(rules, Refusal):  # the host is resting, or has had its share of today: its last copy holds (R6)
+        if isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED:
+            # The host is resting, or has had its share of today: its last copy holds (R6).
             rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
         if not isinstance(rules, Rules):
             return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
