@@ -36,7 +36,7 @@ UNITS = (
     "alarm", "lines", "steps", "gate",  # the queue before the decision
     "address", "decoding", "connections", "exchange", "http",  # the sender
     "download", "surroundings", "drive",  # carry out a flow's effects
-    "keywords", "arguments", "storage", "flights", "batch",  # what a client is made of
+    "keywords", "arguments", "storage", "flights", "saving", "batch",  # what a client is made of
     "client", "blocking",  # the everyday way in
     "guards",  # the documents' parts
     "crawling",  # many pages

@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-import msgspec
-
 from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
 from curtsy.arguments import ask_for, check_parts, part_for, patience_of
 from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
@@ -31,13 +29,14 @@ from curtsy.core.policy import Policies, number, whole
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.rules import Rules
-from curtsy.download import GIB, DownloadResult, Part
-from curtsy.drive import AsyncDriver
+from curtsy.download import GIB, DownloadResult
+from curtsy.drive import AsyncDriver, never
 from curtsy.flights import Flights, always
 from curtsy.gate import AsyncGate
 from curtsy.http import AiohttpSender, Sender, check_environment
 from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.log import LibraryLogger, library_logger
+from curtsy.saving import Saving
 from curtsy.settings import CacheMode, Preset, names_contact
 from curtsy.settings.live import LiveSettings
 from curtsy.storage import opened_cache, opened_store
@@ -56,10 +55,6 @@ _WORDS = {
     Reason.ROBOTS_DISALLOWED.value: "Blocked by robots.txt",
     Reason.DOMAIN_BUDGET_EXCEEDED.value: "Domain daily budget exceeded",
 }
-
-
-def _never(ask: Ask) -> bool:
-    return False
 
 
 class AsyncClient:
@@ -154,7 +149,7 @@ class AsyncClient:
         )
         if cookies:
             self._around.cookies = Cookies(self._around.epoch)
-        later = self._later if stale_while_revalidate else _never
+        later = self._later if stale_while_revalidate else never
         self._driver = AsyncDriver(self._around, self._store, self.gate, self._sender, later)
         self._renewing = AsyncDriver(
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
@@ -221,27 +216,20 @@ class AsyncClient:
     def _trip(
         self, ask: Ask, on_wire: Callable[[bool], None] | None = None
     ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
-        """A fetch to be begun in its time, and what is left to say of it if the client is closed meanwhile.
-
-        Who joined another, and takes over from that one, has waited already.
-        """
-        asked_at = self._around.now()
-        begun: list[tuple[Journey, Passage]] = []
+        """A fetch to be begun in its time, and what is left to say of it if the client is closed meanwhile."""
+        journey, passage = set_out(ask, self._around), Passage(on_wire=on_wire)
 
         def work() -> Coroutine[Any, Any, FetchResult]:
-            asked = ask
-            if ask.deadline is not None:
-                asked = msgspec.structs.replace(ask, deadline=ask.deadline - (self._around.now() - asked_at))
-            journey, passage = set_out(asked, self._around), Passage(on_wire=on_wire)
-            begun.append((journey, passage))
-            flow = fetch(asked, self._around, journey)
+            # Who joined another, and takes over from that one, has waited already: the settings may be others.
+            journey.policies = self._around.policies
+            flow = fetch(ask, self._around, journey)
             return self._driver.go_on(flow, self._driver.begin(flow, passage), passage)
 
-        return work, lambda: self._closed(*begun[-1])
+        return work, lambda: self._closed(journey, passage)
 
     def _closed(self, journey: Journey, passage: Passage) -> FetchResult:
         """The result of a fetch that was ended by `close()`, told as any other."""
-        result = closed(journey, passage.is_sent)
+        result = closed(journey, passage.is_sent, passage.is_robots)
         self._told(result.record)
         return result
 
@@ -340,27 +328,15 @@ class AsyncClient:
         part = part_for(url, path, max_size)
         if part.path in self._paths:
             raise PolicyError(f"path = {str(path)!r} is being written by another download. Wait for it.")
+        around = replace(self._around, cache=None, told=lambda record: None)
+        driver = AsyncDriver(around, self._store, self.gate, self._sender)
+        saving = Saving(ask, part, driver, self._told)
         self._paths.add(part.path)
         try:
-            return await self._flights.join(
-                object(),
-                lambda: self._download(ask, part),
-                lambda: part.result(self._closed(set_out(ask, self._around), Passage())),
-            )
+            return await self._flights.join(object(), saving.work, saving.closed)
         finally:
             self._paths.discard(part.path)
             part.close()
-
-    async def _download(self, ask: Ask, part: Part) -> DownloadResult:
-        around = replace(self._around, cache=None)
-        driver = AsyncDriver(around, self._store, self.gate, self._sender)
-        result = await driver.run(fetch(ask, around), part)
-        if part.is_of_no_use:
-            part.discard()
-            result = await driver.run(fetch(ask, around), part)
-        if result.reason is Reason.TOO_LARGE:
-            part.discard()
-        return await asyncio.to_thread(part.result, result)
 
     async def rules_of(self, url: Url, user_agent: str) -> Rules | None:
         """The rules of a URL's origin, fetched in its turn if need be; None if not even that may be asked."""

@@ -70,6 +70,11 @@ def _tell(request: Request, reply: Reply) -> None:
         _log.debug("Not answered", **asked, reason=reply.reason.value, detail=reply.detail)
 
 
+def never(ask: Ask) -> bool:
+    """Whether somebody renews a kept copy later: nobody does."""
+    return False
+
+
 class AsyncDriver:
     """Carries out flows for tasks."""
 
@@ -79,7 +84,7 @@ class AsyncDriver:
         store: AsyncStore,
         gate: AsyncGate,
         sender: Sender,
-        later: Callable[[Ask], bool] = lambda ask: False,
+        later: Callable[[Ask], bool] = never,
     ) -> None:
         self.surroundings = surroundings
         self._store = store
@@ -88,14 +93,9 @@ class AsyncDriver:
         self._is_full: Callable[[], bool] = getattr(sender, "is_full", lambda: False)
         self._later = later
 
-    async def run(
-        self, flow: Flow[Result], part: Part | None = None, on_wire: Callable[[bool], None] | None = None
-    ) -> Result:
-        """Carry out a flow to its end. With `part`, the page's body goes there as it comes.
-
-        `on_wire` is told when a request goes on the wire, and when it is off it again.
-        """
-        passage = Passage(part, on_wire)
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Carry out a flow to its end."""
+        passage = Passage()
         return await self.go_on(flow, self.begin(flow, passage), passage)
 
     def begin(self, flow: Flow[Result], passage: Passage, answer: Any = None) -> Effect | None:
@@ -212,7 +212,7 @@ class AsyncDriver:
             await self._finish(self.gate.leave(ticket, UNSENT))
             return None
         self.surroundings.retries.count()
-        passage.is_sent = True
+        passage.is_sent, passage.is_robots = True, effect.cut
         limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
         if on_wire is not None:
             on_wire(True)

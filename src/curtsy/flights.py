@@ -54,6 +54,7 @@ class Flights:
 
     def __init__(self) -> None:
         self.under_way: dict[object, _Flight] = {}
+        self._is_closed = False
 
     def __contains__(self, key: object) -> bool:
         return key in self.under_way
@@ -65,16 +66,18 @@ class Flights:
         closed: Callable[[], T],
         is_for_all: Callable[[T], bool] = always,
     ) -> T:
-        """Do work that others may join; `closed` says what comes of it if it is ended before its time.
+        """Do work that others may join; `closed` says what comes of it if it is ended before its time, or not begun.
 
         It runs in the task of the first; if that is cancelled, or what came of it is for the first alone, the next
-        takes over.
+        takes over, unless all was closed meanwhile.
         """
         while (flight := self.under_way.get(key)) is not None:
             is_whole, result = await flight.end()
             if is_whole:
                 shared: T = result
                 return shared
+        if self._is_closed:
+            return closed()
         flight = self.under_way[key] = _Flight()
         is_whole, result = False, None
         try:
@@ -90,9 +93,11 @@ class Flights:
         return result
 
     async def close(self) -> None:
-        """End everything: what is cancelled gives back what it held."""
+        """End everything, for good: what is cancelled gives back what it held."""
+        self._is_closed = True
         while flights := list(self.under_way.values()):
             ends = [flight.end() for flight in flights]
             for flight in flights:
                 flight.close()
             await asyncio.gather(*ends)
+        await asyncio.sleep(0)  # who has joined one that has just ended has not woken yet, and has something to say

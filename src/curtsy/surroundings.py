@@ -42,7 +42,7 @@ KNOWN = 4096
 class Passage:
     """What a flow holds at the moment."""
 
-    __slots__ = ("claimed", "is_sent", "lines", "on_wire", "part", "result", "ticket")
+    __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "result", "ticket")
 
     def __init__(self, part: Part | None = None, on_wire: Callable[[bool], None] | None = None) -> None:
         self.part = part
@@ -54,6 +54,8 @@ class Passage:
         self.ticket: Ticket | None = None
         self.is_sent = False
         """Whether its request may be on the wire."""
+        self.is_robots = False
+        """Whether that is one for robots.txt, and not for the page."""
         self.lines: dict[str, Waiter] = {}
         """Origins in whose line it stands."""
         self.claimed: set[str] = set()

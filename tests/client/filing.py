@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from tests.support.site import Reply, Visit
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CONTENT = random.Random(15).randbytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -39,3 +45,31 @@ def served(content: bytes, first: Reply, etag: str | None = '"1"', **headers: st
         return Reply(206, content[start:], fields)
 
     return answer
+
+
+class SlowThreads(ThreadPoolExecutor):
+    """Threads of an event loop, one of which takes its time with the next work when told so, as a slow disk does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun = threading.Event()
+        """Whether that work is in the hands of its thread."""
+        self.may_go_on = threading.Event()
+        self._is_next = False
+
+    def dawdle(self, *_: object) -> None:
+        """Take time with what comes next, until it may go on."""
+        self._is_next = True
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> Future[T]:
+        """Have something done in a thread."""
+        if not self._is_next:
+            return super().submit(work, *args, **options)
+        self._is_next = False
+
+        def late() -> T:
+            self.has_begun.set()
+            assert self.may_go_on.wait(30)
+            return work(*args, **options)
+
+        return super().submit(late)

@@ -18,9 +18,10 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.record import FetchRecord
 from curtsy.guards import PDFDownloader
 from tests.client.fetching import AGENT, UNPACED, client, host_of, until
-from tests.client.filing import CONTENT, SHA256, cut, files, served
+from tests.client.filing import CONTENT, SHA256, SlowThreads, cut, files, served
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.site import Reply, Site, dripping, endless, hang, later, redirect
 
@@ -339,6 +340,99 @@ async def test_a_cancelled_download_gives_everything_back_and_can_be_gone_on_wit
 
     assert (result.ok, result.sha256) == (True, SHA256)
     assert result.resumed_at > 0
+
+
+@pytest.fixture
+def threads() -> Iterator[SlowThreads]:
+    """Threads for the event loop, in which a file can be a long time in being put in place."""
+    threads = SlowThreads()
+    yield threads
+    threads.may_go_on.set()
+    threads.shutdown()
+
+
+async def turns() -> None:
+    """Let all tasks go as far as they can without anybody else."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_download_cancelled_while_its_file_is_put_in_place_holds_that_until_it_is_there(
+    site: Site, path: Path, threads: SlowThreads
+) -> None:
+    """Q8, U15: else the half of another's would be put in place"""
+    site.reply("/file", Reply(body=CONTENT))
+    asyncio.get_running_loop().set_default_executor(threads)
+
+    async with client(**UNPACED, respect_robots=False, on_record=threads.dawdle) as web:
+        task = asyncio.ensure_future(web.download(site.url("/file"), path))
+        await until(threads.has_begun.is_set)
+        for _ in range(2):  # who is cancelled twice does not go earlier
+            task.cancel()
+            await turns()
+            assert not task.done()
+        with pytest.raises(PolicyError, match="written by another download"):
+            await web.download(site.url("/file"), path)
+        threads.may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert path.read_bytes() == CONTENT
+    assert files(path) == ["report.pdf"]
+
+
+async def test_a_client_is_closed_when_the_files_that_were_whole_are_in_place(
+    site: Site, path: Path, threads: SlowThreads
+) -> None:
+    """Q8: none appears a moment later, and what is there is not denied; it is told once"""
+    site.reply("/file", Reply(body=CONTENT))
+    asyncio.get_running_loop().set_default_executor(threads)
+    told: list[FetchRecord] = []
+
+    def tell(record: FetchRecord) -> None:
+        told.append(record)
+        threads.dawdle()
+
+    web = client(**UNPACED, respect_robots=False, on_record=tell)
+    task = asyncio.ensure_future(web.download(site.url("/file"), path))
+    await until(threads.has_begun.is_set)
+    closing = asyncio.ensure_future(web.close())
+    await turns()
+    is_closed_early = closing.done()
+    threads.may_go_on.set()
+    await closing
+    is_there = path.exists()
+    result = await task
+
+    assert (is_closed_early, is_there) == (False, True)
+    assert (result.ok, result.sha256, result.reason) == (True, SHA256, None)
+    assert told == [result.record]
+
+
+async def test_a_client_that_is_closed_while_a_file_comes_leaves_its_part(site: Site, path: Path) -> None:
+    """Q8, U15: and says what was sent for it"""
+    half = Reply(body=CONTENT, headers={"ETag": '"1"'}, stop_after=100_000, end="hang")
+    site.on("/file", served(CONTENT, half))
+    told: list[FetchRecord] = []
+    clock = FakeClock()
+    web = client(clock=clock, on_record=told.append)
+    task = asyncio.ensure_future(web.download(site.url("/file"), path))
+    await until(lambda: path.with_name("report.pdf.part").exists())
+    await until(lambda: path.with_name("report.pdf.part").stat().st_size >= 65_536)
+    clock.advance(7)
+
+    await web.close()
+    result = await task
+
+    assert (result.ok, result.reason) == (False, Reason.CLOSED)
+    assert files(path) == ["report.pdf.part", "report.pdf.part.json"]
+    assert told == [result.record]
+    assert (result.record.attempts, result.record.robots_requests) == (1, 1)
+    assert result.record.took >= 7
+    async with client() as web:
+        again = await web.download(site.url("/file"), path)
+    assert (again.ok, again.sha256) == (True, SHA256)
+    assert again.resumed_at > 0
 
 
 async def test_two_downloads_never_write_the_same_file_at_once(site: Site, path: Path) -> None:

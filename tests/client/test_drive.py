@@ -1,4 +1,4 @@
-"""The same flow carried out for threads, with another library's sender; and places that were slept away, for both."""
+"""The same flow carried out for threads, with another library's sender, and for tasks; and places slept away."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from curtsy.core.message import SECOND, Failure, Headers, Reply, Request, Respon
 from curtsy.core.policy import UTC, Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.drive import BlockingSender, Driver, drive
-from curtsy.gate import Gate
-from curtsy.http import Limits
+from curtsy.drive import AsyncDriver, BlockingSender, Driver, adrive, drive
+from curtsy.gate import AsyncGate, Gate
+from curtsy.http import AiohttpSender, Limits
 from curtsy.stores import Answer, Step
-from curtsy.stores.memory import MemoryStore
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.surroundings import Surroundings
 from tests.client.fetching import AGENT, UNPACED, client, domain_of, host_of
 from tests.support.site import Reply as Played
@@ -73,17 +73,31 @@ class Threads:
         return found
 
 
-def test_one_flow_goes_the_same_way_for_threads(site: Site) -> None:
-    """Issue 4, 1 and 2: robots.txt, redirects, retries, Retry-After, refusals"""
+class Tasks(Threads):
+    """The same for tasks, with the sender that comes with curtsy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        alarm = FakeAlarm(self.clock)
+        self._tasks_store = AsyncMemoryStore(self.store)
+        self._tasks_gate = AsyncGate(self._tasks_store, alarm=alarm)
+        alarm.quiet = lambda: self._tasks_gate.lines.out == 0
+
+    async def afetch(self, url: str, sender: AiohttpSender) -> FetchResult:
+        driver = AsyncDriver(self._around, self._tasks_store, self._tasks_gate, sender)
+        return await adrive(fetch(Ask(url), self._around), driver)
+
+
+def play_all(site: Site) -> None:
+    """Robots.txt, redirects, retries, Retry-After, refusals."""
     site.robots("User-agent: *\nDisallow: /private\nCrawl-delay: 2\n")
     site.reply("/old", redirect("/new"))
     site.script("/new", [Played(500), later(7), Played(body="fine")])
     site.reply("/sly", redirect("/private/x"))
-    threads = Threads()
 
-    result = threads.fetch(site.url("/old"))
-    refused = [threads.fetch(site.url(path)).reason for path in ("/private", "/sly")]
 
+def has_gone_its_way(site: Site, threads: Threads, result: FetchResult, refused: list[Reason | None]) -> None:
+    """All of that was obeyed, counted and told."""
     assert (result.text, result.final_url, result.record.attempts) == ("fine", site.url("/new"), 4)
     assert refused == [Reason.ROBOTS_DISALLOWED, Reason.ROBOTS_DISALLOWED]
     assert site.paths() == ["/robots.txt", "/old", "/new", "/new", "/new", "/sly"]
@@ -93,6 +107,29 @@ def test_one_flow_goes_the_same_way_for_threads(site: Site) -> None:
     assert [(day.requests, day.pages) for day in host.days] == [(6, 1)]
     assert threads.clock.now().at - 1000 * SECOND >= (2 + 2 + 2 + 7 + 2) * SECOND
     assert [record.reason for record in threads.told] == [None, "robots_disallowed", "robots_disallowed"]
+
+
+def test_one_flow_goes_the_same_way_for_threads(site: Site) -> None:
+    """Issue 4, 1 and 2"""
+    play_all(site)
+    threads = Threads()
+
+    result = threads.fetch(site.url("/old"))
+    refused = [threads.fetch(site.url(path)).reason for path in ("/private", "/sly")]
+
+    has_gone_its_way(site, threads, result, refused)
+
+
+async def test_one_flow_goes_the_same_way_for_tasks(site: Site) -> None:
+    """Issue 4, 1 and 2"""
+    play_all(site)
+    tasks, sender = Tasks(), AiohttpSender()
+
+    result = await tasks.afetch(site.url("/old"), sender)
+    refused = [(await tasks.afetch(site.url(path), sender)).reason for path in ("/private", "/sly")]
+    await sender.close()
+
+    has_gone_its_way(site, tasks, result, refused)
 
 
 def test_threads_share_one_robots_txt_and_one_place(site: Site) -> None:

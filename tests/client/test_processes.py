@@ -103,6 +103,34 @@ def test_three_processes_share_one_budget_to_the_last_request(site: Site, settin
     assert reasons(results) == {None: 19, "domain_budget_exceeded": 17}
 
 
+@pytest.mark.parametrize("place", ["the state directory", "$CURTSY_STORE"])
+def test_two_programs_that_name_no_store_share_pace_and_budget(
+    site: Site, settings: dict[str, Any], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B4, B7, P1: by default, as the site saw it"""
+    site.reply("/*", Reply(body="x", wait=0.02))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    if place == "the state directory":
+        monkeypatch.delenv("CURTSY_STORE", raising=False)
+    else:
+        monkeypatch.setenv("CURTSY_STORE", f"sqlite:///{tmp_path}/named/state.sqlite")
+    del settings["store"]
+    settings |= {"pause_min": 0.25, "pause_max": 0.27, "max_requests_per_day": 7}
+
+    with Lateness() as late:
+        programs = [start(settings, [[site.url(f"/{name}/{number}") for number in range(5)]]) for name in "ab"]
+        told = [program.communicate(timeout=50) for program in programs]
+    results = [json.loads(out) for out, _ in told]
+
+    assert [(program.returncode, err) for program, (_, err) in zip(programs, told, strict=True)] == [(0, "")] * 2
+    assert reasons(results) == {None: 6, "domain_budget_exceeded": 4}
+    assert (site.count(), site.count("/robots.txt")) == (7, 1)
+    assert min(site.gaps()) >= 0.2 - late.most  # a request that is noticed late makes the next gap look shorter
+    assert site.max_concurrency() == 1
+    [file] = tmp_path.rglob("state.sqlite")
+    assert (file.parent.name == "named") == (place == "$CURTSY_STORE")
+
+
 def test_a_later_process_knows_what_an_earlier_one_has_learned(site: Site, settings: dict[str, Any]) -> None:
     """B7, R5, issue 4, 3: rules, budget and breaker outlive the process"""
     site.robots("User-agent: *\nDisallow: /private\n")

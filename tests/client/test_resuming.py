@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from curtsy.core.errors import Reason
-from tests.client.fetching import DAWN, client
+from curtsy.core.record import FetchRecord
+from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, until
 from tests.client.filing import CONTENT, SHA256, cut, files, served
-from tests.support.site import Reply, Site, Visit, encoded
+from tests.support.site import Reply, Site, Visit, encoded, hang, redirect
 
 
 def date(second: float) -> str:
@@ -186,6 +189,100 @@ async def test_a_part_that_does_not_fit_is_thrown_away_and_all_is_fetched(site: 
 
     assert (result.ok, result.sha256, result.resumed_at) == (True, SHA256, 0)
     assert files(path) == ["report.pdf"]
+
+
+UNFIT = [
+    Reply(416, b"x" * 100),
+    Reply(206, b"x" * 100, {"ETag": '"2"', "Content-Range": "bytes 100000-100099/300000"}),
+]
+"""What is said to who asks for the rest of a file that is another by now."""
+
+TEN_SECONDS: dict[str, Any] = {**UNPACED, "pause_min": 10.0, "pause_max": 10.0}
+
+
+async def leave_part(site: Site, path: Path) -> None:
+    """Have a download broken off."""
+    site.on("/file", served(CONTENT, cut(CONTENT, 100_000)))
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/file"), path)
+    site.clear()
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=["416", "206"])
+async def test_a_download_that_begins_anew_is_told_once_with_all_that_it_took(
+    site: Site, path: Path, unfit: Reply
+) -> None:
+    """Issue 4, 9: and not as a failure beside a file that is there"""
+    await leave_part(site, path)
+    site.script("/file", [Reply(503, b"later"), unfit, Reply(body=CONTENT)])
+    told: list[FetchRecord] = []
+
+    async with client(max_retries=1, retry_delay=0, on_record=told.append, **TEN_SECONDS) as web:
+        result = await web.download(site.url("/file"), path)
+        stats = web.stats()
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert told == [result.record]
+    record = result.record
+    assert (record.status, record.reason, record.bytes) == (200, None, 5 + 100 + 300_000)
+    assert (record.attempts, record.retries, record.robots_requests) == (3, 1, 1)
+    assert record.waited == pytest.approx(30, abs=TICK)
+    assert record.took == pytest.approx(30, abs=TICK)
+    assert (stats.fetches, stats.ok, stats.requests, stats.pages) == (1, 1, 3, 1)
+
+
+async def test_a_download_that_begins_anew_has_what_is_left_of_its_deadline(site: Site, path: Path) -> None:
+    """U5: not all of it a second time"""
+    await leave_part(site, path)
+    site.script("/file", [UNFIT[0], Reply(body=CONTENT)])
+    told: list[FetchRecord] = []
+
+    async with client(on_record=told.append, **TEN_SECONDS) as web:
+        result = await web.download(site.url("/file"), path, deadline=15)
+
+    assert (result.ok, result.reason) == (False, Reason.DEADLINE)
+    assert result.retry_after == pytest.approx(10, abs=TICK)
+    assert [(each.reason, each.attempts, each.requests_left) for each in told] == [("deadline_exceeded", 1, 198)]
+    assert told[0].latency is not None
+    assert site.paths() == ["/robots.txt", "/file"]
+
+
+async def test_what_a_download_that_begins_anew_has_sent_is_counted_where_it_went(site: Site, path: Path) -> None:
+    """Issue 4, 9: with a redirect to another host, twice"""
+    there = site.url("/file", host="127.0.0.2")
+    site.reply("/here", redirect(there), host="127.0.0.1")
+    site.script("/file", [cut(CONTENT, 100_000), UNFIT[0], Reply(body=CONTENT)], host="127.0.0.2")
+
+    async with client(max_retries=0) as web:
+        await web.download(site.url("/here"), path)
+    site.clear()
+    async with client(max_retries=0) as web:
+        result = await web.download(site.url("/here"), path)
+        hosts = web.stats().hosts
+
+    assert (result.ok, result.record.attempts, result.record.robots_requests) == (True, 4, 2)
+    counts = [hosts[domain_of(url)] for url in (site.url("/"), there)]
+    assert [(each.fetches, each.requests, each.robots_requests) for each in counts] == [(0, 2, 1), (1, 2, 1)]
+    assert [each.bytes for each in counts] == [0, 300_100]
+    assert [site.count(host=host) for host in ("127.0.0.1", "127.0.0.2")] == [3, 3]
+
+
+async def test_a_download_that_is_closed_when_it_has_begun_anew_is_told_with_what_it_had_sent(
+    site: Site, path: Path
+) -> None:
+    """Issue 4, 9"""
+    await leave_part(site, path)
+    site.script("/file", [UNFIT[0], hang()])
+    told: list[FetchRecord] = []
+    web = client(on_record=told.append, **UNPACED)
+    waiting = asyncio.ensure_future(web.download(site.url("/file"), path))
+    await until(lambda: site.count("/file") == 2)
+
+    await web.close()
+
+    result = await waiting
+    assert told == [result.record]
+    assert (result.reason, result.record.attempts, result.record.robots_requests) == (Reason.CLOSED, 2, 1)
 
 
 async def test_a_shorter_part_than_was_asked_for_is_not_the_whole(site: Site, path: Path) -> None:

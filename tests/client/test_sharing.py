@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import os
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from curtsy.client import AsyncClient
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
+from curtsy.flights import Flights
 from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import DAWN, TICK, UNPACED, client, until
 from tests.support.bounds import Lateness
@@ -119,6 +122,46 @@ async def test_who_joins_late_has_his_own_deadline(site: Site) -> None:
 
         assert (await first).reason is Reason.TIMEOUT
         assert (await second).text == "x"
+
+
+async def test_who_takes_over_has_waited_since_he_asked(site: Site) -> None:
+    """U5: his deadline too is from then on"""
+    site.reply("/a", hang())
+    clock = FakeClock(DAWN)
+
+    async with client(clock=clock, respect_robots=False) as web:
+        first = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=5))
+        await until(lambda: site.count("/a"))
+        clock.advance(1)
+        second = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=5))
+        await asyncio.sleep(0)
+        clock.advance(7)
+        first.cancel()
+        result = await second
+
+    assert (result.reason, result.record.took) == (Reason.DEADLINE, 7)
+    assert site.count("/a") == 1
+
+
+async def test_who_takes_over_from_another_goes_by_what_holds_then(site: Site, tmp_path: Path) -> None:
+    """U9: not by what held when he asked"""
+    site.on("/a", lambda visit: Reply(body=visit.header("User-Agent") or "") if site.count("/a") > 1 else hang())
+    settings = tmp_path / "curtsy.yaml"
+    text = "user_agent: {}\ndefault_policy:\n  pause: [0, 0]\n  qps: null\n  respect_robots: false\n"
+    settings.write_text(text.format("first/1.0 (+https://example.org/bot)"))
+    async with AsyncClient(config=settings, store="memory:", cache=False, allow_private=True, global_qps=None) as web:
+        first = asyncio.ensure_future(web.fetch(site.url("/a")))
+        await until(lambda: site.count("/a"))
+        second = asyncio.ensure_future(web.fetch(site.url("/a")))
+        await asyncio.sleep(0)
+        settings.write_text(text.format("second/1.0 (+https://example.org/bot)"))
+        os.utime(settings, ns=(1, 1))
+        web._settings.reload()
+        first.cancel()
+
+        result = await second
+
+    assert result.text == "second/1.0 (+https://example.org/bot)"
 
 
 async def test_one_of_those_who_share_may_go_without_harm_to_the_others(site: Site) -> None:
@@ -238,7 +281,8 @@ async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site
     """Issue 4, 1: a task that was not cancelled itself is not told that it was"""
     site.reply("/*", hang())
     told: list[FetchRecord] = []
-    web = client(respect_robots=False, concurrency=4, on_record=told.append, **UNPACED)
+    clock = FakeClock(DAWN)
+    web = client(clock=clock, respect_robots=False, concurrency=4, on_record=told.append, **UNPACED)
     waiting: list[asyncio.Future[Any]] = [
         asyncio.ensure_future(web.fetch(site.url("/get"))),
         asyncio.ensure_future(web.fetch(site.url("/post"), method="POST", body=b"x")),
@@ -246,17 +290,99 @@ async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site
     ]
     await until(lambda: site.count() == 3)
 
+    clock.advance(7)
     await web.close()
 
     results = await asyncio.gather(*waiting)
     assert [result.reason for result in results] == [Reason.CLOSED] * 3
     assert "was closed" in results[0].message
-    assert sorted(record.attempts for record in told) == [0, 1, 1]
+    assert [(record.attempts, record.robots_requests, record.took) for record in told] == [(1, 0, 7)] * 3
     assert all(result.record in told for result in results)
     assert web.gate.lines.out == 0
     await web.close()
     with pytest.raises(PolicyError, match="closed"):
         await web.fetch(site.url("/late"))
+
+
+@pytest.mark.parametrize("download", [False, True])
+async def test_a_fetch_that_is_closed_while_its_robots_txt_is_asked_for_has_sent_that_alone(
+    site: Site, path: Path, download: bool
+) -> None:
+    """Issue 4, 9: attempts are without robots.txt"""
+    site.reply("/robots.txt", hang())
+    told: list[FetchRecord] = []
+    web = client(on_record=told.append)
+    url = site.url("/a")
+    waiting: asyncio.Future[Any] = asyncio.ensure_future(web.download(url, path) if download else web.fetch(url))
+    await until(lambda: site.count("/robots.txt"))
+
+    await web.close()
+
+    assert (await waiting).reason is Reason.CLOSED
+    assert [(record.attempts, record.robots_requests) for record in told] == [(0, 1)]
+
+
+async def test_a_fetch_that_is_closed_at_its_second_try_has_been_tried_twice(site: Site) -> None:
+    """Issue 4, 9"""
+    site.script("/a", [Reply(503), hang()])
+    told: list[FetchRecord] = []
+    web = client(on_record=told.append)
+    waiting = asyncio.ensure_future(web.fetch(site.url("/a")))
+    await until(lambda: site.count("/a") == 2)
+
+    await web.close()
+
+    assert (await waiting).reason is Reason.CLOSED
+    assert [(each.attempts, each.retries, each.robots_requests) for each in told] == [(2, 1, 1)]
+
+
+@pytest.mark.parametrize("place", ["memory:", "hosts.sqlite"])
+async def test_who_would_take_over_when_all_is_closed_is_told_so_and_asks_nobody(
+    site: Site, tmp_path: Path, place: str
+) -> None:
+    """Issue 4, 1: the first one has gone, and the second has not heard of it when the client is closed"""
+    site.reply("/a", hang())
+    told: list[FetchRecord] = []
+    clock = FakeClock(DAWN)
+    store = place if place == "memory:" else tmp_path / place
+    web = client(clock=clock, store=store, respect_robots=False, on_record=told.append, **UNPACED)
+    first = asyncio.ensure_future(web.fetch(site.url("/a")))
+    await until(lambda: site.count("/a"))
+    second = asyncio.ensure_future(web.fetch(site.url("/a")))
+    await asyncio.sleep(0)
+    clock.advance(7)
+    first.cancel()
+    while web._flights.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
+        await asyncio.sleep(0)
+
+    await web.close()
+
+    assert second.done()
+    assert second.result().reason is Reason.CLOSED
+    assert [(each.reason, each.attempts, each.took) for each in told] == [("closed", 0, 7)]
+    assert site.count() == 1
+
+
+async def test_when_all_is_closed_whoever_had_joined_has_been_told() -> None:
+    """Issue 4, 1: what he has to say comes before the store is closed"""
+    flights = Flights()
+    endless = asyncio.Event()
+
+    async def work() -> str:
+        await endless.wait()
+        return "done"
+
+    first, second = [asyncio.ensure_future(flights.join("a", work, lambda: "closed")) for _ in range(2)]
+    await asyncio.sleep(0)
+    first.cancel()
+    while flights.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
+        await asyncio.sleep(0)
+
+    await flights.close()
+
+    assert first.cancelled()
+    assert second.done()
+    assert second.result() == "closed"
 
 
 async def test_requests_to_all_hosts_together_keep_the_global_rate(site: Site) -> None:

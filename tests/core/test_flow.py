@@ -451,6 +451,29 @@ def test_somebody_whose_client_was_closed_is_told_so() -> None:
     assert "abc" not in result.message
 
 
+@pytest.mark.parametrize(
+    ("is_sent", "is_robots", "page_sent", "counts"),
+    [
+        (False, False, True, (1, 0, 1)),
+        (False, True, True, (1, 0, 1)),
+        (True, False, False, (2, 0, 1)),
+        (True, False, True, (2, 1, 1)),
+        (True, True, True, (1, 0, 2)),
+    ],
+    ids=["nothing", "no robots.txt", "a page", "a page again", "robots.txt"],
+)
+def test_what_was_on_its_way_when_the_client_was_closed_is_counted_for_what_it_is(
+    is_sent: bool, is_robots: bool, page_sent: bool, counts: tuple[int, int, int]
+) -> None:
+    """F62: attempts are without robots.txt"""
+    journey = set_out(Ask(URL), World())
+    journey.attempts, journey.robots_requests, journey.page_sent = 1, 1, page_sent
+
+    record = closed(journey, is_sent, is_robots).record
+
+    assert (record.attempts, record.retries, record.robots_requests) == counts
+
+
 # Whatever comes
 
 REPLIES: st.SearchStrategy[Reply | None] = st.one_of(

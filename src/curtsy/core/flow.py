@@ -114,10 +114,17 @@ def set_out(ask: Ask, world: World) -> Journey:
     return Journey(ask, world, world.now(), world.policies)
 
 
-def closed(journey: Journey, is_sent: bool = False) -> FetchResult:
-    """What is left to say to somebody whose client was closed under him, perhaps with a request on its way."""
+def closed(journey: Journey, is_sent: bool = False, is_robots: bool = False) -> FetchResult:
+    """What is left to say to somebody whose client was closed under him, perhaps with a request on its way.
+
+    That may be one for robots.txt.
+    """
     url = journey.ask.url
-    journey.attempts += is_sent
+    if is_sent and is_robots:
+        journey.robots_requests += 1
+    elif is_sent:
+        journey.attempts += 1
+        journey.retries += journey.page_sent
     return _result(journey, Refusal(Reason.CLOSED, explain.closed(url)), parse_url(url))
 
 
