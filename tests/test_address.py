@@ -1,21 +1,27 @@
 """The address guard: which addresses are public, and that only those are connected to."""
 
+import errno
 import ipaddress
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.address import (
+    AddressInfo,
     AddressRefused,
     GuardedResolver,
+    NoIPv6,
     TableResolver,
     guarded_socket,
+    open_socket,
     refusal,
     refused_behind_proxy,
 )
+from tests.support.site import has_ipv6
 
 
 @pytest.mark.parametrize(
@@ -163,3 +169,47 @@ async def test_behind_a_proxy_one_refused_address_is_enough(host: str, refused: 
     table = {"public.test": "93.184.216.34", "mixed.test": ["93.184.216.34", "10.0.0.1"], "private.test": "10.0.0.1"}
 
     assert (await refused_behind_proxy(host, TableResolver(table), 1.0) is not None) == refused
+
+
+# A machine without IPv6
+
+V6: AddressInfo = (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("2606:4700::1111", 80, 0, 0))
+V4: AddressInfo = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("93.184.216.34", 80))
+
+
+def failing(number: int, asked: list[int]) -> Callable[[int, int], socket.socket]:
+    """Makes no socket, but says why."""
+
+    def make(family: int, kind: int) -> socket.socket:
+        asked.append(family)
+        raise OSError(number, os.strerror(number))
+
+    return make
+
+
+@pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT])
+def test_no_socket_is_made_for_an_address_of_ipv6_that_there_is_no_way_to(number: int) -> None:
+    """N3: as each kind of machine without it says so"""
+    with pytest.raises(NoIPv6, match="which this machine does not have") as told:
+        open_socket(V6, failing(number, []))
+
+    assert told.value.errno == number
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
+def test_what_else_goes_wrong_with_the_look_is_left_to_the_connection() -> None:
+    """N3: where no file is left to open, say"""
+    asked: list[int] = []
+
+    open_socket(V6, failing(errno.EMFILE, asked)).close()
+
+    assert asked == [socket.AF_INET6]
+
+
+def test_an_address_of_ipv4_needs_no_look() -> None:
+    """N3: there, no free address means that no port is left"""
+    asked: list[int] = []
+
+    open_socket(V4, failing(errno.EADDRNOTAVAIL, asked)).close()
+
+    assert asked == []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
 import importlib
 import inspect
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,23 @@ def test_every_name_is_on_the_reference_page() -> None:
     headings = re.findall(r"^### (\w+)$", PAGE.read_text(), re.MULTILINE)
 
     assert sorted(headings) == list(curtsy.__all__)
+
+
+def test_every_type_in_a_signature_is_on_the_reference_page() -> None:
+    """Conventions: habits; as a name of its own, or in the table of the others"""
+    text = PAGE.read_text()
+    signatures = re.findall(r"```text\n(.*?)```", text, re.DOTALL) + re.findall(r"^- `([^`]*)`", text, re.MULTILINE)
+    named = set(re.findall(r"\b[A-Z]\w*[a-z]\w*", re.sub(r'"[^"]*"', "", " ".join(signatures))))
+    others = {"EllipsisType", "Path", "PathLike", "SSLContext", "Result"}  # of Python, and what a function brings back
+    foreign = {*dir(builtins), *dir(typing), *dir(collections.abc), *others}
+
+    told = {
+        *re.findall(r"^### (\w+)$", text, re.MULTILINE),
+        *re.findall(r"^\| `(\w+)` \| `curtsy\.", text, re.MULTILINE),
+    }
+
+    assert {"Preset", "Share", "ClientKeywords"} <= named
+    assert named - foreign - told == set()
 
 
 def test_the_reference_page_is_current() -> None:

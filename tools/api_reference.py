@@ -1,7 +1,8 @@
 """Write docs/reference/api.md from the docstrings and signatures; `--check` only says if it is current.
 
 The headings and the text between the names are written by hand; what stands from `<!-- Name -->` to `<!-- end -->` is
-made here: the signature, the docstring, and the public fields, properties and methods with theirs.
+made here: the signature, the docstring, and the public fields, properties and methods with theirs. `types` is the
+table of the types of our own that stand in all these, and have no place of their own.
 """
 
 from __future__ import annotations
@@ -167,6 +168,63 @@ def entry(name: str) -> str:
     return "\n".join(parts)
 
 
+def types_of(thing: Any) -> Iterator[tuple[str, str]]:
+    """The names in the types of a public name's fields, parameters and results, each with the module it stands in."""
+    node = definition(thing)
+    owners = [(thing.__module__, node)] if isinstance(node, Function) else [
+        (owner.__module__, each) for owner, each in families(thing)
+    ]  # fmt: skip
+    for module, owner in owners:
+        for each in [owner] if isinstance(owner, Function) else owner.body:
+            said: list[ast.expr | None] = []
+            if isinstance(each, Function) and (each.name == "__init__" or not each.name.startswith("_")):
+                given = each.args
+                every = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
+                said = [each.returns, *(one.annotation for one in every if one is not None)]
+            elif isinstance(each, ast.AnnAssign) and not ast.unparse(each.target).startswith("_"):
+                said = [each.annotation]
+            for annotation in said:
+                for part in ast.walk(annotation) if annotation is not None else ():
+                    if isinstance(part, ast.Name):
+                        yield part.id, module
+
+
+def home(name: str, module: str) -> tuple[str, ast.stmt, ast.stmt] | None:
+    """The module of our own that defines a name which stands in `module`, how, and what follows; None if none does."""
+    body = tree_of(module).body
+    for node, after in pairwise([*body, ast.Pass()]):
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        if (isinstance(node, ast.ClassDef) and node.name == name) or name in map(ast.unparse, targets):
+            return module, node, after
+    for part in ast.walk(tree_of(module)):
+        if isinstance(part, ast.ImportFrom) and part.module and part.module.startswith("curtsy"):
+            found = next((each.name for each in part.names if (each.asname or each.name) == name), None)
+            if found is not None:
+                return home(found, part.module)
+    return None
+
+
+def types() -> str:
+    """A table of the types that stand in the signatures and are no public names themselves."""
+    rows = {}
+    for public in curtsy.__all__:
+        for name, module in types_of(getattr(curtsy, public)):
+            found = None if name in curtsy.__all__ else home(name, module)
+            if found is None:
+                continue
+            where, node, after = found
+            if isinstance(node, ast.ClassDef):
+                meaning = prose(ast.get_docstring(node)).split("\n\n")[0]
+            elif "TypeVar" in (value := ast.unparse(node).partition(" = ")[2]):
+                continue
+            else:
+                is_said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                shown = value.replace("'", '"').replace("|", "\\|")
+                meaning = f"`{shown}`" + (f" {line(str(after.value.value))}" if is_said else "")  # type: ignore[attr-defined]
+            rows[name, where] = f"| `{name}` | `{where}` | {' '.join(meaning.split())} |"
+    return "\n".join(["| name | module | what it is |", "|---|---|---|", *(rows[key] for key in sorted(rows)), ""])
+
+
 def page(text: str) -> str:
     """The page with every place filled as it should be."""
     named = PLACE.findall(text)
@@ -175,7 +233,9 @@ def page(text: str) -> str:
         raise SystemExit(
             f"{PAGE.name} has no place for {', '.join(missing)}: put <!-- Name --> and <!-- end --> into it."
         )
-    return PLACE.sub(lambda found: f"<!-- {found[1]} -->\n{entry(found[1])}<!-- end -->", text)
+    return PLACE.sub(
+        lambda found: f"<!-- {found[1]} -->\n{types() if found[1] == 'types' else entry(found[1])}<!-- end -->", text
+    )
 
 
 def main() -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.core.policy import Policy as Policy
     from curtsy.core.record import FetchRecord as FetchRecord
     from curtsy.core.record import LimitStats as LimitStats
+    from curtsy.core.record import Share as Share
     from curtsy.core.record import StatsSnapshot as StatsSnapshot
     from curtsy.core.record import TotalStats as TotalStats
     from curtsy.core.result import FetchResult as FetchResult
@@ -117,6 +118,7 @@ _HOMES = {
     "RefusedByPolicy": "curtsy.core.errors",
     "RefusedByRobots": "curtsy.core.errors",
     "RobotsTxtChecker": "curtsy.guards",
+    "Share": "curtsy.core.record",
     "Skipped": "curtsy.crawling.page",
     "Snapshot": "curtsy.crawling.progress",
     "StatsSnapshot": "curtsy.core.record",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 import sys
@@ -80,6 +81,13 @@ class AddressRefused(OSError):
         super().__init__(None, f"{host} is {address}, which is {kind}" if host != address else f"{address} is {kind}")
 
 
+class NoIPv6(OSError):
+    """An address of IPv6 that this machine has no way to. An OSError, so that the connector goes on to the next."""
+
+    def __init__(self, number: int | None) -> None:
+        super().__init__(number, "its address is of IPv6, which this machine does not have")
+
+
 def refusal(address: str) -> str | None:
     """Why an address may not be connected to, as a word or two; None if it is a public one.
 
@@ -103,12 +111,32 @@ AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, i
 
 def guarded_socket(info: AddressInfo) -> socket.socket:
     """Make a socket for an address, or raise AddressRefused. Given to the connector as its socket factory."""
-    family, kind, protocol, _, address = info
-    shown = str(address[0])
+    shown = str(info[4][0])
     refused = refusal(shown)
     if refused is not None:
         raise AddressRefused(shown, shown, refused)
+    return open_socket(info)
+
+
+def open_socket(info: AddressInfo, make: Callable[[int, int], socket.socket] = socket.socket) -> socket.socket:
+    """Make a socket for any address, or raise NoIPv6. `make` is what makes the one to look with.
+
+    Where there is no IPv6 is looked for with a datagram's socket, which sends nothing when it is connected: one of TCP
+    says the same where all local ports are in use (EADDRNOTAVAIL).
+    """
+    family, kind, protocol, _, address = info
+    if family == socket.AF_INET6:
+        try:
+            with make(family, socket.SOCK_DGRAM) as look:
+                look.connect(address)
+        except OSError as error:
+            if error.errno in _NO_WAY:
+                raise NoIPv6(error.errno) from None
     return socket.socket(family, kind, protocol)
+
+
+_NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
+"""What a machine without IPv6 says of its addresses, by the way in which it lacks it."""
 
 
 class GuardedResolver(AbstractResolver):

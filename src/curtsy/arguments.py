@@ -50,7 +50,7 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "store": (
         lambda value: value is None or isinstance(value, str) or _is_path(value) or is_store(value)
         or is_async_store(value),
-        "a URL such as 'redis://host', the path of an SQLite file, or a store",
+        "a URL such as 'redis://host' or 'sqlite:///state.sqlite', the Path of an SQLite file, or a store",
     ),
     "cache": (
         lambda value: isinstance(value, bool) or _is_path(value) or _is_cache(value),
@@ -104,7 +104,7 @@ def _headers(given: Mapping[str, str]) -> Headers:
     """The caller's headers; nothing in them may end a line (F26)."""
     if not isinstance(given, Mapping):
         raise rule("headers", type(given).__name__, "a mapping of names and values")
-    fields: tuple[tuple[Any, Any], ...] = tuple(given.items())
+    fields: tuple[tuple[Any, Any], ...] = given.fields if isinstance(given, Headers) else tuple(given.items())
     for name, value in fields:
         if not (isinstance(name, str) and isinstance(value, str)):
             raise PolicyError(f"header {name!r} must be text, its value too. Write it in quotes.")

@@ -61,12 +61,12 @@ class AsyncClient:
     """Fetches politely, for tasks. Ten of them or ten thousand may share one.
 
     Settings come from files and environment; what is given here goes before them, and any key of the settings'
-    reference may be. `store` is a URL such as `redis://host`, the path of an SQLite file, or a store; `cache` a folder,
-    a cache, or False for none. A kept page that its site lets be used while a new one is asked for is given out at
-    once, and renewed afterwards if the client stays open; without `stale_while_revalidate` it is renewed first.
-    `connections` is how many requests may be in flight over all hosts. With `cookies`, they are kept as long as the
-    client, each for the host that set it. `on_record` is called with the record of each fetch. `clock` may be a
-    `FakeClock`: then waits take no time.
+    reference may be. `store` is a URL such as `redis://host` or `sqlite:///state.sqlite`, the `Path` of an SQLite file,
+    or a store; `cache` a folder, a cache, or False for none. A kept page that its site lets be used while a new one is
+    asked for is given out at once, and renewed afterwards if the client stays open; without `stale_while_revalidate` it
+    is renewed first. `connections` is how many requests may be in flight over all hosts. With `cookies`, they are kept
+    as long as the client, each for the host that set it. `on_record` is called with the record of each fetch. `clock`
+    may be a `FakeClock`: then waits take no time.
     """
 
     def __init__(

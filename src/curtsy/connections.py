@@ -34,7 +34,7 @@ from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 from yarl import URL
 
-from curtsy.address import GuardedResolver, guarded_socket
+from curtsy.address import GuardedResolver, guarded_socket, open_socket
 
 MAX_FIELDS = 1000
 """Header fields in an answer; real sites stay below a hundred."""
@@ -336,7 +336,7 @@ class Connections:
         self._keep_alive = keep_alive
         connector = self._connector = aiohttp.TCPConnector(
             resolver=GuardedResolver(resolver) if guarded else resolver,
-            socket_factory=guarded_socket if guarded else None,
+            socket_factory=guarded_socket if guarded else open_socket,
             ssl=verify,
             limit=0,  # the sender counts those in flight, so that waiting for one is no time of the site's
             ttl_dns_cache=DNS_TTL,

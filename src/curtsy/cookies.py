@@ -25,6 +25,11 @@ class Cookie:
     value: str
     path: str
     is_secure: bool
+    """Whether it was set with `Secure`: plain http may not even write over it."""
+
+    is_private: bool
+    """Whether it came by https, with `Secure` or without: it never goes in clear (F25)."""
+
     expires: float | None
     """Epoch second; None for as long as the jar lasts."""
 
@@ -32,6 +37,7 @@ class Cookie:
 class Cookies:
     """A jar. Every cookie belongs to the very host that set it: a `Domain` only narrows who may set it.
 
+    What came by http goes to https of the same host, too, but never the other way round.
     At most 50 a host, 4 KiB each, 1,000 hosts: the oldest go first. It is never written anywhere.
     """
 
@@ -57,7 +63,7 @@ class Cookies:
             sent = [
                 each
                 for each in jar.values()
-                if _is_under(path, each.path) and (url.scheme == "https" or not each.is_secure)
+                if _is_under(path, each.path) and (url.scheme == "https" or not each.is_private)
             ]
         sent.sort(key=lambda each: -len(each.path))
         return "; ".join(f"{each.name}={each.value}" for each in sent) or None
@@ -74,7 +80,7 @@ class Cookies:
             jar = self._hosts.setdefault(domain, OrderedDict())
             self._hosts.move_to_end(domain)
             if not is_safe and any(each.is_secure and each.name == cookie.name for each in jar.values()):
-                return  # whoever can write into http must not write over what came by https (RFC 6265bis, 5.7)
+                return  # whoever can write into http must not write over what is Secure (RFC 6265bis, 5.7)
             jar.pop((cookie.name, cookie.path), None)
             if cookie.expires is None or cookie.expires > self._epoch():
                 jar[cookie.name, cookie.path] = cookie
@@ -114,7 +120,7 @@ class Cookies:
             return None
         until = expires if max_age is None else self._epoch() + max_age
         default = url.target.partition("?")[0].rpartition("/")[0] or "/"
-        return Cookie(name, value, path or default, is_secure, until)
+        return Cookie(name, value, path or default, is_secure, url.scheme == "https", until)
 
 
 def _is_under(path: str, cookie_path: str) -> bool:

@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
-from curtsy.address import AddressRefused, NamesBusy
+from curtsy.address import AddressRefused, NamesBusy, NoIPv6
 from curtsy.connections import MAX_FIELDS, STOOD_STILL, Connections, HeadTooLarge, Place, Wire
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
@@ -144,7 +144,8 @@ class Exchange:
             if self._deadline - left + timeout + STOOD_STILL > asyncio.get_running_loop().time():
                 raise  # else it was this program that stood still
         except aiohttp.ClientConnectorError as error:
-            if error.os_error.errno not in _NO_ROOM or not await connections.shed():
+            lacking = error.os_error
+            if isinstance(lacking, NoIPv6) or lacking.errno not in _NO_ROOM or not await connections.shed():
                 raise
         return await connections.open(place, timeout)
 
@@ -269,9 +270,12 @@ class Exchange:
             return self._fail(Reason.ADDRESS_REFUSED, str(refused.strerror))
         if isinstance(refused, NamesBusy):
             return self._fail(Reason.DEADLINE, str(refused.strerror))
+        if isinstance(refused, NoIPv6):
+            advice = "Ask from a machine that has it, or by a proxy that does."
+            return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror), advice=advice)
         if isinstance(refused, OSError) and refused.errno in _NO_ROOM:
-            lack = os.strerror(refused.errno).lower()
-            return self._fail(Reason.DEADLINE, f"this machine has no room for a connection: {lack}. Send less at once")
+            lack = f"this machine has no room for a connection: {os.strerror(refused.errno).lower()}"
+            return Failure(Reason.DEADLINE, lack, advice="Send less at once.")
         match error:
             case HeadTooLarge():
                 return self._head_too_large()
@@ -426,6 +430,8 @@ def _words(error: BaseException) -> str:
         return f"no TLS with this server: {(error.reason or 'unknown').replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno).lower()
+    if several := re.findall(r"\[Errno (\d+)\]", str(error)):  # a name with several addresses, each with its own
+        return ", ".join(dict.fromkeys(os.strerror(int(each)).lower() for each in several))
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error"))  # ConnectionResetError, say
     return (getattr(error, "strerror", None) or name).lower()
 

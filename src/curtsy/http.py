@@ -127,42 +127,46 @@ class AiohttpSender:
 
     async def _send(self, request: Request, limits: Limits, sink: Sink | None) -> Reply:
         if self._closed:
-            return Failure(Reason.CLOSED, "the sender was closed. Make a new one, or close it later.")
+            why = "the sender was closed. Make a new one, or close it later."
+            return Failure(Reason.CLOSED, why, advice="")
         try:
             proxy = self._proxy_for(request.url)
             head = head_of(request, proxy)
         except ValueError as error:
-            return Failure(Reason.INVALID_URL, str(error))
+            return Failure(Reason.INVALID_URL, str(error), advice="")
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop) if self._process == os.getpid() else None
-        if pool is None:
-            pool = await self._open_pool(loop)
-        began = loop.time()
-        if not pool.slots.take_at_once():
-            try:
-                async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
-                    await pool.slots.take()
-            except asyncio.CancelledError as error:
-                note_unsent(error)
-                raise
-            except TimeoutError:
-                why = f"all {self._most} connections were in use for {limits.timeout:g} s. Allow more, or send less."
-                return Failure(Reason.DEADLINE, why)
-            if not limits.counts_waiting:
-                began = loop.time()
-        deadline = began + limits.timeout
+        exchange: Exchange | None = None
         try:
-            if proxy is not None and not limits.allow_private:
-                refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
-                if refused is not None:
-                    return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
-            connections = pool.connections(guarded=not limits.allow_private and proxy is None)
-            reply = await Exchange(request, limits, sink, deadline).run(connections, head, proxy)
-            if self._closed and isinstance(reply, Failure):
-                return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
-            return reply
-        finally:
-            pool.slots.give_back()
+            if pool is None:
+                pool = await self._open_pool(loop)
+            began = loop.time()
+            if not pool.slots.take_at_once():
+                try:
+                    async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
+                        await pool.slots.take()
+                except TimeoutError:
+                    why = f"all {self._most} connections were in use for {limits.timeout:g} s"
+                    return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
+                if not limits.counts_waiting:
+                    began = loop.time()
+            try:
+                if proxy is not None and not limits.allow_private:
+                    refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
+                    if refused is not None:
+                        return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
+                connections = pool.connections(guarded=not limits.allow_private and proxy is None)
+                exchange = Exchange(request, limits, sink, began + limits.timeout)
+                reply = await exchange.run(connections, head, proxy)
+                if self._closed and isinstance(reply, Failure):
+                    return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
+                return reply
+            finally:
+                pool.slots.give_back()
+        except asyncio.CancelledError as error:
+            if exchange is None:  # else it knows by itself what it has sent
+                note_unsent(error)
+            raise
 
     def _leave_to_parent(self) -> None:
         """After a fork, forget the connections that were opened before it."""

@@ -11,10 +11,8 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import Any
 
-import msgspec
-
 from curtsy.core.errors import REFUSALS
-from curtsy.core.record import FetchRecord
+from curtsy.core.record import FetchRecord, Share
 from curtsy.core.secrets import mask_url
 from curtsy.watch.distribution import Latencies, Waits
 from curtsy.watch.statistics import (
@@ -132,7 +130,7 @@ class Tally:
     def count(self, record: FetchRecord) -> None:
         """Count one fetch."""
         with self._lock:
-            own = record if not record.elsewhere else self._own_share(record)
+            own = record if not record.elsewhere else self._share_out(record)
             host = self._hosts.get(record.domain) or self._met(record.domain, own.attempts)
             host.fetches += 1
             host.last.append(record)
@@ -160,17 +158,16 @@ class Tally:
             else:
                 host.cache_hits += 1
 
-    def _own_share(self, record: FetchRecord) -> FetchRecord:
-        """What of a fetch went to the host that it ended at; what went to others is counted for them."""
-        fields = {"attempts": "requests", "retries": "retries", "robots_requests": "robots_requests", "bytes": "bytes"}
-        own = {name: getattr(record, name) for name in fields}
-        for share in record.elsewhere:
-            other = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
-            for name, counter in fields.items():
-                sent = getattr(share, name)
-                setattr(other, counter, getattr(other, counter) + sent)
-                own[name] -= sent
-        return msgspec.structs.replace(record, **own)
+    def _share_out(self, record: FetchRecord) -> Share:
+        """Count what went to other hosts for them; what went to the one that it ended at is returned."""
+        own, *others = record.shares()
+        for share in others:
+            host = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
+            host.requests += share.attempts
+            host.retries += share.retries
+            host.robots_requests += share.robots_requests
+            host.bytes += share.bytes
+        return own
 
     def count_trip(self, domain: str) -> None:
         """Count a breaker that has opened."""

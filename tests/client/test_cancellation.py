@@ -6,11 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.client import AsyncClient
 from curtsy.clock import FakeClock
 from curtsy.core.host import Host
 from curtsy.core.rules import Rules
+from curtsy.http import AiohttpSender
 from curtsy.stores import open_async_store
 from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of, until
 from tests.support.site import Reply, Site, deaf_port, hang
@@ -201,6 +203,39 @@ async def test_a_request_cancelled_before_it_is_sent_is_not_charged() -> None:
                 task.cancel()
                 await asyncio.wait([task])
             host = await host_of(web, url)
+
+    assert [day.requests for day in host.days] == [0]
+    assert host.requests == 0
+
+
+class Silent(AbstractResolver):
+    """Never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[ResolveResult]:
+        self.asked.set()
+        await asyncio.Event().wait()
+        return []
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+
+async def test_behind_a_proxy_a_request_cancelled_while_its_name_is_looked_up_is_not_charged() -> None:
+    """B5: the guard looks the name up before anything goes to the proxy"""
+    url, names = "http://shop.test/", Silent()
+    sender = AiohttpSender(proxy="http://127.0.0.1:1", resolver=names)
+    settings = {"respect_robots": False, "allow_private": False, "max_requests_per_day": 5}
+    async with client(clock=None, **UNPACED, **settings, sender=sender) as web:
+        for _ in range(3):
+            names.asked.clear()
+            task = asyncio.ensure_future(web.fetch(url))
+            await names.asked.wait()
+            task.cancel()
+            await asyncio.wait([task])
+        host = await host_of(web, url)
 
     assert [day.requests for day in host.days] == [0]
     assert host.requests == 0

@@ -18,6 +18,7 @@ from curtsy.http import AiohttpSender
 from tests.client.fetching import DAWN, client
 from tests.strategies import ANY
 from tests.support.certificates import Authority
+from tests.support.proxy import tunnel
 from tests.support.site import Reply, Site, redirect
 from tests.support.wall import wall
 
@@ -255,6 +256,18 @@ def test_a_secure_cookie_is_neither_set_nor_sent_nor_overwritten_by_plain_http()
     assert cookies.header_for(at(url)) == "a=safe; c=1"
 
 
+def test_a_cookie_of_https_stays_there_until_http_sets_one_of_its_own() -> None:
+    """F25; RFC 6265bis, 5.7: without Secure it may be written over, and then it has been in clear already"""
+    safe, plain = at("https://shop.example/"), at("http://shop.example/")
+    cookies = jar("a=1", url=safe.text)
+
+    before = cookies.header_for(plain), cookies.header_for(safe)
+    cookies.take(plain, Headers([("Set-Cookie", "a=2")]))
+
+    assert before == (None, "a=1")
+    assert (cookies.header_for(plain), cookies.header_for(safe)) == ("a=2", "a=2")
+
+
 @pytest.mark.parametrize("name", ["__Secure-a", "__Host-a", "__secure-a"])
 def test_names_that_promise_safety_must_keep_it(name: str) -> None:
     """F64: RFC 6265bis, 4.1.3"""
@@ -294,16 +307,45 @@ def test_the_date_of_a_cookie_may_be_written_in_many_ways(date: str, sent: bool)
     assert (cookies.header_for(at("https://shop.example/cart/x")) == "a=1") == sent
 
 
-async def test_cookies_over_tls(site: Site) -> None:
-    """F25: from https to http of the same name"""
+@pytest.mark.parametrize("secure", ["", "; Secure"])
+async def test_cookies_over_tls(site: Site, secure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F25: from https to http of the same name, on the ports of both; by proxies, for those ports are not ours"""
     authority = Authority()
     with Site(tls=authority.server()) as safe:
-        safe.reply("/", Reply(body="x", headers={"Set-Cookie": "a=1; Secure"}))
-        async with client(cookies=True, verify=authority.client()) as web:
-            for _ in range(2):
-                await web.fetch(safe.url("/"))
+        headers = [("Location", "http://shop.test/plain"), ("Set-Cookie", f"a=1; Path=/{secure}")]
+        safe.reply("/", Reply(302, headers=headers))
+        site.reply("http://shop.test/plain", redirect("https://shop.test/back"))
+        safe.page("/back", "x")
+        async with tunnel(safe.port) as (url, _):
+            monkeypatch.setenv("https_proxy", url)
+            monkeypatch.setenv("http_proxy", site.url(""))
+            monkeypatch.setenv("no_proxy", "")
+            sender = AiohttpSender(use_environment=True, verify=authority.client())
+            async with client(cookies=True, sender=sender) as web:
+                assert (await web.fetch("https://shop.test/")).ok
 
-        assert safe.visits("/")[1].header("Cookie") == "a=1"
+    assert [visit.header("Cookie") for visit in safe.visits() if visit.path != "/robots.txt"] == [None, "a=1"]
+    assert [visit.header("Cookie") for visit in site.visits("http://shop.test/plain")] == [None]
+
+
+async def test_a_cookie_of_http_goes_along_when_a_site_sends_its_visitors_to_https(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F64: the upgrade that most sites make"""
+    authority = Authority()
+    headers = [("Location", "https://shop.test/safe"), ("Set-Cookie", "a=1; Path=/")]
+    site.reply("http://shop.test/", Reply(302, headers=headers))
+    with Site(tls=authority.server()) as safe:
+        safe.page("/safe", "x")
+        async with tunnel(safe.port) as (url, _):
+            monkeypatch.setenv("https_proxy", url)
+            monkeypatch.setenv("http_proxy", site.url(""))
+            monkeypatch.setenv("no_proxy", "")
+            sender = AiohttpSender(use_environment=True, verify=authority.client())
+            async with client(cookies=True, sender=sender) as web:
+                assert (await web.fetch("http://shop.test/")).ok
+
+    assert [visit.header("Cookie") for visit in safe.visits("/safe")] == ["a=1"]
 
 
 async def test_a_cookie_that_the_caller_gives_goes_before_the_jars(site: Site) -> None:

@@ -302,3 +302,16 @@ async def test_a_429_that_says_nothing_names_the_time_to_come_back(site: Site) -
     assert (result.status, result.reason, result.record.attempts) == (429, Reason.HTTP_STATUS, 1)
     assert result.retry_after == pytest.approx(300, abs=1)
     assert result.message == f"{site.url('/')} answered with status 429. Come back in 5 min."
+
+
+async def test_the_headers_of_an_answer_can_be_sent_as_they_are(site: Site) -> None:
+    """Issue 4, 1: they are a mapping as any other, and repeated fields stay so"""
+    site.reply("/a", Reply(body="x", headers=[("X-Part", "1"), ("X-Part", "2")]))
+    site.page("/b", "x")
+
+    async with client() as web:
+        first = await web.fetch(site.url("/a"))
+        assert (await web.fetch(site.url("/b"), headers=first.headers.without({"content-length"}))).ok
+
+    sent = [value for name, value in site.visits("/b")[0].headers if name.lower() == "x-part"]
+    assert sent == ["1", "2"]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from curtsy import AsyncClient, DiskCache, DomainDailyBudgetManager, PolicyError, RateLimiter, Reason, with_retry
+from curtsy.core import explain
+from curtsy.core.message import Url, parse_url
 from curtsy.http import AiohttpSender
 from curtsy.stores.sqlite import SQLiteStore
-from tests.client.fetching import client
-from tests.support.site import Site
+from tests.client.fetching import client, until
+from tests.support.sending import OPEN, fail, request
+from tests.support.site import Site, hang
 
 
 async def test_one_url_in_place_of_many_is_told_apart() -> None:
@@ -31,6 +36,60 @@ async def test_an_address_that_may_not_be_asked_costs_no_turn(site: Site) -> Non
         assert "allow_private" in result.message
         assert (result.record.waited, await web._store.keys()) == (0.0, [])
     assert site.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"headers": {"Bad Name": "x"}},
+            "the header field 'Bad Name' has characters that cannot be sent. Leave them out.",
+        ),
+        ({"method": "GE T"}, "method = 'GE T' cannot be sent. Use GET, HEAD, POST or another name."),
+    ],
+)
+async def test_a_request_that_cannot_be_written_is_told_with_one_advice(
+    site: Site, given: dict[str, Any], why: str
+) -> None:
+    """Conventions: errors; F26"""
+    async with client(respect_robots=False) as web:
+        result = await web.fetch(site.url("/a"), **given)
+
+    assert result.reason is Reason.INVALID_URL
+    assert result.message == f"{site.url('/a')} could not be fetched: {why}"
+
+
+async def test_a_sender_that_is_closed_is_told_with_one_advice(site: Site) -> None:
+    """Conventions: errors"""
+    sender = AiohttpSender()
+    await sender.close()
+
+    async with client(respect_robots=False, sender=sender) as web:
+        result = await web.fetch(site.url("/"))
+
+    why = "the sender was closed. Make a new one, or close it later."
+    assert result.message == f"{site.url('/')} could not be fetched: {why}"
+
+
+async def test_all_connections_in_use_is_told_with_one_advice(site: Site) -> None:
+    """Conventions: errors"""
+    site.reply("/hang", hang())
+    site.page("/b", "x", host="127.0.0.2")
+    sender = AiohttpSender(connections=1)
+    waiting = asyncio.ensure_future(sender.send(request(site.url("/hang")), OPEN))
+    await until(lambda: site.count("/hang"))
+
+    failure = await fail(
+        sender, site.url("/b", host="127.0.0.2"), replace(OPEN, timeout=0.05, counts_waiting=True)
+    )  # fmt: skip
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await sender.close()
+
+    url = parse_url(site.url("/b"))
+    assert isinstance(url, Url)
+    why = "all 1 connections were in use for 0.05 s. Allow more, or send less."
+    assert explain.failed(url, failure, 1) == f"{url.text} could not be fetched: {why}"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +114,11 @@ async def test_a_wrong_argument_is_an_error_at_once(mistake: Any, message: str) 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("store", 3, "store = 3 must be a URL such as"),
+        (
+            "store",
+            3,
+            "store = 3 must be a URL such as 'redis://host' or 'sqlite:///state.sqlite', the Path of an SQLite",
+        ),
         ("store", SQLiteStore, "must be a URL such as"),
         ("cache", 5, "cache = 5 must be a folder"),
         ("cache", {}, r"cache = \{\} must be a folder"),

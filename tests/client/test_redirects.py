@@ -13,7 +13,7 @@ from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.record import FetchRecord
 from curtsy.http import AiohttpSender
-from tests.client.fetching import TICK, UNPACED, client, host_of
+from tests.client.fetching import TICK, UNPACED, client, domain_of, host_of
 from tests.support.certificates import Authority
 from tests.support.site import Reply, Site, Visit, redirect
 
@@ -299,6 +299,22 @@ async def test_secrets_go_along_within_their_origin(site: Site) -> None:
     last = site.visits("/next")[0]
     assert last.header("X-Api-Key") == "k"
     assert last.header("Authorization") == "Basic dXNlcjpwQHNz"  # user:p@ss
+
+
+@pytest.mark.parametrize("by", ["settings", "robots.txt"])
+async def test_what_is_left_of_a_budget_is_not_told_for_a_host_that_was_only_redirected_to(site: Site, by: str) -> None:
+    """U3, B1: it is the first one's, and the result is the second one's"""
+    site.reply("/", redirect(site.url("/there", host="127.0.0.2")), host="127.0.0.1")
+    site.page("/here", "x", host="127.0.0.1")
+    site.robots("User-agent: *\nDisallow: /there", host="127.0.0.2")
+
+    async with client(denylist=["127.0.0.2"] if by == "settings" else []) as web:
+        refused = (await web.fetch(site.url("/"))).record
+        own = (await web.fetch(site.url("/here"))).record
+
+    assert (refused.domain, refused.attempts) == (domain_of(site.url("/", host="127.0.0.2")), 1)
+    assert (refused.requests_left, refused.pages_left) == (None, None)
+    assert (own.requests_left, own.pages_left) == (197, 99)
 
 
 async def test_a_redirect_to_a_denied_domain_ends_there(site: Site) -> None:

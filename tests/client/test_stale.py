@@ -240,6 +240,24 @@ async def test_a_page_that_may_stand_in_does_so_from_its_last_304_on(site: Site,
     assert (failed.text, failed.record.cache) == ("kept", "stale")
 
 
+@pytest.mark.parametrize("bound", ["must-revalidate", "no-cache"])
+async def test_what_must_be_asked_about_first_is_not_served_stale_meanwhile(
+    site: Site, place: Path, clock: FakeClock, bound: str
+) -> None:
+    """N6: RFC 9111, 5.2.2: whatever stale-while-revalidate says"""
+    numbers = itertools.count(1)
+    said = f"max-age=60, stale-while-revalidate=600, {bound}"
+    site.on("/a", lambda visit: Reply(body=f"{next(numbers)}", headers=dated(clock, said)))
+
+    async with keeping(place, clock) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(100)
+        renewed = await web.fetch(site.url("/a"))
+
+    assert (renewed.text, renewed.record.cache) == ("2", None)
+    assert site.count("/a") == 2
+
+
 async def test_renewing_a_kept_redirect_does_not_follow_it(site: Site, place: Path, clock: FakeClock) -> None:
     """Issue 4, 5: behind, it is this one page that is renewed"""
     swr = {"Cache-Control": "max-age=60, stale-while-revalidate=600"}

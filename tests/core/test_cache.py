@@ -168,7 +168,7 @@ def test_a_copy_from_the_future_is_not_fresh_for_nobody_knows_its_age() -> None:
 
     assert isinstance(freshness(entry, ask(), NOW - 1), Fresh)
     assert isinstance(freshness(entry, ask(), NOW - 3600), Stale)
-    assert freshness(entry, ask(), NOW - 3600, "offline") == Fresh(entry, math.inf, True)
+    assert freshness(entry, ask(), NOW - 3600, "offline") == Fresh(entry, math.inf)
 
 
 # --- What the request wishes ---------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_offline_answers_with_whatever_is_kept_and_never_asks() -> None:
     """N6"""
     entry = kept(cache_control="no-cache")
 
-    assert freshness(entry, ask(), NOW + 1000, "offline") == Fresh(entry, 1000, True)
+    assert freshness(entry, ask(), NOW + 1000, "offline") == Fresh(entry, 1000)
     assert freshness(None, ask(), NOW, "offline") == Absent(may_ask=False)
     assert freshness(entry, ask("POST"), NOW, "offline") == Absent(may_ask=False)
 
@@ -288,6 +288,17 @@ def test_the_user_may_allow_more_on_errors_but_never_against_must_revalidate() -
     assert not stale(freshness(plain, ask(), NOW + 20)).may_serve_on_error
     assert not stale(freshness(bound, ask(), NOW + 20, stale_if_error=60)).may_serve_on_error
     assert not stale(freshness(plain, ask(cache_control="no-cache"), NOW, stale_if_error=60)).may_serve_on_error
+
+
+@pytest.mark.parametrize("bound", ["must-revalidate", "no-cache"])
+def test_no_stale_page_is_served_meanwhile_if_the_site_or_the_caller_wants_it_asked_about_first(bound: str) -> None:
+    """N6: RFC 9111, 5.2.2.2 and 5.2.2.4, whatever stale-while-revalidate says"""
+    served = "max-age=10, stale-while-revalidate=600"
+    plain, bounded = kept(cache_control=served), kept(cache_control=f"{served}, {bound}")
+
+    assert stale(freshness(plain, ask(), NOW + 20)).may_serve_meanwhile
+    assert not stale(freshness(bounded, ask(), NOW + 20)).may_serve_meanwhile
+    assert not stale(freshness(plain, ask(cache_control="no-cache"), NOW + 20)).may_serve_meanwhile
 
 
 # --- Vary, credentials ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -407,3 +408,5 @@ def test_headers_can_be_read_like_a_mapping() -> None:
     assert dict(headers) == {"content-type": "text/html", "link": "<a>, <b>"}
     assert list(headers.items()) == list(zip(headers.keys(), headers.values(), strict=True))
     assert headers["CONTENT-TYPE"] == "text/html"
+    assert (headers.get("LINK", ""), headers.get("etag"), headers.get("etag", "none")) == ("<a>, <b>", None, "none")
+    assert isinstance(headers, Mapping)

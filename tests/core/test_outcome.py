@@ -156,6 +156,21 @@ def test_the_older_fields_say_it_too(prefix: str, left: str, reset: str, seconds
     assert exhausted_for(headers, NOW) == seconds
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"RateLimit-Remaining": "0", "RateLimit-Reset": "10", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "50"},
+        {"RateLimit-Remaining": "0", "RateLimit-Reset": "50", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"},
+        {"RateLimit": '"a";r=0;t=10', "X-Rate-Limit-Remaining": "0", "X-Rate-Limit-Reset": str(int(NOW) + 50)},
+        {"RateLimit": '"a";r=0;t=50', "RateLimit-Remaining": "0", "RateLimit-Reset": "10"},
+        {"RateLimit": '"a";r=0;t=50', "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "soon"},
+    ],
+)
+def test_of_several_limits_that_are_used_up_the_one_that_ends_last_counts(fields: dict[str, str]) -> None:
+    """Issue 4, 4: whatever fields they stand in"""
+    assert exhausted_for(Headers(fields.items()), NOW) == 50
+
+
 @given(st.dictionaries(
     st.sampled_from(["RateLimit", "RateLimit-Remaining", "RateLimit-Reset", "X-RateLimit-Remaining",
                      "X-RateLimit-Reset", "Retry-After", "Date"]),

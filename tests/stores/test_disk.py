@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -232,6 +233,14 @@ def test_a_meta_file_may_say_of_its_body_what_it_likes(tmp_path: Path) -> None:
         meta = pair.encode(msgspec.structs.replace(entry, body_size=size))
         (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").write_bytes(meta)
         assert cache.get_content(URL) in (None, body)
+
+
+def test_a_meta_file_that_says_more_than_we_know_of_is_read() -> None:
+    """N6: other versions of curtsy have other fields"""
+    entry, _ = page(URL)
+    text = pair.encode(entry).rpartition(b',\n  "check"')[0] + b',\n  "encoding": null'
+
+    assert pair.decode(b'%b,\n  "check": "%08x"\n}\n' % (text, zlib.crc32(text))) == entry
 
 
 def test_a_page_with_more_headers_than_a_meta_file_may_have_is_not_kept(

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 import pytest
 
 from curtsy.clock import FakeClock
+from curtsy.stores import rows
 from curtsy.stores.packed import PackedCache
 from curtsy.stores.packfile import OURS, PackFile
 from curtsy.stores.pages import Checked
@@ -200,6 +202,7 @@ def test_what_looks_read_only_after_a_rest_though_it_is_not_is_damage(cache: Pac
 QUOTA = """
 import random, resource, sys
 from curtsy.clock import FakeClock
+from curtsy.stores import rows
 from curtsy.stores.packed import PackedCache
 from tests.support.pages import fill, page, url_of
 clock = FakeClock()
@@ -676,3 +679,11 @@ def test_a_use_is_known_though_the_file_need_not_be_asked(path: Path) -> None:
 
     assert [cache.get(url_of(number)) is not None for number in range(2)] == [True, False]
     cache.close()
+
+
+def test_a_row_that_says_more_than_we_know_of_is_read() -> None:
+    """N6: other versions of curtsy have other fields"""
+    entry, _ = page(URL)
+    data = msgspec.msgpack.encode([*msgspec.msgpack.decode(rows.encode(entry, is_packed=True)[4:]), None])
+
+    assert rows.decode(zlib.crc32(data).to_bytes(4, "big") + data) == (True, entry)

@@ -16,7 +16,7 @@ def read(recent: Recent[int], numbers: range) -> list[int]:
     """Read pages as a cache does: those that are not held are read from the disk. Tells which were held."""
     held = []
     for number in numbers:
-        if recent.get(str(number), 1) is None:
+        if recent.find(str(number)) is None:
             recent.keep(str(number), 1, one(number))
         else:
             held.append(number)

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError
-from curtsy.core.record import FetchRecord
+from curtsy.core.record import FetchRecord, Share
 from curtsy.stores.memory import MemoryStore
 from curtsy.watch.distribution import Latencies
 from curtsy.watch.hostview import views
@@ -400,8 +400,14 @@ def recorded(*records: FetchRecord) -> dict[str, list[Any]]:
     recorder = OpenTelemetryRecorder(provider.get_meter("curtsy"))
     for record in records:
         recorder(record)
-    data = reader.get_metrics_data()
+    found = read(reader)
     provider.shutdown()
+    return found
+
+
+def read(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    """The points that have come, by metric."""
+    data = reader.get_metrics_data()
     assert data is not None
     metrics = [metric for each in data.resource_metrics for scope in each.scope_metrics for metric in scope.metrics]
     return {metric.name: list(metric.data.data_points) for metric in metrics}
@@ -446,6 +452,61 @@ def test_opentelemetry_has_a_bounded_number_of_servers() -> None:
     points = found["curtsy.requests"]
     assert len(points) == MOST_SERVERS + 1
     assert [point.value for point in points if point.attributes == {"server.address": "_OTHER"}] == [20]
+
+
+def test_opentelemetry_counts_each_request_for_the_server_that_it_was_sent_to() -> None:
+    """Issue 7: redirected over three hosts; what is known of the one in the middle is its name and an unusual port"""
+    way = (
+        Share("first.example", 2, 1, 0, 30),
+        Share("middle.example", 1, 0, 0, 4),
+        Share("other.example:8080", 1, 0, 0, 5),
+    )
+    redirected = fetched(
+        "last.example", url="http://first.example/", attempts=5, retries=1, bytes=139, elsewhere=way
+    )  # fmt: skip
+
+    found = recorded(redirected, redirected, fetched("middle.example", bytes=1))
+
+    servers = {
+        ("last.example", 443): (2, 200), ("first.example", 80): (4, 60), ("middle.example", None): (2, 8),
+        ("other.example", 8080): (2, 10), ("middle.example", 443): (1, 1),
+    }  # fmt: skip
+    for name, at in (("curtsy.requests", 0), ("curtsy.received", 1)):
+        told = {
+            (point.attributes["server.address"], point.attributes.get("server.port")): point.value
+            for point in found[name]
+        }
+        assert told == {server: counts[at] for server, counts in servers.items()}
+
+
+async def test_opentelemetry_has_the_requests_of_a_client_as_the_hosts_have_seen_them(site: Site) -> None:
+    """Issue 7"""
+    there = {"Location": site.url("/there", host="127.0.0.2")}
+    site.reply("/", Reply(302, "moved", there), host="127.0.0.1")
+    site.page("/there", "x", host="127.0.0.2")
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+
+    async with client(on_record=OpenTelemetryRecorder(provider.get_meter("curtsy"))) as web:
+        assert (await web.fetch(site.url("/"))).ok
+
+    points = read(reader)
+    provider.shutdown()
+    for name, counts in (("curtsy.requests", [1, 1]), ("curtsy.received", [5, 1])):
+        assert {point.attributes["server.address"]: point.value for point in points[name]} == dict(
+            zip(("127.0.0.1", "127.0.0.2"), counts, strict=True)
+        )
+
+
+def test_the_bound_on_servers_holds_for_those_on_the_way_too() -> None:
+    """Issue 7"""
+    ways = ((Share(f"{number}.example", 1, 0, 0, 0),) for number in range(MOST_SERVERS + 20))
+
+    found = recorded(*(fetched(attempts=2, elsewhere=way) for way in ways))
+
+    points = found["curtsy.requests"]
+    assert len(points) == MOST_SERVERS + 1
+    assert [point.value for point in points if point.attributes == {"server.address": "_OTHER"}] == [21]
 
 
 async def test_a_client_feeds_opentelemetry(site: Site) -> None:

@@ -24,7 +24,9 @@ _WORDS: dict[str, Words] = {
     Reason.INVALID_URL: Words("no URL that can be asked for", "Correct the link."),
     Reason.DOMAIN_DENIED: Words("on your denylist", "Take the host off the list to have it."),
     Reason.PATH_DENIED: Words("a path that your settings refuse", "Change deny_paths to have it."),
-    Reason.ADDRESS_REFUSED: Words("a private address", "--allow-private opens it, for sites of your own."),
+    Reason.ADDRESS_REFUSED: Words(
+        "an address that is private, or out of this machine's reach", "--allow-private opens it, for sites of your own."
+    ),
     Reason.ROBOTS_DISALLOWED: Words("forbidden by robots.txt", "Ask the site's owner, or leave it out with --skip."),
     Reason.ROBOTS_UNREACHABLE: Words("robots.txt could not be had", _LATER),
     Reason.CRAWL_DELAY_TOO_LONG: Words(

@@ -121,9 +121,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     variant: str = ""
     """A hash of what the request had in them; empty if it depends on nothing."""
 
-    encoding: str | None = None
-    """The character encoding that the text was found to have, if somebody looked."""
-
 
 class Fresh(msgspec.Struct, frozen=True, gc=False):
     """The kept copy is the answer; nothing is sent."""
@@ -131,9 +128,6 @@ class Fresh(msgspec.Struct, frozen=True, gc=False):
     entry: Entry
     age: float
     """Seconds, as for the `Age` header; infinite if the calendar was set back and it cannot be told."""
-
-    is_stale: bool = False
-    """It is past its lifetime, and the caller said that this will do."""
 
 
 class Stale(msgspec.Struct, frozen=True, gc=False):
@@ -218,10 +212,8 @@ def freshness(
         resident = 0.0 if resident >= -SKEW else math.inf
     age = entry.age + resident
     staleness = age - entry.lifetime
-    if mode == "offline":
-        return Fresh(entry, age, staleness >= 0)
-    if mode == "normal" and _is_usable(entry, wish, age, staleness):
-        return Fresh(entry, age, staleness >= 0)
+    if mode == "offline" or (mode == "normal" and _is_usable(entry, wish, age, staleness)):
+        return Fresh(entry, age)
     if not may_ask:
         return _MISS
     if request.method == "HEAD":  # a 304 would leave it without the headers it asked for
@@ -274,7 +266,7 @@ def _variant(values: tuple[tuple[str, str | None], ...]) -> str:
     return hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
 
 
-def absorb(found: Freshness, request: Request, reply: Reply, now: float, encoding: str | None = None) -> Absorbed:
+def absorb(found: Freshness, request: Request, reply: Reply, now: float) -> Absorbed:
     """Say what becomes of the kept copy after a reply that came at epoch second `now`.
 
     `found` is what `freshness()` said before the request was sent, `request` the one without our validators. After a
@@ -295,17 +287,17 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float, encodin
         return Leave()
     if reply.status not in KEPT and reply.status not in KEPT_IF_SAID:
         return Leave()
-    entry = entry_of(request, reply, now, encoding)
+    entry = entry_of(request, reply, now)
     return Drop() if entry is None else Store(entry, reply.body)
 
 
-def entry_of(request: Request, reply: Response, now: float, encoding: str | None = None) -> Entry | None:
+def entry_of(request: Request, reply: Response, now: float) -> Entry | None:
     """The entry of a page that came at `now`, or None if it may not be kept."""
     headers = _kept(reply.headers, _not_kept)
     # A redirect that sets a cookie wants it back where it leads to: without it, the copy would lead nowhere.
     if 300 < reply.status < 400 and ("location" not in headers or "set-cookie" in reply.headers):
         return None
-    entry = _entry(request, reply.status, headers, reply, now, "", len(reply.body), encoding)
+    entry = _entry(request, reply.status, headers, reply, now, "", len(reply.body))
     if entry is not None and reply.status in KEPT_IF_SAID and not entry.lifetime:
         return None
     return entry
@@ -327,7 +319,7 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
         return Leave()
     renewed = _kept(reply.headers, _not_renewed)
     headers = Headers((*(each for each in old.headers if each[0].lower() not in renewed), *renewed.fields))
-    entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size, old.encoding)
+    entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size)
     return Drop() if entry is None else Refresh(entry)
 
 
@@ -354,7 +346,6 @@ def _entry(
     now: float,
     body_sha256: str,
     body_size: int,
-    encoding: str | None,
 ) -> Entry | None:
     """Read all that `headers` say, as of the exchange that `reply` ended."""
     field, came = headers.by_name.get, reply.headers.by_name.get
@@ -390,7 +381,6 @@ def _entry(
         stale_while_revalidate=said.stale_while_revalidate,
         vary=vary,
         variant=variant_of(vary, request),
-        encoding=encoding,
     )
 
 

@@ -127,12 +127,12 @@ def not_kept(url: Url) -> str:
 def failed(url: Url, failure: Failure, attempts: int) -> str:
     """For a request that brought no usable answer."""
     tries = f" after {attempts} tries" if attempts > 1 else ""
-    advice = _ADVICE.get(failure.reason, "Try again later.")
+    advice = _ADVICE.get(failure.reason, "Try again later.") if failure.advice is None else failure.advice
     if failure.detail == WANTS_COOKIE:
         advice = "Keep them (cookies=True, --cookies), or leave it out."
     if failure.is_answer:
         advice = "Write http:// instead of https://."
-    return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}"
+    return f"{url.text} could not be fetched{tries}: {failure.detail.rstrip('.')}. {advice}".rstrip()
 
 
 TOO_LARGE = "Raise max_body, or use download(), whose limit is max_size."

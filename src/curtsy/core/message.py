@@ -7,11 +7,13 @@ import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import field
 from functools import lru_cache
-from typing import NewType
+from typing import NewType, TypeVar, overload
 
 import msgspec
 
 from curtsy.core.errors import InvalidDomain, Reason
+
+T = TypeVar("T")
 
 Instant = NewType("Instant", int)
 """A moment by a store's clock, in whole microseconds. Never compared with another store's."""
@@ -314,7 +316,7 @@ def _shown(given: object) -> str:
     return f"{given!r:.100}"
 
 
-class Headers:
+class Headers(Mapping[str, str]):
     """Header fields in order, looked up by name in any case: `headers["content-type"]`, `dict(headers)`. Immutable."""
 
     __slots__ = ("_known", "fields")
@@ -337,9 +339,13 @@ class Headers:
             self._known = index
         return index
 
-    def get(self, name: str) -> str | None:
-        """The value of a field, its repetitions joined by commas; None if it is absent."""
-        return (self._known or self.by_name).get(name.lower())
+    @overload
+    def get(self, name: str, /) -> str | None: ...
+    @overload
+    def get(self, name: str, /, default: str | T) -> str | T: ...
+    def get(self, name: str, /, default: str | T | None = None) -> str | T | None:
+        """The value of a field, its repetitions joined by commas; None, or `default`, if it is absent."""
+        return (self._known or self.by_name).get(name.lower(), default)
 
     def keys(self) -> KeysView[str]:
         """The names, in lower case, each once."""
@@ -441,6 +447,9 @@ class Failure(msgspec.Struct, frozen=True):
 
     is_lasting: bool = False
     """Whether coming back in some minutes is of no use: there is no such name."""
+
+    advice: str | None = None
+    """What to do about it, as a sentence; None for what its reason suggests, empty if the detail says it."""
 
 
 Reply = Response | Failure

@@ -154,13 +154,14 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
     Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, one or several, and the older `limit=10, remaining=0,
     reset=30`), `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
     A `RateLimit` that does not say when it ends does so after the window that `RateLimit-Policy` has for it.
+    Of several limits that are used up, the one that ends last counts.
     """
     if _QUOTA_FIELDS.isdisjoint(headers):
         return None  # as nearly always
+    resets = []
     if (field := headers.get("ratelimit")) is not None:
         # Each limit of a list has its own window; the older form is one limit, parted by commas.
         parts = [field] if "remaining" in field.lower() else field.split(",")
-        resets = []
         for part in parts:
             said = {name.lower(): float(value) for name, value in _QUOTA.findall(part)}
             left, reset = said.get("r", said.get("remaining")), said.get("t", said.get("reset"))
@@ -168,8 +169,6 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
                 reset = _window(headers.get("ratelimit-policy"), part)
             if left == 0 and reset is not None:
                 resets.append(reset)
-        if resets:
-            return max(resets)
     for prefix in _PREFIXES:
         left_field, reset_field = headers.get(prefix + "remaining"), headers.get(prefix + "reset")
         if left_field is None or reset_field is None or left_field.strip() != "0":
@@ -183,8 +182,8 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
             reset_at /= 1000 if reset_at > _MILLISECONDS else 1
             reset_at -= epoch if sent is None else sent
         if 0 < reset_at < float("inf"):
-            return reset_at
-    return None
+            resets.append(reset_at)
+    return max(resets, default=None)
 
 
 def _window(policies: str | None, limit: str) -> float | None:

@@ -122,6 +122,18 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
     message: str = ""
     """Why it did not succeed, in words; empty if it did."""
 
+    def shares(self) -> tuple[Share, ...]:
+        """What of it went to each host: to the one that it ended at, then to those that redirected it."""
+        others = self.elsewhere
+        own = Share(
+            self.domain,
+            self.attempts - sum(each.attempts for each in others),
+            self.retries - sum(each.retries for each in others),
+            self.robots_requests - sum(each.robots_requests for each in others),
+            self.bytes - sum(each.bytes for each in others),
+        )
+        return own, *others
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain values, as they stand in JSON; the last two only if there is something in them."""
         fields = super().as_dict()

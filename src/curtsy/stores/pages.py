@@ -184,13 +184,8 @@ class Recent(Generic[Stamp]):
         self._once: OrderedDict[str, str] = OrderedDict()
         """The hashes of the bodies of pages read once, of as many as could be held."""
 
-    def get(self, key: str, stamp: Stamp) -> Page | None:
-        """The page under `key`, if it has this very stamp."""
-        found = self.find(key)
-        return None if found is None or found[0] != stamp else found[1]
-
     def find(self, key: str) -> tuple[Stamp, Page] | None:
-        """The page under `key` and its stamp, for an owner who compares stamps in another way."""
+        """The page under `key` and its stamp, which its owner compares."""
         with _lock:
             found = self._pages.get(key)
             if found is not None:

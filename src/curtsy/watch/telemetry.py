@@ -69,11 +69,13 @@ class OpenTelemetryRecorder:
 
     def __call__(self, record: FetchRecord) -> None:
         """Count one fetch."""
-        server = self._server(record)
+        server = self._server(record.domain, record)
         self._wait.record(record.waited, server)
-        if record.attempts:
-            self._requests.add(record.attempts, server)
-            self._bytes.add(record.bytes, server)
+        for share in record.shares():
+            if share.attempts:
+                there = self._server(share.domain, record)
+                self._requests.add(share.attempts, there)
+                self._bytes.add(share.bytes, there)
         if record.latency is not None:
             self._duration.record(record.latency, self._request(record, server))
         if record.reason in _REFUSALS:
@@ -81,15 +83,16 @@ class OpenTelemetryRecorder:
         if record.cache is not None:
             self._cached.add(1, {**server, "curtsy.cache": record.cache})
 
-    def _server(self, record: FetchRecord) -> dict[str, Any]:
-        known = self._servers.get(record.domain)
-        if known is not None:
+    def _server(self, domain: str, record: FetchRecord) -> dict[str, Any]:
+        """The attributes of a host that a fetch ended at, or was redirected by."""
+        known = self._servers.get(domain)
+        if known is not None and ("server.port" in known or domain != record.domain):
             return known
-        url = parse_url(record.final_url)
-        if not isinstance(url, Url) or len(self._servers) >= MOST_SERVERS:
+        found = _address(domain, record)
+        if not found or (known is None and len(self._servers) >= MOST_SERVERS):
             return {"server.address": OTHER}
-        known = self._servers[record.domain] = {"server.address": url.host, "server.port": url.port}
-        return known
+        self._servers[domain] = found
+        return found
 
     def _request(self, record: FetchRecord, server: dict[str, Any]) -> dict[str, Any]:
         attributes = {**server, "http.request.method": record.method if record.method in METHODS else OTHER}
@@ -100,3 +103,19 @@ class OpenTelemetryRecorder:
         elif record.reason is not None:
             attributes["error.type"] = record.reason
         return attributes
+
+
+def _address(domain: str, record: FetchRecord) -> dict[str, Any]:
+    """Address and port of a host on the way of a fetch; nothing if it is none.
+
+    Of one between the first and the last, the scheme is not told, and so neither is the port that goes without saying.
+    """
+    url = parse_url(record.final_url if domain == record.domain else record.url)
+    is_told = isinstance(url, Url) and url.domain == domain
+    if not is_told:
+        url = parse_url(f"http://{domain}")
+    if not isinstance(url, Url):
+        return {}
+    if is_told or domain.endswith(f":{url.port}"):
+        return {"server.address": url.host, "server.port": url.port}
+    return {"server.address": url.host}

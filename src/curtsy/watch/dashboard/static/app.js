@@ -21,7 +21,7 @@ const STATES = {
 
 const REASONS = {
   invalid_url: "Not a usable URL", domain_denied: "On the denylist", path_denied: "Path refused by the settings",
-  address_refused: "Private address", robots_disallowed: "Forbidden by robots.txt", robots_unreachable: "robots.txt out of reach",
+  address_refused: "Private or unreachable address", robots_disallowed: "Forbidden by robots.txt", robots_unreachable: "robots.txt out of reach",
   crawl_delay_too_long: "Crawl-delay too long", domain_budget_exceeded: "Budget of the day used", circuit_open: "Breaker open",
   paused: "Paused by hand", deadline_exceeded: "Deadline too short", not_in_cache: "Not in the cache", closed: "Client closed",
   http_status: "Answered with an error", timeout: "Timed out", dns_error: "Name not found", connection_error: "No connection",
