@@ -180,14 +180,14 @@ class AsyncDriver:
             case Claim():
                 waiter = self.gate.alarm.async_waiter()
                 return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
-            case Hold(origin):
-                held = await self._store.update(rules_key(origin), claim_step(around.who, around.rules.since))
+            case Hold(origin, ttl):
+                held = await self._store.update(rules_key(origin), claim_step(around.who, around.rules.since, ttl))
                 if not isinstance(held, Claimed):
                     passage.claimed.discard(origin)
                 return held
             case Learn():
                 known: Known = await self._finish(self._store.update(rules_key(effect.origin), learn_step(effect)))
-                around.remember(effect.origin, known.rules, known.seconds)
+                around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
                 passage.leave_line(effect.origin, self.gate)
                 return known.rules
             case Release(origin):
@@ -340,14 +340,14 @@ class Driver:
             case Claim():
                 waiter = self.gate.alarm.waiter()
                 return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
-            case Hold(origin):
-                held = self._store.update(rules_key(origin), claim_step(around.who, around.rules.since))
+            case Hold(origin, ttl):
+                held = self._store.update(rules_key(origin), claim_step(around.who, around.rules.since, ttl))
                 if not isinstance(held, Claimed):
                     passage.claimed.discard(origin)
                 return held
             case Learn():
                 known = self._store.update(rules_key(effect.origin), learn_step(effect))
-                around.remember(effect.origin, known.rules, known.seconds)
+                around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
                 passage.leave_line(effect.origin, self.gate)
                 return known.rules
             case Release(origin):

@@ -103,10 +103,9 @@ class RulesAtHand:
     """The rules that are known in this process, besides the store: one for all the ways in which a client asks."""
 
     def __init__(self) -> None:
-        self.by_origin: OrderedDict[str, tuple[Rules, float, dict[str, float]]] = OrderedDict()
-        """With until when (by the world's `now`) they need not be asked for, and the delays of agents that heed them.
-
-        The last one learned is last.
+        self.by_origin: OrderedDict[str, tuple[Rules, float, dict[str, float], float]] = OrderedDict()
+        """With until when (by the world's `now`) they need not be asked for, the delays of agents that heed them, and
+        the seconds for which they were to hold by the settings. The last one learned is last.
         """
 
         self.since = 0.0
@@ -206,7 +205,7 @@ class Surroundings:
         self._at_once: dict[type[Effect], Callable[[Any], Any]] = {
             Recall: self.recall,
             Keep: self._keep_small,
-            Claim: lambda effect: self.known_rules(effect.origin) or NOT_YET,
+            Claim: lambda effect: self._at_hand(effect) or NOT_YET,
             MayRetry: lambda effect: self.retries.take(),
             Tell: lambda effect: self.told(effect.record),
         }
@@ -227,9 +226,14 @@ class Surroundings:
         found = self.rules.by_origin.get(origin)
         if found is None:
             return None
-        rules, until, _ = found
+        rules, until, _, _ = found
         left = until - self.now()
         return Known(rules, left) if left > 0 else None
+
+    def _at_hand(self, effect: Claim) -> Known | None:
+        """Rules that hold, from memory, unless they are to hold for less now than when they were learned."""
+        found = self.rules.by_origin.get(effect.origin)
+        return None if found is None or effect.ttl < found[3] else self.known_rules(effect.origin)
 
     def put_back_retry(self) -> None:
         """Give back a retry that was allowed and not sent after all."""
@@ -240,11 +244,11 @@ class Surroundings:
         found = self.rules.by_origin.get(origin)
         return {} if found is None else found[2]
 
-    def remember(self, origin: str, rules: Rules, seconds: float) -> None:
-        """Keep rules in memory for as long as they hold."""
+    def remember(self, origin: str, rules: Rules, seconds: float, ttl: float) -> None:
+        """Keep rules in memory for as long as they hold, by a setting of `ttl` seconds."""
         known = self.rules.by_origin
         known.pop(origin, None)
-        known[origin] = rules, self.now() + seconds, {}
+        known[origin] = rules, self.now() + seconds, {}, ttl
         if len(known) > KNOWN:
             known.popitem(last=False)
 
@@ -263,15 +267,15 @@ class Surroundings:
                 if not gate.lines.is_first(key, waiter):
                     yield Sleep(left)
                     continue
-                answer = self.known_rules(origin)
+                answer = self._at_hand(effect)
                 if answer is None:
-                    answer = yield Update(key, claim_step(self.who, self.rules.since), self._unclaim)
+                    answer = yield Update(key, claim_step(self.who, self.rules.since, effect.ttl), self._unclaim)
                 match answer:
                     case Busy(seconds):
                         pause = min(seconds, POLL * (0.5 + self.roll()))
                         yield Sleep(pause if left is None else min(pause, left))
                     case Known(rules, seconds):
-                        self.remember(origin, rules, seconds)
+                        self.remember(origin, rules, seconds, effect.ttl)
                         return answer
                     case Claimed():
                         # From here on it is the passage that stays in line, and gives the claim back.
@@ -322,11 +326,11 @@ def limits_of(effect: Send) -> Limits:
     )
 
 
-def claim_step(who: int, since: float) -> Step[Known | Claimed | Busy]:
+def claim_step(who: int, since: float, ttl: float) -> Step[Known | Claimed | Busy]:
     """The step that has rules or claims them."""
 
     def step(rules: Rules | None, now: Now) -> tuple[Rules | None, Known | Claimed | Busy]:
-        return claim(rules, now, who, since)
+        return claim(rules, now, who, since, ttl)
 
     return step
 

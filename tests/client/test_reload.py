@@ -8,9 +8,11 @@ import threading
 from pathlib import Path
 
 from curtsy.client import AsyncClient
+from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.result import FetchResult
-from tests.client.fetching import AGENT, until
+from curtsy.stores.memory import MemoryStore
+from tests.client.fetching import AGENT, DAWN, client, until
 from tests.support.site import Reply, Site, Visit
 
 
@@ -126,3 +128,26 @@ async def test_a_robots_txt_that_nobody_wants_any_more_is_not_asked_for(site: Si
 
     assert result.ok
     assert site.paths() == ["/a", "/b"]
+
+
+async def test_a_copy_of_robots_txt_that_is_to_hold_for_less_now_does(site: Site, tmp_path: Path) -> None:
+    """R5, U9: what is at hand in memory, and what the store has for the next client"""
+    site.robots("")
+    site.page("/*", "x")
+    settings = tmp_path / "curtsy.yaml"
+    settings.write_text("default_policy:\n  robots_ttl: 3600\n")
+    clock = FakeClock(DAWN)
+    store = MemoryStore(clock)
+
+    async with client(config=settings, clock=clock, store=store) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(100)
+        site.robots("User-agent: *\nDisallow: /b\n")
+        change(web, settings, "default_policy:\n  robots_ttl: 60\n")
+        forbidden = await web.fetch(site.url("/b"))
+    clock.advance(30)
+    async with client(clock=clock, store=store, robots_ttl=20) as other:
+        await other.fetch(site.url("/c"))
+
+    assert forbidden.reason is Reason.ROBOTS_DISALLOWED
+    assert site.paths() == ["/robots.txt", "/a", "/robots.txt", "/robots.txt", "/c"]

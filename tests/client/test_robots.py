@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
@@ -169,24 +170,33 @@ async def test_a_redirect_to_where_nobody_may_go_means_that_there_is_none(site: 
     assert site.paths() == ["/robots.txt", "/private"]
 
 
-async def test_a_redirect_to_a_host_that_we_deny_does_not_say_that_there_is_none(site: Site) -> None:
-    """R6: others, who share what is remembered, may well ask that host; an earlier copy goes on being used"""
+@pytest.mark.parametrize(
+    "denying",
+    [{"denylist": ["127.0.0.2"]}, {"allowlist": [{"domain": "127.0.0.2", "deny_paths": ["/robots"]}]}],
+    ids=["its host", "its path"],
+)
+async def test_a_redirect_to_where_our_settings_forbid_to_go_does_not_say_that_there_is_none(
+    site: Site, denying: dict[str, Any]
+) -> None:
+    """R6, U9: others, who share what is remembered, may well go there; an earlier copy goes on being used"""
     clock = FakeClock(DAWN)
     store = MemoryStore(clock)
     site.reply("/robots.txt", redirect(site.url("/robots.txt", host="127.0.0.2")), host="127.0.0.1")
     site.robots(PRIVATE, host="127.0.0.2")
     allowing(site)
 
-    async with client(clock=clock, store=store, denylist=["127.0.0.2"]) as web:
+    async with client(clock=clock, store=store, **denying) as web:
         unknown = await web.fetch(site.url("/private"))
+        asked = site.paths("127.0.0.2")
     clock.advance(301)
     async with client(clock=clock, store=store) as other:
         forbidden = await other.fetch(site.url("/private"))
     clock.advance(3601)
-    async with client(clock=clock, store=store, denylist=["127.0.0.2"]) as web:
+    async with client(clock=clock, store=store, **denying) as web:
         still = await web.fetch(site.url("/private"))
 
     assert (unknown.ok, forbidden.reason, still.reason) == (True, *[Reason.ROBOTS_DISALLOWED] * 2)
+    assert (asked, site.paths("127.0.0.2")) == ([], ["/robots.txt"])
 
 
 @pytest.mark.parametrize("kind", ["endless", "100 MiB", "a bomb"])

@@ -14,6 +14,7 @@ from curtsy.client import fetch_url
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, RefusedByPolicy
 from curtsy.core.record import FetchRecord
+from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.site import Reply, Site, redirect, reset
@@ -273,6 +274,29 @@ async def test_renewing_a_kept_redirect_does_not_follow_it(site: Site, place: Pa
 
     assert site.count("/b") == 2
     assert sorted((record.status, record.reason) for record in records) == [(200, None), (200, None), (301, None)]
+
+
+async def test_a_page_that_another_client_has_renewed_meanwhile_is_not_renewed_again(
+    site: Site, place: Path, clock: FakeClock
+) -> None:
+    """Issue 4: never a request that the cache could answer"""
+    swr = "max-age=60, stale-while-revalidate=600"
+    site.on(
+        "/a", lambda visit: Reply(304 if visit.header("If-None-Match") else 200, "x", dated(clock, swr, ETag='"1"'))
+    )
+    store = MemoryStore(clock)
+
+    async with (
+        keeping(place, clock, store=store, respect_robots=False) as one,
+        keeping(place, clock, store=store, respect_robots=False) as other,
+    ):
+        await one.fetch(site.url("/a"))
+        clock.advance(100)
+        stale = [await one.fetch(site.url("/a")), await other.fetch(site.url("/a"))]
+        await until(lambda: not (one._renewals or other._renewals))
+
+    assert [result.record.cache for result in stale] == ["stale", "stale"]
+    assert [visit.status for visit in site.visits("/a")] == [200, 304]
 
 
 async def test_rules_that_are_forgotten_stay_so_when_a_page_is_renewed_behind(

@@ -185,6 +185,31 @@ def test_a_clock_that_was_set_back_makes_nothing_last_for_ever() -> None:
     assert isinstance(claim(held, at(0), US)[1], Claimed)
 
 
+def test_a_clock_that_was_set_back_by_hours_makes_no_copy_last_for_longer_than_it_may() -> None:
+    """R5: nor is it asked for again because the clock was corrected by seconds"""
+    rules = learned(None, at(36_000), POLICY, PRIVATE)
+
+    assert isinstance(claim(rules, at(0), US, ttl=3600)[1], Claimed)
+    assert isinstance(claim(rules, at(35_970), US, ttl=3600)[1], Known)
+
+
+def test_a_copy_holds_for_as_long_as_the_settings_say_by_now() -> None:
+    """R5, U9: the record has facts; what follows from them is for the moment"""
+    rules = learned(None, at(0), POLICY, PRIVATE)
+
+    assert claim(rules, at(600), US, ttl=1800)[1] == Known(rules, 1200.0)
+    assert isinstance(claim(rules, at(1801), US, ttl=1800)[1], Claimed)
+    assert claim(rules, at(600), US, ttl=7200)[1] == Known(rules, 3000.0)
+
+
+def test_a_failure_is_waited_for_though_copies_hold_for_less() -> None:
+    """F27: five minutes"""
+    rules = learned(None, at(0), Policy(robots_ttl=1.0), None, "out of reach")
+
+    assert claim(rules, at(100), US, ttl=1)[1] == Known(rules, FIRST_FAILURE - 100)
+    assert isinstance(claim(rules, at(FIRST_FAILURE), US, ttl=1)[1], Claimed)
+
+
 def test_a_record_outlives_its_validity_by_a_week() -> None:
     """R6: an old copy is of use while the site cannot be reached"""
     rules = learned(None, at(0), POLICY, PRIVATE)

@@ -192,12 +192,15 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     origin: str
     deadline: float | None
+    ttl: float
+    """Seconds for which a copy holds, by the settings of this moment."""
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
     """Claim once more what was claimed a while ago: `Claimed`, or `Known` or `Busy` if another was quicker."""
 
     origin: str
+    ttl: float
 
 
 class Learn(msgspec.Struct, frozen=True, gc=False):

@@ -366,7 +366,9 @@ def _kept_meanwhile(request: Request, journey: Journey) -> Generator[Effect, Any
     """The copy that another task or process has fetched while this one stood in line, if it is fresh."""
     world = journey.world
     kept = yield Recall(request.url)
-    found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode)
+    # A copy that is to be renewed behind: another client may have done it.
+    mode = "normal" if journey.ask.is_renewal else world.cache_mode
+    found = freshness(kept[0] if kept else None, request, world.epoch(), mode)
     if not isinstance(found, Fresh):
         return None
     journey.cache = "hit"

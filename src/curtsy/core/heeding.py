@@ -46,7 +46,7 @@ def rules_for(
     """
     url = request.url
     while True:
-        claim = yield Claim(url.origin, journey.patience())
+        claim = yield Claim(url.origin, journey.patience(), policy.robots_ttl)
         if isinstance(claim, Known):
             return claim.rules
         if isinstance(claim, Late):
@@ -116,9 +116,9 @@ def _robots_txt(
         there = policy if is_own else journey.policies.of(url.domain)
         if there.denied and is_own:
             return Refusal(Reason.DOMAIN_DENIED, explain.denied(request.url))
-        if there.denied:
-            # Not "there is none": whoever shares what is learned here may well ask that host.
-            return Found(None, f"{url.text}, where it redirects to, is not to be asked: the settings deny its host")
+        if not is_own and (there.denied or there.refuses_path(url.target)):
+            # Not "there is none": whoever shares what is learned here may well ask for it.
+            return Found(None, f"{url.text}, where it redirects to, is not to be asked for: the settings deny it")
         way = entrance(url, there, journey, robots=True, first=is_own)
         asked_at = journey.world.now()
         ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
@@ -133,7 +133,7 @@ def _robots_txt(
             return AGAIN
         if journey.world.now() - claimed_at > CLAIM / 3:
             claimed_at = journey.world.now()
-            held: Known | Claimed | Busy = yield Hold(request.url.origin)
+            held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl)
             if not isinstance(held, Claimed):
                 yield PutBack(ticket)
                 return held

@@ -21,6 +21,9 @@ FIRST_FAILURE = 300.0
 LONGEST = 86_400.0
 """Seconds beyond which no copy is used without asking (RFC 9309, 2.4)."""
 
+SKEW = 60.0
+"""Seconds by which a clock may be corrected without a copy being asked for again."""
+
 CLAIM = 60.0
 """Seconds after which another may fetch, though the one who said he would has not come back."""
 
@@ -81,20 +84,34 @@ class Busy(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
-def claim(rules: Rules | None, now: Now, who: int, since: float = 0.0) -> tuple[Rules | None, Known | Claimed | Busy]:
+def claim(
+    rules: Rules | None, now: Now, who: int, since: float = 0.0, ttl: float = LONGEST
+) -> tuple[Rules | None, Known | Claimed | Busy]:
     """Have the rules, or the task of fetching them, or word that somebody else is at it.
 
-    What was learned before `since` does not count as known.
+    What was learned before `since`, or more than `ttl` seconds ago, does not count as known.
     """
     second = now.epoch / SECOND
-    # A validity or a claim that lies further ahead than any is given comes from a clock that was set back.
-    is_valid = rules is not None and second < rules.valid_until <= second + LONGEST and rules.checked_at > since
-    if rules is not None and is_valid and rules.is_known:
-        return rules, Known(rules, rules.valid_until - second)
+    if rules is not None and rules.is_known and rules.checked_at > since:
+        left = _left(rules, second, min(ttl, LONGEST))
+        if left > 0:
+            return rules, Known(rules, left)
+    # A claim that lies further ahead than any is given comes from a clock that was set back.
     if rules is not None and rules.claimed_by != who and second < rules.claimed_until <= second + CLAIM:
         return rules, Busy(rules.claimed_until - second)
     changed = msgspec.structs.replace(rules or Rules(), claimed_until=second + CLAIM, claimed_by=who)
     return changed, Claimed(rules)
+
+
+def _left(rules: Rules, second: float, ttl: float) -> float:
+    """Seconds for which nobody need ask, by the settings of this moment: they may have been others when it was learned.
+
+    0 or less if somebody should.
+    """
+    most = max(ttl, FIRST_FAILURE) if rules.failures else ttl
+    left = min(rules.valid_until, rules.checked_at + most) - second
+    # One that lasts for longer than any that is given comes from a clock that was set back.
+    return left if left <= most + SKEW else 0.0
 
 
 def learned(rules: Rules | None, now: Now, policy: Policy, body: bytes | None, why: str = "") -> Rules:
