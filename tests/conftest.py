@@ -6,17 +6,37 @@ in every run, so that none fails by chance; with $CURTSY_EXAMPLES there are new 
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.support.site import Site
+from tests.support.warm import WARM
 
 settings.register_profile("curtsy", deadline=None, derandomize="CURTSY_EXAMPLES" not in os.environ)
 settings.load_profile("curtsy")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage only among what the tests make: they themselves are many, and stay to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_stays_warm() -> Iterator[None]:
+    """The process that forks others ends with the tests."""
+    yield
+    WARM.end()
 
 
 @pytest.fixture

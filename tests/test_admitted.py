@@ -29,6 +29,7 @@ from curtsy.stores.sqlite import SQLiteStore
 from tests.support.admitter import GLOBAL_QPS, policies
 from tests.support.noon import zone_at_noon
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[1]
 PROCESSES = 8
@@ -71,18 +72,15 @@ class Crowd:
         self.processes = [self._start(number) for number in range(PROCESSES)]
         self.killed: set[int] = set()
 
-    def _start(self, number: int) -> subprocess.Popen[str]:
-        how = "threads" if number % 3 == 2 else "tasks"
-        words = [self._place, str(self._journal), self.zone, how, str(next(self._seeds))]
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.support.admitter", *words],
-            cwd=ROOT,
-            env={**os.environ, "ADMITTER_OFF": self._off.get(number, "0")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def _start(self, number: int) -> Process[str] | subprocess.Popen[str]:
+        how, pipe = "threads" if number % 3 == 2 else "tasks", subprocess.PIPE
+        words = ["tests.support.admitter", self._place, str(self._journal), self.zone, how, str(next(self._seeds))]
+        if number not in self._off:
+            return Process(*words, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+        return subprocess.Popen(  # its clock must be off before it imports anything
+            [sys.executable, "-m", *words], cwd=ROOT, env={**os.environ, "ADMITTER_OFF": self._off[number]},
+            stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+        )  # fmt: skip
 
     def run(self, dice: random.Random) -> None:
         """Let them work, and kill and replace some of them at random moments of the first half."""

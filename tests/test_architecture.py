@@ -71,14 +71,17 @@ class Import(NamedTuple):
     """In a function, or for the type checker only."""
 
 
+def name_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+PATHS = {name_of(path): path for path in sorted((SOURCE / "curtsy").rglob("*.py"))}
+
+
 @cache
 def modules() -> dict[str, ast.Module]:
-    found = {}
-    for path in sorted((SOURCE / "curtsy").rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(), str(path))
-    return found
+    return {name: ast.parse(path.read_text(), str(path)) for name, path in PATHS.items()}
 
 
 def imports(tree: ast.AST, is_deferred: bool = False) -> Iterator[Import]:
@@ -112,7 +115,7 @@ def unit(name: str) -> str:
     return inner if inner in UNITS else inner.split(".")[0]
 
 
-NAMES = tuple(name for name in modules() if name != "curtsy")
+NAMES = tuple(name for name in PATHS if name != "curtsy")
 
 
 def test_imports_point_one_way() -> None:

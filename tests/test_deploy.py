@@ -27,6 +27,7 @@ from curtsy.settings.keys import keys
 from tests.support.commands import misread
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -298,7 +299,7 @@ def server() -> Iterator[RedisServer]:
         yield server
 
 
-def start_worker(folder: Path, site: Site, server: RedisServer, pause: float = 0.0) -> subprocess.Popen[str]:
+def start_worker(folder: Path, site: Site, server: RedisServer, pause: float = 0.0) -> Process[str]:
     """The worker's own command, in a folder that stands for its volume."""
     folder.mkdir(exist_ok=True)
     arguments = [filled(word).replace("/var/lib/curtsy", str(folder)) for word in SERVICES["worker"]["command"]]
@@ -309,11 +310,10 @@ def start_worker(folder: Path, site: Site, server: RedisServer, pause: float = 0
         "CURTSY_QPS": "none", "CURTSY_PAUSE": f"{pause},{pause + 0.01}",
         "CURTSY_USER_AGENT": VALUES["CURTSY_USER_AGENT"],
     }  # fmt: skip
-    command = [sys.executable, "-m", "curtsy", *arguments]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    return Process("curtsy.cli", *arguments, text=True, env=environment, stderr=subprocess.PIPE)
 
 
-def ended(worker: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(worker: Process[str]) -> tuple[int, str]:
     _, told = worker.communicate(timeout=50)
     return worker.returncode, told
 

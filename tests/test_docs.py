@@ -27,6 +27,7 @@ from curtsy.settings import load
 from curtsy.settings.keys import keys
 from tests.support.commands import commands_in, misread
 from tests.support.site import Site, closed_port
+from tests.support.warm import WARM, Process
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -76,6 +77,14 @@ def moved(text: str, site: Site) -> str:
     return text.replace("example.org", address.removeprefix("http://")).replace("MyBot's page", "https://x.org")
 
 
+def curtsy(*words: str, env: dict[str, str], cwd: Path) -> tuple[int, str, str]:
+    """Run a command; its exit code, and what it says on standard output and standard error."""
+    pipe = subprocess.PIPE
+    process: Process[str] = Process("curtsy.cli", *words, text=True, env=env, cwd=cwd, stdout=pipe, stderr=pipe)
+    out, err = process.communicate(50)
+    return process.returncode, out, err
+
+
 # What is in blocks
 
 
@@ -86,16 +95,15 @@ ROW = re.compile(r"^(.)  (policy|address|cache|robots\.txt|breaker|budget|pace|g
 def test_what_curtsy_why_prints_is_what_the_page_shows(page: Path, site: Site, tmp_path: Path) -> None:
     """Issue 6, point 3: `curtsy why` with its output"""
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "100"} | HASTE
-    command = [sys.executable, "-m", "curtsy", "why", "--ask", site.url("/private/diary")]
 
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, cwd=tmp_path)
+    _, out, _ = curtsy("why", "--ask", site.url("/private/diary"), env=environment, cwd=tmp_path)
 
     (shown,) = [text for text in blocks(page, "console") if "curtsy why" in text]
-    names = [name for _, name in ROW.findall(done.stdout) if name != "address"]  # which is for sites such as ours
-    assert names == [name for _, name in ROW.findall(shown)], done.stdout
-    assert ("✗", "robots.txt") in ROW.findall(done.stdout)
+    names = [name for _, name in ROW.findall(out) if name != "address"]  # which is for sites such as ours
+    assert names == [name for _, name in ROW.findall(shown)], out
+    assert ("✗", "robots.txt") in ROW.findall(out)
     assert ("✗", "robots.txt") in ROW.findall(shown)
-    assert 'line 2, "Disallow: /private/"' in done.stdout
+    assert 'line 2, "Disallow: /private/"' in out
     assert 'line 2, "Disallow: /private/"' in shown
 
 
@@ -155,8 +163,7 @@ def test_a_page_can_be_followed_in_an_empty_folder(page: Path, site: Site, tmp_p
     """Conventions: every code block is run by a test; here, one after the other, as a reader does"""
     command = tmp_path / "bin" / "curtsy"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m curtsy "$@"\n')
-    command.chmod(0o755)
+    WARM.write_command(command)
     (tmp_path / "empty").mkdir()
     environment = {"PATH": f"{command.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)} | HASTE
 
@@ -233,16 +240,11 @@ def test_the_tutorial_shows_what_comes(seven_pages: Site, tmp_path: Path) -> Non
     said = set()
 
     for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "curtsy", *(moved(word, site) for word in command)],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50,
-        )  # fmt: skip
-        assert done.returncode == (3 if command[0] == "why" else 0), f"{command}: {done.stderr}"
+        code, out, err = curtsy(*(moved(word, site) for word in command), env=environment, cwd=tmp_path)
+        assert code == (3 if command[0] == "why" else 0), f"{command}: {err}"
         if command == ["config", "init"]:
             (tmp_path / "curtsy.yaml").write_text(blocks(page, "yaml")[0])
-        output = (
-            (done.stdout + done.stderr).replace(f"http://{host}", "https://example.org").replace(host, "example.org")
-        )
+        output = (out + err).replace(f"http://{host}", "https://example.org").replace(host, "example.org")
         said |= {alike(line) for line in output.splitlines()}
 
     shown = [line for text in blocks(page, "console") for line in text.splitlines() if not line.startswith("$ ")]
@@ -383,9 +385,8 @@ def test_a_host_that_does_not_answer_ends_as_the_page_says(
 
     with closed_port() as port:
         for _ in codes:
-            command = [sys.executable, "-m", "curtsy", "get", f"http://127.0.0.1:{port}/"]
-            done = subprocess.run(command, env=environment, capture_output=True, timeout=50, cwd=tmp_path, check=False)
-            found.append(done.returncode)
+            code, _, _ = curtsy("get", f"http://127.0.0.1:{port}/", env=environment, cwd=tmp_path)
+            found.append(code)
 
     assert found == codes
 

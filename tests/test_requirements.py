@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 REQUIREMENTS = (
     [f"B{number}" for number in range(1, 15)]
     + [f"L{number}" for number in range(1, 11)]
@@ -41,15 +39,12 @@ def names(text: str) -> set[str]:
     return {name for docstring in docstrings(text) for name in NAME.findall(docstring)}
 
 
-@pytest.fixture(scope="module")
-def named() -> set[str]:
+def test_each_is_named_by_a_test() -> None:
     files = [path for path in HERE.parent.rglob("test_*.py") if path != HERE]
-    return set().union(*(names(path.read_text()) for path in files))
 
+    named = set().union(*(names(path.read_text()) for path in files))
 
-@pytest.mark.parametrize("name", [*REQUIREMENTS, *FAULTS])
-def test_it_is_named_by_a_test(named: set[str], name: str) -> None:
-    assert name in named
+    assert [name for name in [*REQUIREMENTS, *FAULTS] if name not in named] == []
 
 
 def test_only_whole_words_in_docstrings_of_tests_count() -> None:

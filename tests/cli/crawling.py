@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 
 from tests.crawling.web import html
 from tests.support.site import Site
+from tests.support.warm import Process
 
 SECONDS = 30.0
 """How long something may take that takes a moment: machines are busy."""
@@ -21,7 +21,7 @@ def linked(site: Site, pages: int = 12, *more: str) -> None:
         site.page(path, html("/", title=path, text="<main>Hello</main>"))
 
 
-def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+def until(is_so: Callable[[], bool], process: Process[bytes] | None = None) -> None:
     """Wait until something is so, while a process runs."""
     deadline = time.monotonic() + SECONDS
     while not is_so():
@@ -30,7 +30,7 @@ def until(is_so: Callable[[], bool], process: subprocess.Popen[bytes] | None = N
         time.sleep(0.01)
 
 
-def told(process: subprocess.Popen[bytes], words: str) -> str:
+def told(process: Process[bytes], words: str) -> str:
     """Read standard error up to the line that has some words; that line."""
     assert process.stderr is not None
     while line := process.stderr.readline():

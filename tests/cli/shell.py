@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.stores import Store, open_store
-from tests.cli.warm import running
+from tests.support.warm import Process
 
 CURTSY = (sys.executable, "-m", "curtsy")
 
@@ -54,10 +54,8 @@ class Done:
 class Shell:
     """Runs commands with nothing of the real user's: settings, state and cache are under `home`."""
 
-    def __init__(self, home: Path, warm: Path) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
-        self._warm = warm
-        """Where the process listens that forks ours."""
         self.project = home / "project"
         self.project.mkdir()
         self.env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **HASTE}
@@ -69,9 +67,7 @@ class Shell:
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             given.write(stdin.encode() if isinstance(stdin, str) else stdin)
             given.seek(0)
-            streams = [each.fileno() for each in (given, out, err)]
-            with running(self._warm, [str(each) for each in arguments], self._env(env), self.project, streams) as end:
-                code = end()
+            code = self._process(*arguments, env=self._env(env), stdin=given, stdout=out, stderr=err).wait(30)
             out.seek(0)
             err.seek(0)
             return Done(code, out.read().decode(), err.read().decode())
@@ -99,37 +95,25 @@ class Shell:
         )  # fmt: skip
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: object, **env: str | None) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: object, **env: str | None) -> Process[bytes]:
         """Start `curtsy`, and let it run."""
-        return subprocess.Popen(
-            [*CURTSY, *map(str, arguments)],
-            cwd=self.project,
-            env=self._env(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        pipe = subprocess.PIPE
+        return self._process(*arguments, env=self._env(env), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
 
     def on_terminal(self, *arguments: object, columns: int = 80, **env: str | None) -> Done:
         """Run `curtsy` with standard output and standard error on a terminal; both come back as `out`."""
         leader, follower = pty.openpty()
         given = self._env({"TERM": "xterm-256color", "COLUMNS": str(columns), **env})
-        with (
-            open(os.devnull) as nothing,
-            running(
-                self._warm, [str(each) for each in arguments], given, self.project,
-                [nothing.fileno(), follower, follower],
-            ) as end,
-        ):  # fmt: skip
-            os.close(follower)
-            shown = b""
-            try:
-                while piece := os.read(leader, 65536):
-                    shown += piece
-            except OSError:  # on Linux the end of a terminal is an error
-                pass
-            os.close(leader)
-            return Done(end(), shown.decode().replace("\r\n", "\n"), "")
+        process = self._process(*arguments, env=given, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower)
+        os.close(follower)
+        shown = b""
+        try:
+            while piece := os.read(leader, 65536):
+                shown += piece
+        except OSError:  # on Linux the end of a terminal is an error
+            pass
+        os.close(leader)
+        return Done(process.wait(30), shown.decode().replace("\r\n", "\n"), "")
 
     @contextmanager
     def store(self) -> Iterator[Store]:
@@ -151,11 +135,14 @@ class Shell:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 
+    def _process(self, *arguments: object, env: dict[str, str], **streams: Any) -> Process[bytes]:
+        return Process("curtsy.cli", *arguments, text=False, cwd=self.project, env=env, **streams)
+
     def _env(self, more: dict[str, str | None]) -> dict[str, str]:
         return {name: value for name, value in {**self.env, **more}.items() if value is not None}
 
 
-def stop(process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGINT) -> Done:
+def stop(process: Process[bytes] | subprocess.Popen[bytes], number: signal.Signals = signal.SIGINT) -> Done:
     """Send a signal, and wait for the end."""
     process.send_signal(number)
     out, err = process.communicate(timeout=15)

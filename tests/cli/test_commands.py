@@ -18,7 +18,7 @@ from curtsy.cli import COMMANDS, SECTIONS, cli
 from curtsy.cli.command import Command, Group
 from curtsy.cli.fields import SHAPES
 from curtsy.cli.given import GIVEN_OPTIONS, Given
-from tests.cli.shell import Shell, stop
+from tests.cli.shell import CURTSY, Shell, stop
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -156,7 +156,9 @@ def test_a_closed_output_and_one_that_knows_no_marks_are_no_trouble(shell: Shell
 
 def test_the_demo_starts_and_can_be_interrupted(shell: Shell) -> None:
     """issue: `curtsy demo`; U17"""
-    process = shell.start("demo")
+    process = subprocess.Popen(
+        [*CURTSY, "demo"], cwd=shell.project, env=shell.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert process.stdout is not None
     first = process.stdout.readline()
 

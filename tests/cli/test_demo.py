@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +11,7 @@ import pytest
 
 from curtsy.demo import BUDGET, DemoSite, Visit, verdicts
 from tests.cli.shell import Done, Shell
+from tests.support.warm import Process
 
 BY_THE_CLOCK = ("pauses of", "Crawl-delay", "429", "three failures")
 """Rules that a machine which stands still for a while seems to break: a request that is noted late comes too soon
@@ -42,7 +42,7 @@ def test_the_demo_shows_a_crawl_and_proves_that_every_rule_was_kept(shell: Shell
         _check_view(run.result(), columns)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> Done:
+def _ended(process: Process[bytes]) -> Done:
     out, err = process.communicate(timeout=100)
     return Done(process.returncode, out.decode(), err.decode())
 

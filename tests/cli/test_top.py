@@ -12,10 +12,11 @@ import pytest
 
 from curtsy.cli.fields import SHAPES
 from tests.cli.crawling import linked, told, until
-from tests.cli.shell import CURTSY, Shell, stop
+from tests.cli.shell import Shell, stop
 from tests.cli.terminal import uncoloured
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site, hang
+from tests.support.warm import Process
 
 
 def test_a_running_crawl_is_seen_and_how_it_ended(shell: Shell, site: Site) -> None:
@@ -115,9 +116,9 @@ def test_q_ends_it_and_gives_the_terminal_back(shell: Shell, site: Site) -> None
     """Issue 6: on a terminal, narrow or not, until q is pressed"""
     shell("get", site.url("/"))
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [*CURTSY, "top", "--every", "50ms"],
-        cwd=shell.project, env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "50", "LINES": "20"},
+    process: Process[bytes] = Process(
+        "curtsy.cli", "top", "--every", "50ms", text=False, cwd=shell.project,
+        env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "50", "LINES": "20"},
         stdin=follower, stdout=follower, stderr=subprocess.PIPE,
     )  # fmt: skip
     os.close(follower)
@@ -169,9 +170,9 @@ def test_a_warning_does_not_disturb_the_picture_and_is_not_lost(shell: Shell) ->
     leader, follower = pty.openpty()
     lines = 20
     with RedisServer() as server:
-        process = subprocess.Popen(
-            [*CURTSY, "top", "--every", "50ms", "--store", server.url],
-            cwd=shell.project, env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "70", "LINES": str(lines)},
+        process: Process[bytes] = Process(
+            "curtsy.cli", "top", "--every", "50ms", "--store", server.url, text=False, cwd=shell.project,
+            env={**shell.env, "TERM": "xterm-256color", "COLUMNS": "70", "LINES": str(lines)},
             stdin=follower, stdout=follower, stderr=follower,
         )  # fmt: skip
         os.close(follower)

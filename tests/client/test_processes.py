@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,8 +18,7 @@ import pytest
 from tests.client.fetching import AGENT, UNPACED
 from tests.support.bounds import Lateness
 from tests.support.site import Reply, Site
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.warm import Process
 
 
 @pytest.fixture
@@ -32,11 +30,11 @@ def settings(tmp_path: Path) -> dict[str, Any]:
 
 def start(
     settings: dict[str, Any], urls: Sequence[Sequence[str]], at_once: int = 1000, *, inherited: bool = False
-) -> subprocess.Popen[str]:
+) -> Process[str]:
     task = json.dumps({"settings": settings, "urls": urls, "at_once": at_once, "inherited": inherited})
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.client.worker", task],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    return Process(
+        "tests.client.worker", task,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
 
 
@@ -167,7 +165,7 @@ def test_killed_processes_never_overrun_the_budget(site: Site, settings: dict[st
     assert any(each["reason"] == "domain_budget_exceeded" for each in last)
 
 
-def kill(process: subprocess.Popen[str]) -> None:
+def kill(process: Process[str]) -> None:
     """Kill it with all its children, at once."""
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

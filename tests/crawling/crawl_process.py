@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.start import acrawl
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +49,7 @@ class Standstill:
         """There is nothing to close."""
 
 
-async def main(options: dict[str, Any], *, is_held: bool) -> int:
+async def crawl(options: dict[str, Any], *, is_held: bool) -> int:
     """Crawl to the end, or until SIGTERM, and say how it was."""
     if (still_after := options.pop("still_after", None)) is not None:
         options["outputs"].append(Standstill(still_after))
@@ -70,11 +71,13 @@ class CrawlProcess:
 
     def __init__(self, *, is_held: bool = False, **options: Any) -> None:
         """`is_held` has it stand ready until `begin`; with `still_after`, it stops itself after so many pages."""
-        command = [sys.executable, "-m", "tests.crawling.crawl_process", json.dumps(options), *(["held"] * is_held)]
         self.said = ""
         """What it had said when it was killed, or ended before."""
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._process: Process[str] = Process(
+            "tests.crawling.crawl_process", json.dumps(options), *(["held"] * is_held),
+            text=True, stdin=pipe, stdout=pipe, stderr=pipe,
+        )  # fmt: skip
         self.started.append(self)
         if is_held:
             assert self._process.stdout is not None
@@ -133,5 +136,9 @@ class CrawlProcess:
         return found
 
 
+def main() -> int:
+    return asyncio.run(crawl(json.loads(sys.argv[1]), is_held="held" in sys.argv[2:]))
+
+
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(json.loads(sys.argv[1]), is_held="held" in sys.argv[2:])))
+    sys.exit(main())

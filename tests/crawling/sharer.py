@@ -15,15 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from curtsy.core.errors import StoreError
 from curtsy.crawling.frontier import Claimed, Done, Ending, Found, Lapsed, host_of
 from curtsy.crawling.redis import RedisFrontier
 from tests.crawling.worker import links, page
+from tests.support.warm import Process
 
-ROOT = Path(__file__).parents[2]
 IN_FLIGHT = 6
 
 
@@ -94,8 +93,9 @@ class Sharer:
     """Such a process, as a test sees it."""
 
     def __init__(self, url: str, job: str, lease: float, pages: int) -> None:
-        command = [sys.executable, "-m", "tests.crawling.sharer", url, job, str(lease), str(pages)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.process: Process[str] = Process(
+            "tests.crawling.sharer", url, job, lease, pages, text=True, stdout=subprocess.PIPE
+        )
         self.events: list[Event] = []
         self.is_killed = False
         self._reading = threading.Thread(target=self._read)
@@ -169,5 +169,9 @@ def judge(sharers: Sequence[Sharer], pages: int) -> None:
             assert sharer.events[-1].what == "over"
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(crawl(sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])))
+
+
+if __name__ == "__main__":
+    main()

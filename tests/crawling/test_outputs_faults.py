@@ -19,6 +19,7 @@ from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from tests.crawling.leaves import KINDS, Kind, archived, files_of, page, skip
 from tests.crawling.writer import noted
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
 PAGES = 250
@@ -26,11 +27,12 @@ PAGES = 250
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-def start(folder: Path, kind: Kind, pages: int, limit: int = 0) -> subprocess.Popen[str]:
+def start(folder: Path, kind: Kind, pages: int, limit: int = 0) -> Process[str]:
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.crawling.writer", str(folder), kind.name, str(pages), str(limit)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    return Process(
+        "tests.crawling.writer", folder, kind.name, pages, limit, text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    )
 
 
 def finish(folder: Path, kind: Kind, pages: int, limit: int = 0) -> tuple[int, str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.frontier import Claimed
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
 IN_FLIGHT = 8
@@ -66,8 +67,9 @@ class Worker:
     """Such a process, as a test sees it."""
 
     def __init__(self, folder: Path, shape: str, pages: int) -> None:
-        command = [sys.executable, "-m", "tests.crawling.worker", str(folder), shape, str(pages)]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.process: Process[str] = Process(
+            "tests.crawling.worker", folder, shape, pages, text=True, stdout=subprocess.PIPE
+        )
 
     def wait_until_first_page(self) -> None:
         assert self.process.stdout is not None
@@ -87,5 +89,9 @@ class Worker:
         return self.process.returncode
 
 
-if __name__ == "__main__":
+def main() -> None:
     crawl(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()

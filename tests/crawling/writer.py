@@ -48,7 +48,7 @@ def run(folder: Path, kind: str, pages: int) -> None:
     output.close()
 
 
-if __name__ == "__main__":
+def main() -> None:
     limit = int(sys.argv[4])
     if limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -56,3 +56,7 @@ if __name__ == "__main__":
         run(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
     except NotWritten as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

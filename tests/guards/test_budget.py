@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta, timezone
@@ -31,6 +29,7 @@ from curtsy.stores.shelter import Shelter
 from curtsy.stores.sqlite import SQLiteStore
 from tests.guards.conftest import Told
 from tests.support.noon import zone_at_noon
+from tests.support.warm import Process
 
 NOON = 1_799_971_200 + 12 * 3600
 """15 January 2027, 12:00 UTC."""
@@ -353,7 +352,7 @@ def test_a_budget_is_shared_by_processes(tmp_path: Path) -> None:
     """B7, B4: four of them count at once on one file, and none of the counts is lost."""
     url = f"sqlite:///{tmp_path / 'state.sqlite'}"
     zone = zone_at_noon()
-    spenders = [subprocess.Popen([sys.executable, "-c", SPENDER, url, zone]) for _ in range(4)]
+    spenders: list[Process[str]] = [Process("tests.support.program", SPENDER, url, zone, text=True) for _ in range(4)]
     assert [spender.wait(30) for spender in spenders] == [0] * 4
 
     manager = DomainDailyBudgetManager(Policies(Policy(zone=ZoneInfo(zone))), store=url)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.noon import zone_at_noon
+from tests.support.warm import Process
 
 LIMITER = """
 import json
@@ -98,24 +98,22 @@ print(json.dumps([before, limit()]))
 """
 
 
-def run(program: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a directory of its own, with nothing else set that matters."""
+def run(program: str, directory: Path, **variables: str) -> tuple[int, str, str]:
+    """Run a program in a directory of its own, with nothing else set that matters; its exit code, and what it says."""
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "SYSTEMROOT", "LANG")}
     home = {"HOME": str(directory), "XDG_STATE_HOME": str(directory / "state"), "XDG_CONFIG_HOME": str(directory)}
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=directory,
-        env={**kept, **home, **variables},
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    process: Process[str] = Process(
+        "tests.support.program", program, text=True, cwd=directory, env={**kept, **home, **variables},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    out, err = process.communicate(30)
+    return process.returncode, out, err
 
 
 def said(program: str, directory: Path, **variables: str) -> Any:
-    done = run(program, directory, **variables)
-    assert done.stderr == "", "the library prints nothing uninvited"
-    return json.loads(done.stdout)
+    _, out, err = run(program, directory, **variables)
+    assert err == "", "the library prints nothing uninvited"
+    return json.loads(out)
 
 
 def test_without_settings_it_has_the_documents_rates(tmp_path: Path) -> None:
@@ -206,12 +204,12 @@ def test_a_site_of_ones_own_has_no_limit(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_bad_variable_is_an_error_that_names_it(tmp_path: Path, variable: str, value: str) -> None:
     """Q7, C7"""
-    done = run(LIMITER, tmp_path, **{variable: value})
+    code, _, told = run(LIMITER, tmp_path, **{variable: value})
 
-    assert done.returncode == 1
-    assert "PolicyError" in done.stderr
-    assert variable in done.stderr.splitlines()[-1]
-    assert value in done.stderr.splitlines()[-1]
+    assert code == 1
+    assert "PolicyError" in told
+    assert variable in told.splitlines()[-1]
+    assert value in told.splitlines()[-1]
 
 
 def test_the_functions_of_the_budget_use_one_manager_on_the_users_store(tmp_path: Path) -> None:

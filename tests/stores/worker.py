@@ -14,6 +14,7 @@ from pathlib import Path
 from curtsy.stores import Store
 from tests.stores.places import Place, place_of
 from tests.stores.steps import count, keep
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,12 +23,9 @@ class Worker:
     """Such a process, as a test sees it."""
 
     def __init__(self, what: str, times: int, place: Place) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.stores.worker", what, str(times), *place.words()],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        pipe = subprocess.PIPE
+        self.process: Process[str] = Process(
+            "tests.stores.worker", what, times, *place.words(), text=True, stdin=pipe, stdout=pipe
         )
 
     def wait_until_ready(self) -> None:

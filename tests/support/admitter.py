@@ -39,6 +39,9 @@ GLOBAL_QPS = 300.0
 PATIENCE = 20.0
 """Seconds that a busy machine may take: the stores stand without a shelter here, so that none counts by itself."""
 
+REST = 0.02
+"""Seconds after a refusal, which comes at once, so that the processes do more than be refused."""
+
 OUTCOMES = {
     Outcome(Kind.ANSWERED, 200, page=True): 6,
     Outcome(Kind.ANSWERED, 404): 2,
@@ -142,6 +145,7 @@ async def with_tasks(place: str, work: Admitter, over: Callable[[], bool]) -> No
             answer = await gate.enter(request)
             if not isinstance(answer, Ticket):
                 work.refused(request, answer)
+                await asyncio.sleep(REST)
                 continue
             work.left(answer)
             await asyncio.sleep(work.takes())
@@ -165,6 +169,7 @@ def with_threads(place: str, work: Admitter, over: Callable[[], bool]) -> None:
             answer = gate.enter(request)
             if not isinstance(answer, Ticket):
                 work.refused(request, answer)
+                time.sleep(REST)
                 continue
             work.left(answer)
             time.sleep(work.takes())

@@ -21,6 +21,7 @@ from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.stores.disk import DiskCache
 from curtsy.stores.packed import PackedCache
 from curtsy.stores.pages import MIB, PageCache
+from tests.support.warm import Process
 
 NOW = 1_800_000_000.0
 ROOT = Path(__file__).parent.parent.parent
@@ -87,13 +88,12 @@ def fill(cache: PageCache, numbers: Iterable[int], version: int = 0) -> None:
         cache.put(*page(url_of(number), body_of(number, version)))
 
 
-def writer(kind: str, place: Path, first: int, count: int, rounds: int) -> subprocess.Popen[bytes]:
+def writer(kind: str, place: Path, first: int, count: int, rounds: int) -> Process[bytes]:
     """Start a process that writes `count` pages from `first` on, again and again; it tells a dot for each."""
-    command = [sys.executable, "-m", "tests.support.pages", kind, str(place), str(first), str(count), str(rounds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+    return Process("tests.support.pages", kind, place, first, count, rounds, text=False, stdout=subprocess.PIPE)
 
 
-def _main() -> None:
+def main() -> None:
     kind, place, first, count, rounds = sys.argv[1:]
     cache = open_cache(kind, Path(place))
     for version in range(int(rounds)):
@@ -105,4 +105,4 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    _main()
+    main()

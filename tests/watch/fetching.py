@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from curtsy.client import AsyncClient
 from curtsy.crawling.start import acrawl
+from tests.support.warm import Process
 from tests.watch.serving import environment, store_url
 
 AGENT = "testbot/1.0 (+https://example.org/bot)"
@@ -45,12 +45,12 @@ async def go(store: str, urls: list[list[str]], pause: float, seeds: list[str]) 
 @contextmanager
 def fetching(
     home: Path, urls: list[list[str]], *, pause: float = 0.02, seeds: Sequence[str] = ()
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Iterator[Process[bytes]]:
     """Have a process fetch until the end of the block."""
     task = json.dumps({"store": store_url(home), "urls": urls, "pause": pause, "seeds": seeds})
     with (home / "fetching.txt").open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.watch.fetching", task], cwd=home, env=environment(home), stderr=err
+        process: Process[bytes] = Process(
+            "tests.watch.fetching", task, text=False, cwd=home, env=environment(home), stderr=err
         )
     try:
         yield process
@@ -60,5 +60,9 @@ def fetching(
         process.wait(20)
 
 
-if __name__ == "__main__":
+def main() -> None:
     asyncio.run(go(**json.loads(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

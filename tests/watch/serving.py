@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.stores import Store, open_store
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]
 STDERR = "stderr.txt"
@@ -41,7 +41,7 @@ class Served:
     """A running `curtsy serve`, at home in a directory of its own."""
 
     home: Path
-    process: subprocess.Popen[bytes]
+    process: Process[bytes]
     port: int
 
     @property
@@ -120,9 +120,9 @@ def serving(home: Path, *options: str, settings: str = "", **env: str) -> Iterat
     if settings:
         (home / "curtsy.yaml").write_text(settings)
     with (home / STDERR).open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "curtsy", "serve", "--port", "0", "--store", store_url(home), *options],
-            cwd=home, env=environment(home) | env, stdin=subprocess.DEVNULL, stderr=err,
+        process: Process[bytes] = Process(
+            "curtsy.cli", "serve", "--port", "0", "--store", store_url(home), *options,
+            text=False, cwd=home, env=environment(home) | env, stdin=subprocess.DEVNULL, stderr=err,
         )  # fmt: skip
     try:
         give_up_at = time.monotonic() + 30

@@ -16,6 +16,7 @@ from curtsy.core.admission import Trip
 from curtsy.core.policy import Policies
 from curtsy.steps import amended
 from curtsy.watch.dashboard.security import guarded_names, is_loopback
+from tests.support.warm import Process
 from tests.watch.serving import TOKEN, Served, environment, serving
 
 PATHS = ("/", "/static/app.js", "/api/session", "/api/overview", "/api/hosts", "/metrics", "/nowhere")
@@ -97,11 +98,12 @@ def test_loopback_is_known(host: str, expected: bool) -> None:
 
 def refused(home: Path, *options: str, **env: str) -> tuple[int, str]:
     """How `curtsy serve` ends when it does not begin."""
-    done = subprocess.run(
-        [sys.executable, "-m", "curtsy", "serve", *options], cwd=home, env=environment(home) | env,
-        capture_output=True, text=True, timeout=30, check=False,
+    process: Process[str] = Process(
+        "curtsy.cli", "serve", *options, text=True, cwd=home, env=environment(home) | env,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
-    return done.returncode, done.stderr
+    _, told = process.communicate(30)
+    return process.returncode, told
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])

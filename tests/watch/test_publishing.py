@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,18 +27,16 @@ from tests.client.fetching import AGENT, UNPACED, client, domain_of
 from tests.support.becoming import becomes
 from tests.support.redis_server import RedisServer, redis_available
 from tests.support.site import Site
+from tests.support.warm import Process
 from tests.watch.recording import fetched, tallied
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def working(store: str, *urls: str) -> Iterator[subprocess.Popen[str]]:
+def working(store: str, *urls: str) -> Iterator[Process[str]]:
     """A process that has fetched, and is still there."""
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "tests.watch.worker", store, *urls],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    worker: Process[str] = Process(
+        "tests.watch.worker", store, *urls, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     with worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == f"{len(urls)}\n"

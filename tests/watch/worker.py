@@ -8,7 +8,7 @@ import sys
 from tests.client.fetching import UNPACED, client
 
 
-async def main() -> None:
+async def fetch() -> None:
     """Fetch, and tell how many pages came."""
     store, *urls = sys.argv[1:]
     async with client(store=store, clock=None, **UNPACED) as web:
@@ -17,5 +17,9 @@ async def main() -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
+def main() -> None:
+    asyncio.run(fetch())
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

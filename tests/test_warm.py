@@ -1,0 +1,86 @@
+"""The processes that the tests fork are such as `python -c` and `python -m` start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.warm import Process
+
+PIPE = subprocess.PIPE
+
+
+def started(program: str, *arguments: str, **more: object) -> Process[str]:
+    given = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **more}
+    return Process("tests.support.program", program, *arguments, text=True, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "last"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("raise SystemExit('no')", 1, "no"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+        ("import os; os.kill(os.getpid(), 2)", -signal.SIGINT, "KeyboardInterrupt"),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, ""),
+    ],
+)
+def test_it_ends_as_a_program_does(program: str, code: int, last: str) -> None:
+    process = started(program)
+
+    _, said = process.communicate(30)
+
+    assert (process.returncode, (said.splitlines() or [""])[-1]) == (code, last)
+
+
+def test_it_is_not_over_before_its_threads_and_what_comes_at_exit() -> None:
+    process = started(
+        "import atexit, threading\n"
+        "atexit.register(print, 'at exit')\n"
+        "threading.Timer(0.05, print, ['a thread']).start()\n"
+        "print('the program')\n"
+    )
+
+    assert process.communicate(30) == ("the program\na thread\nat exit\n", "")
+
+
+def test_it_has_its_own_arguments_environment_directory_and_session(tmp_path: Path) -> None:
+    program = "import os, sys; print(sys.argv, dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid())"
+
+    said = [
+        started(program, "a", env={"A": "b"}, cwd=tmp_path, start_new_session=is_leader).communicate(30)[0]
+        for is_leader in (True, False)
+    ]
+
+    assert said == [f"['-c', 'a'] {{'A': 'b'}} {tmp_path.resolve()} {is_leader}\n" for is_leader in (True, False)]
+
+
+def test_it_takes_as_much_as_a_command_line_takes() -> None:
+    process = started("import sys; print([len(each) for each in sys.argv])", *["x" * 100_000] * 10)
+
+    assert process.communicate(30) == (f"[2{', 100000' * 10}]\n", "")
+
+
+def test_it_can_be_spoken_to_waited_for_and_killed() -> None:
+    process = started("import sys, time; print(sys.stdin.readline() + 'again', flush=True); time.sleep(60)")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "hello\n"
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(0.05)
+    assert process.poll() is None
+    os.kill(process.pid, 0)
+    process.kill()
+
+    assert process.communicate(30) == ("again\n", "")
+    assert (process.poll(), process.wait(), process.returncode) == (-9, -9, -9)
