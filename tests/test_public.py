@@ -87,6 +87,38 @@ def test_what_type_checkers_see_is_what_is_there() -> None:
     assert (ROOT / "src" / "curtsy" / "py.typed").exists()
 
 
+def checked(program: str, path: Path) -> str:
+    """What a type checker says of a program of a user's, with our settings, which are strict."""
+    pytest.importorskip("mypy", reason='pip install "curtsy[check]"')
+    path.write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", str(path)], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout
+
+
+def test_a_users_program_may_use_every_name(tmp_path: Path) -> None:
+    """Conventions: typed for its users"""
+    program = "import curtsy\n" + "".join(f"print(curtsy.{name})\n" for name in curtsy.__all__)
+
+    said = checked(program, tmp_path / "program.py")
+
+    assert said == "Success: no issues found in 1 source file\n"
+
+
+def test_a_type_checker_sees_a_slip_in_what_a_crawl_is_given(tmp_path: Path) -> None:
+    """Conventions: typed for its users"""
+    slips = ["max_pagess=3", "max_pages='3'", "match=3", "user_agnet='x'", "outputs=3"]
+    right = ["max_pages=3", "match='a'", "skip=['a']", "files=('.pdf',)", "job='a'", "user_agent='x'", "cache=False"]
+    calls = [f"curtsy.{way_in}('x', {each})" for each in [*slips, *right] for way_in in ("crawl", "acrawl")]
+
+    said = checked("\n".join(["import curtsy", *calls]), tmp_path / "program.py")
+
+    lines = {int(found) for found in re.findall(r"program\.py:(\d+): error", said)}
+    assert lines == set(range(2, 2 + 2 * len(slips)))
+
+
 def test_import_is_quick_and_brings_nothing_heavy_along() -> None:
     """Design, section 1: lazy"""
     code = (

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.core.record import StatsSnapshot as StatsSnapshot
     from curtsy.core.record import TotalStats as TotalStats
     from curtsy.core.result import FetchResult as FetchResult
-    from curtsy.core.robots import parse as parse_robots  # noqa: F401
+    from curtsy.core.robots import parse_robots as parse_robots
     from curtsy.crawling.crawl import AsyncCrawl as AsyncCrawl
     from curtsy.crawling.options import CrawlOptions as CrawlOptions
     from curtsy.crawling.page import CrawledPage as CrawledPage
@@ -152,7 +152,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'curtsy' has no attribute {name!r}")
-    value = getattr(import_module(home), {"parse_robots": "parse"}.get(name, name))
+    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import ssl
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.policy import number, rule, whole
 from curtsy.core.secrets import mask_url
 from curtsy.download import Part
+from curtsy.place import check_path
 from curtsy.stores.threaded import is_async_store, is_store
 
 
@@ -23,7 +25,14 @@ def check_parts(**given: object) -> None:
     for name, value in given.items():
         is_right, must = _PARTS[name]
         if not is_right(value):
-            raise PolicyError(mask_url(str(rule(name, value, must))))
+            raise wrong(name, value, must)
+        if name == "cache" and isinstance(value, str | os.PathLike):
+            check_path(name, value)
+
+
+def wrong(name: str, value: object, must: str) -> PolicyError:
+    """The error for a value that may be, or hold, a URL with a password."""
+    return PolicyError(mask_url(str(rule(name, value, must))))
 
 
 def _is_flag(value: object) -> bool:
@@ -32,6 +41,17 @@ def _is_flag(value: object) -> bool:
 
 def _is_path(value: object) -> bool:
     return isinstance(value, os.PathLike) or (isinstance(value, str) and value != "")
+
+
+def _is_hearer(value: object) -> bool:
+    """Whether it can be called, and has done its work then: nobody awaits what it answers, or iterates over it."""
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    is_deferred = any(is_kind(value) or is_kind(type(value).__call__) for is_kind in kinds)
+    return value is None or (callable(value) and not is_deferred)
+
+
+def _hearer(what: str) -> str:
+    return f"a function that takes a {what}, and neither async nor a generator. Start a task in it for what it awaits"
 
 
 def _has(*methods: str) -> Callable[[object], bool]:
@@ -58,7 +78,8 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     ),
     "stale_while_revalidate": (_is_flag, "True or False"),
     "cookies": (_is_flag, "True or False"),
-    "on_record": (lambda value: value is None or callable(value), "a function that takes a FetchRecord"),
+    "on_record": (_is_hearer, _hearer("FetchRecord")),
+    "on_progress": (_is_hearer, _hearer("Snapshot")),
     "proxy": (
         lambda value: value is None or isinstance(value, str),
         "an http or https URL, such as http://proxy.example:3128",
@@ -117,4 +138,5 @@ def part_for(url: str, path: str | os.PathLike[str], max_size: int | None) -> Pa
     """Where `download` is to write."""
     if not _is_path(path):
         raise rule("path", path, "the path of a file")
+    check_path("path", path)
     return Part(url, Path(path), None if max_size is None else whole("max_size", max_size, 0))

@@ -1,4 +1,4 @@
-"""Where a store is: its URL, read and checked. Nothing is opened, and no library is needed.
+"""Where a store is: its URL, read and checked; and any path. Nothing is opened, and no library is needed.
 
     memory:                          this process alone
     sqlite:///state.sqlite           a file, from where we are
@@ -15,12 +15,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote, unquote
 
 from curtsy.core.errors import PolicyError
+from curtsy.core.policy import rule
 
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 _SCHEMES = ("memory", "sqlite", *_REDIS)
@@ -52,6 +54,8 @@ def parse_place(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
                 f"store = {_shown(url)!r} must name a file after three slashes. Write sqlite:///state.sqlite for one "
                 "in this directory, sqlite:////var/lib/state.sqlite for an absolute one."
             )
+        if letter := never_in_a_path(place):
+            raise rule("store", _shown(url), _without(letter))
         return "sqlite", place
     return "redis", url
 
@@ -61,6 +65,29 @@ def check_place(url: str) -> None:
     kind, place = parse_place(url)
     if kind == "redis":
         parse_server(place)
+
+
+def check_path(name: str, path: object) -> None:
+    """Raise PolicyError for what can be no path: the system says it only when that is opened, and in no words of ours.
+
+    `name` is what the caller knows it by.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise rule(name, path, "a path")
+    if letter := never_in_a_path(path):
+        raise rule(name, os.fspath(path), _without(letter))
+
+
+def never_in_a_path(path: str | os.PathLike[str]) -> str:
+    """The first character of a path that no file's name can have here; nothing if all can be."""
+    try:
+        return "\0" if b"\0" in os.fsencode(path) else ""
+    except UnicodeEncodeError as error:  # half of a pair of surrogates
+        return error.object[error.start]
+
+
+def _without(letter: str) -> str:
+    return f"a path without {letter!r}, which no file's name can have. Take it out"
 
 
 def _unknown(url: str, scheme: str) -> str:

@@ -218,3 +218,19 @@ async def test_a_host_that_the_settings_deny_is_not_said_to_have_no_robots_txt(s
     assert asked == []
     assert forbidden.reason is Reason.ROBOTS_DISALLOWED
     assert site.paths() == ["/robots.txt"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cache": False}, "cache = False must be left out, for a checker keeps no pages"),
+        ({"robots_ttl": 5}, "robots_ttl = 5 must be given as cache_ttl"),
+        ({"robots_timeout": 5}, "robots_timeout = 5 must be given as timeout"),
+        ({"client": 5}, "client = 5 must be an AsyncClient, or left out"),
+    ],
+    ids=["cache", "ttl", "timeout", "client"],
+)
+async def test_what_a_checker_does_not_take_is_told_with_what_it_takes(given: dict[str, Any], message: str) -> None:
+    """U6"""
+    with pytest.raises(PolicyError, match=message):
+        checker(**given)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from curtsy import AsyncClient, DiskCache, DomainDailyBudgetManager, PolicyError, RateLimiter, Reason, with_retry
+from curtsy import (
+    AsyncClient,
+    DiskCache,
+    DomainDailyBudgetManager,
+    PackedCache,
+    PolicyError,
+    RateLimiter,
+    Reason,
+    with_retry,
+)
 from curtsy.core import explain
 from curtsy.core.message import Url, parse_url
 from curtsy.http import AiohttpSender
@@ -111,6 +122,22 @@ async def test_a_wrong_argument_is_an_error_at_once(mistake: Any, message: str) 
         mistake()
 
 
+async def awaited(record: object) -> None:
+    """What nobody awaits."""
+
+
+class Awaited:
+    """The same, as an object."""
+
+    async def __call__(self, record: object) -> None:
+        pass
+
+
+def iterated(record: object) -> Iterator[object]:
+    """What nobody iterates over."""
+    yield record
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -124,8 +151,24 @@ async def test_a_wrong_argument_is_an_error_at_once(mistake: Any, message: str) 
         ("cache", {}, r"cache = \{\} must be a folder"),
         ("cache", "", "cache = '' must be a folder"),
         ("cache", DiskCache, "must be a folder"),
+        (
+            "cache",
+            "a\0b",
+            r"cache = 'a\\x00b' must be a path without '\\x00', which no file's name can have. Take it out",
+        ),
+        ("cache", "a\0b.sqlite", r"cache = 'a\\x00b.sqlite' must be a path without"),
+        ("cache", Path("a\0b"), r"cache = 'a\\x00b' must be a path without"),
+        ("cache", "a\ud800b", r"cache = 'a\\ud800b' must be a path without '\\ud800'"),
+        ("cache_dir", "a\0b", r"cache_dir = 'a\\x00b' must be a path without '\\x00'"),
+        ("cache_dir", "a\ud800b", r"cache_dir = 'a\\ud800b' must be text without half of a pair of surrogates"),
+        ("store", "sqlite:///a\0b", r"store = 'sqlite:///a\\x00b' must be a path without '\\x00'"),
+        ("store", Path("a\0b"), r"store = 'sqlite:///a\\x00b' must be a path without"),
         ("clock", 3, "clock = 3 must be a FakeClock"),
         ("on_record", 3, "on_record = 3 must be a function"),
+        ("on_record", awaited, r"on_record = .* takes a FetchRecord, and neither async .* Start a task in it"),
+        ("on_record", functools.partial(awaited), "on_record = .* neither async nor a generator"),
+        ("on_record", Awaited(), "on_record = .* neither async nor a generator"),
+        ("on_record", iterated, "on_record = .* neither async nor a generator"),
         ("sender", 3, "sender = 3 must be a Sender"),
         ("sender", AiohttpSender, "must be a Sender"),
         ("alarm", 3, "alarm = 3 must be an Alarm"),
@@ -144,6 +187,23 @@ async def test_so_is_one_that_is_no_setting(name: str, value: Any, message: str)
 
     with pytest.raises(PolicyError, match=message):
         AsyncClient(**given)
+
+
+@pytest.mark.parametrize("kind", [DiskCache, PackedCache])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("a\0b", r"= 'a\\x00b' must be a path without '\\x00', which no file's name can have. Take it out"),
+        ("a\ud800b", r"= 'a\\ud800b' must be a path without '\\ud800'"),
+        (None, "= None must be a path"),
+        (b"pages", "= b'pages' must be a path"),
+    ],
+    ids=["nul", "surrogate", "none", "bytes"],
+)
+def test_a_cache_is_not_made_where_no_file_can_be(kind: Any, path: Any, message: str) -> None:
+    """U6: else it would fail the first fetch"""
+    with pytest.raises(PolicyError, match=message):
+        kind(path)
 
 
 async def test_a_wrong_argument_is_shown_without_its_secrets() -> None:
@@ -217,10 +277,15 @@ async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
     [
         ({"path": 3}, "path = 3 must be the path of a file"),
         ({"path": ""}, "path = '' must be the path of a file"),
+        (
+            {"path": "a\0b"},
+            r"path = 'a\\x00b' must be a path without '\\x00', which no file's name can have. Take it out",
+        ),
+        ({"path": Path("a\ud800b")}, r"path = 'a\\ud800b' must be a path without '\\ud800'"),
         ({"max_size": "1G"}, "max_size = '1G' must be a whole number"),
         ({"deadline": math.inf}, "deadline = inf must be a finite number"),
     ],
-    ids=["number", "nothing", "size", "deadline"],
+    ids=["number", "nothing", "nul", "surrogate", "size", "deadline"],
 )
 async def test_nor_is_one_of_a_downloads(site: Site, tmp_path: Path, options: dict[str, Any], message: str) -> None:
     """U6"""

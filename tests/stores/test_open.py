@@ -101,6 +101,10 @@ def test_the_environment_names_the_store_of_those_who_give_none(
         ("sqllite:///x", r"Did you mean sqlite:\?"),
         ("state.sqlite", r"For a file, write sqlite:///state.sqlite\."),
         ("/var/state.sqlite", r"For a file, write sqlite:////var/state.sqlite\."),
+        (
+            "sqlite:///a\0b",
+            r"store = 'sqlite:///a\\x00b' must be a path without '\\x00', which no file's name can have",
+        ),
         ("sqlite://state.sqlite", r"must name a file after three slashes. Write sqlite:///state.sqlite"),
         ("sqlite:", "after three slashes"),
         ("sqlite:///", "after three slashes"),

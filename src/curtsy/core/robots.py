@@ -331,6 +331,10 @@ def parse(body: bytes) -> Robots:
     return Robots(tuple(sitemaps), lines, groups, further, remarks)
 
 
+parse_robots = parse
+"""The same by the name that it has among the others of the package."""
+
+
 def _lines_of(body: bytes) -> tuple[list[str], list[Oddity]]:
     """Cut a file into lines, an octet a character, without comments; and say what was odd about it as a whole."""
     remarks = []

@@ -24,6 +24,7 @@ from curtsy.crawling.ledger import Taken
 from curtsy.crawling.notes import SEEDS, TOTALS, totals_of
 from curtsy.crawling.outputs.examples import Examples
 from curtsy.crawling.progress import Totals, together
+from curtsy.place import check_path
 
 if TYPE_CHECKING:
     from curtsy.crawling.registry import JobSummary
@@ -69,6 +70,7 @@ def folder_of(job: str | Path) -> Path:
     """The folder of a job: itself if it is a path, else one of its name. Raises PolicyError."""
     text = str(job)
     if isinstance(job, Path) or "/" in text:
+        check_path("job", text)
         return Path(job)
     if not _NAME.fullmatch(text):
         raise PolicyError(

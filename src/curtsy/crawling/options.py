@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from curtsy.core.errors import PolicyError
-from curtsy.core.policy import number
+from curtsy.core.policy import number, rule
 
 ScopeKind = Literal["host", "site", "domains", "prefix", "any"]
 
@@ -81,6 +82,9 @@ class CrawlOptions:
     """Whether, and how, the main text is made out. It costs more than the fetch."""
 
     def __post_init__(self) -> None:
+        for name in ("domains", "match", "skip", "files"):
+            if not isinstance(getattr(self, name), Iterable):
+                raise rule(name, getattr(self, name), "several texts, such as a tuple")
         for name in ("depth", "max_pages", "max_pages_per_host", "max_bytes"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

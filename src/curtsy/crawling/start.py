@@ -10,11 +10,14 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
+from curtsy.arguments import check_parts
 from curtsy.blocking import LoopThread
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
+from curtsy.core.policy import rule
+from curtsy.crawling.arguments import urls_of, writers_of
 from curtsy.crawling.awaited import Awaited
 from curtsy.crawling.crawl import AsyncCrawl, canonical
 from curtsy.crawling.extract import main_text
@@ -22,9 +25,10 @@ from curtsy.crawling.frontier import AsyncFrontier
 from curtsy.crawling.identity import Identity
 from curtsy.crawling.jobs import FRONTIER, folder_of
 from curtsy.crawling.judge import scope_of
+from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.local import MemoryFrontier
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.outputs import Output, open_output
+from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary
 from curtsy.settings.keys import keys
@@ -47,7 +51,7 @@ def acrawl(
     client: AsyncClient | None = None,
     lease: float = SHARED_LEASE,
     on_progress: Callable[[Snapshot], None] | None = None,
-    **given: Any,
+    **given: Unpack[OptionKeywords],
 ) -> AsyncCrawl:
     """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
 
@@ -58,19 +62,19 @@ def acrawl(
     is called with a snapshot every second, and at the end. All fields of `CrawlOptions` may be given, and all that
     `AsyncClient` takes. Needs a running event loop.
     """
+    check_parts(on_progress=on_progress)
+    if client is not None and not isinstance(client, AsyncClient):
+        raise rule("client", client, "an AsyncClient, or left out for one of the crawl's own")
     names = {field.name for field in dataclasses.fields(CrawlOptions)}
     options = CrawlOptions(**{name: _several(name, value) for name, value in given.items() if name in names})
-    settings = {name: value for name, value in given.items() if name not in names}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if name not in names}
     _check_names(settings, names)
     if client is not None and settings:
         raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
-    urls = [seeds] if isinstance(seeds, str) else list(seeds)
-    if not urls:
-        raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
+    urls = urls_of(seeds)
     _check(urls, options)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
-    several = [outputs] if isinstance(outputs, str | os.PathLike) else outputs
-    writers = [open_output(os.fspath(each)) if isinstance(each, str | os.PathLike) else each for each in several]
+    writers = writers_of(outputs)
     ours = client is None
     if client is None:
         settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
@@ -179,7 +183,7 @@ def _frontier(
 class Crawl:
     """The same, blocking: an `AsyncCrawl` on an event loop in a thread of its own. `crawl()` makes one."""
 
-    def __init__(self, seeds: str | Iterable[str], **given: Any) -> None:
+    def __init__(self, seeds: str | Iterable[str], **given: Unpack[CrawlKeywords]) -> None:
         self._thread = LoopThread("curtsy-crawl")
         self._is_closed = False
         self._last: Snapshot | None = None
@@ -260,7 +264,7 @@ class Crawl:
         self.close()
 
 
-async def _made(seeds: str | Iterable[str], given: dict[str, Any]) -> AsyncCrawl:
+async def _made(seeds: str | Iterable[str], given: CrawlKeywords) -> AsyncCrawl:
     return acrawl(seeds, **given)
 
 
@@ -273,7 +277,7 @@ async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:
     return await anext(pages)
 
 
-def crawl(seeds: str | Iterable[str], **given: Any) -> Crawl:
+def crawl(seeds: str | Iterable[str], **given: Unpack[CrawlKeywords]) -> Crawl:
     """Crawl from some URLs on, politely: `for page in crawl("https://example.org/", max_pages=100)`.
 
     Takes what `acrawl()` takes, and yields each page as it comes. `run()` instead goes through to the end, for the

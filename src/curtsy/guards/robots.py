@@ -9,11 +9,18 @@ from curtsy.client import AsyncClient
 from curtsy.core.errors import Reason
 from curtsy.core.journey import Refusal
 from curtsy.core.message import Url, parse_url
-from curtsy.core.policy import DAY, number
+from curtsy.core.policy import DAY, number, rule
 from curtsy.core.robots import Verdict
 from curtsy.core.rules import Rules, crawl_delay, judge
 from curtsy.stores.memory import MemoryStore
 from curtsy.surroundings import rules_key
+
+_OURS = {
+    "cache": "left out, for a checker keeps no pages. What it knows of robots.txt is in its store",
+    "robots_ttl": "given as cache_ttl",
+    "robots_timeout": "given as timeout",
+}
+"""What a client takes and a checker does not, with what to do instead."""
 
 
 class RobotsTxtChecker:
@@ -35,6 +42,11 @@ class RobotsTxtChecker:
     ) -> None:
         number("cache_ttl", cache_ttl, most=DAY, default=3600)
         number("timeout", timeout, above=True, default=10.0)
+        if client is not None and not isinstance(client, AsyncClient):
+            raise rule("client", client, "an AsyncClient, or left out for one of the checker's own")
+        for name, must in _OURS.items():
+            if name in settings:
+                raise rule(name, settings[name], must)
         self.user_agent = user_agent
         self._owns_client = client is None
         settings.setdefault("store", MemoryStore(settings.get("clock")))

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic takes on
 from curtsy import __version__
 from curtsy.core.policy import DAY, MOST_BURST, On429, Policy, Strategy
 from curtsy.log import level_named
+from curtsy.place import never_in_a_path
 from curtsy.settings import CacheMode, Preset
 
 
@@ -47,6 +48,12 @@ def _pattern(path: str) -> str:
     if not path.startswith(("/", "*")):
         raise ValueError(f"a path that begins with / or *, such as /{path}")
     return path
+
+
+def _path(text: str) -> str:
+    if letter := never_in_a_path(text):
+        raise ValueError(f"a path without {letter!r}, which no file's name can have")
+    return text
 
 
 def _zone(name: str | None) -> tzinfo | None:
@@ -111,7 +118,7 @@ class General(TypedDict, total=False):
     """While the store cannot be reached every process counts for itself: this process's share of `global_qps` then.
     With five processes on one store, 0.2."""
 
-    cache_dir: Text | None
+    cache_dir: Annotated[Text, AfterValidator(_path)] | None
     """Where pages are kept; `none` for the platform's cache directory."""
 
     cache_size: Bytes | None
@@ -383,6 +390,7 @@ _RULES = {
     "int_type": "a whole number",
     "bool_type": "true or false",
     "string_type": "text",
+    "string_unicode": "text without half of a pair of surrogates",
     "string_too_short": "more than nothing",
     "list_type": "a list",
     "too_short": "a list of {min_length}",

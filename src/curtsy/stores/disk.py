@@ -28,6 +28,7 @@ from curtsy.clock import Clock, SystemClock
 from curtsy.core.cache import Entry
 from curtsy.core.message import SECOND, Url
 from curtsy.log import library_logger
+from curtsy.place import check_path
 from curtsy.stores import pair
 from curtsy.stores.pages import (
     GIB,
@@ -100,6 +101,7 @@ class DiskCache:
         memory: int = 8 * MIB,
         clock: Clock | None = None,
     ) -> None:
+        check_path("root", root)
         self.root = os.path.abspath(os.path.expanduser(root))
         self.max_size = max_size
         names = [folder_name(name) for name in (collection, document) if name is not None]

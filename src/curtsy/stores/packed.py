@@ -15,6 +15,7 @@ from curtsy.clock import Clock, SystemClock
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.message import SECOND, Url
 from curtsy.log import library_logger
+from curtsy.place import check_path
 from curtsy.stores import rows
 from curtsy.stores.backlog import Backlog, Waiting
 from curtsy.stores.packfile import PackFile, check
@@ -77,6 +78,7 @@ class PackedCache:
         delay: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
+        check_path("path", path)
         self.path = os.path.abspath(os.path.expanduser(path))
         self.max_size = max_size
         self._clock = clock or SystemClock()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.place import check_path
 
 if TYPE_CHECKING:
     from curtsy.crawling.outputs.entry import BodyForm
@@ -99,6 +100,7 @@ def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True
             f"output = {text!r} must end in .jsonl, .warc.gz, .warc, .csv or /, or say its kind: "
             f"{', '.join(f'{each}:PATH' for each in KINDS)}."
         )
+    check_path("output", text)
     # Each is imported when it is wanted: a program that writes lines needs neither zlib nor csv.
     if kind == "warc":
         from curtsy.crawling.outputs.warc import Warc

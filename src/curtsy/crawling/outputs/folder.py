@@ -21,6 +21,7 @@ from curtsy.core.errors import NotWritten
 from curtsy.crawling.outputs.entry import encode, entry_of
 from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.place import check_path
 
 INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
 
@@ -95,6 +96,7 @@ class Folder:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
+        check_path("path", path)
         self.path = os.path.abspath(path)
         self._mask_secrets = mask_secrets
         self._index = Trail(os.path.join(self.path, INDEX))

@@ -8,6 +8,7 @@ from typing import Any
 from curtsy.crawling.outputs.entry import BodyForm, encode, entry_of
 from curtsy.crawling.outputs.trail import STANDARD_OUTPUT, Trail, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.place import check_path
 
 
 class JsonLines:
@@ -18,6 +19,7 @@ class JsonLines:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, body: BodyForm = "none", mask_secrets: bool = True) -> None:
+        check_path("path", path)
         path = os.fspath(path)
         self.path = path if path == STANDARD_OUTPUT else os.path.abspath(path)
         self._body: BodyForm = body

@@ -12,6 +12,7 @@ from typing import Any
 from curtsy.core.secrets import mask_url
 from curtsy.crawling.outputs.trail import Trail, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.place import check_path
 
 COLUMNS = ("url", "reason", "message", "status", "depth", "parent", "at")
 """The first line, and what the others have in order."""
@@ -30,6 +31,7 @@ class SkippedCsv:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
+        check_path("path", path)
         self.path = os.path.abspath(path)
         self._mask_secrets = mask_secrets
         self._trail = Trail(self.path)

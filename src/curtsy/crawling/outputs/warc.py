@@ -25,6 +25,7 @@ from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.crawling.outputs import records
 from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.place import check_path
 
 GIB = 1 << 30
 
@@ -62,6 +63,7 @@ class Warc:
         since: str | os.PathLike[str] | None = None,
         remember: int = 100_000,
     ) -> None:
+        check_path("path", path)
         self._stem, ending = _split(path)
         self.gzip = ending != ".warc" if gzip is None else gzip
         if not 0 <= level <= 9:

@@ -1,0 +1,43 @@
+"""What a caller gives a crawl, checked: a mistake is told at once and in words, and no host ever hears of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from curtsy.arguments import wrong
+from curtsy.core.errors import PolicyError
+from curtsy.crawling.outputs import Output, open_output
+
+
+def urls_of(seeds: str | Iterable[str]) -> list[str]:
+    """The URLs to begin with, as they were given. Raises PolicyError."""
+    if isinstance(seeds, str):
+        return [seeds]
+    if isinstance(seeds, bytes) or not isinstance(seeds, Iterable):
+        raise wrong("seeds", seeds, "a URL as text, or several, such as a list")
+    urls = list(seeds)
+    if not urls:
+        raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
+    for place, url in enumerate(urls):
+        if not isinstance(url, str):
+            raise wrong(f"seeds[{place}]", url, "a URL as text, such as 'https://example.org/'")
+    return urls
+
+
+def writers_of(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:
+    """The outputs to write to, those that are named by a path made from it. Raises PolicyError."""
+    if isinstance(outputs, str | os.PathLike):
+        return [open_output(os.fspath(outputs))]
+    if isinstance(outputs, bytes) or not isinstance(outputs, Iterable):
+        raise wrong("outputs", outputs, "a path such as 'pages.jsonl', or a list of paths and outputs")
+    return [_writer(f"outputs[{place}]", each) for place, each in enumerate(outputs)]
+
+
+def _writer(name: str, given: str | os.PathLike[str] | Output) -> Output:
+    if isinstance(given, str | os.PathLike):
+        return open_output(os.fspath(given))
+    methods = ("open", "page", "skipped", "flush", "close")
+    if isinstance(given, type) or not all(callable(getattr(given, each, None)) for each in methods):
+        raise wrong(name, given, "a path such as 'pages.jsonl', or an output such as JsonLines('pages.jsonl')")
+    return given
