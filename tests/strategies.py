@@ -303,7 +303,7 @@ outcomes = st.one_of(
               retry_after=retry_afters, rest=st.sampled_from((0.0, 1.0))),
     st.builds(Outcome, kind=st.just(Kind.BLOCKED), status=st.just(403), retry_after=retry_afters),
     st.builds(Outcome, kind=st.just(Kind.SLOWED), status=st.just(429), retry_after=retry_afters),
-    st.builds(Outcome, kind=st.just(Kind.ABANDONED), sent=st.booleans()),
+    st.builds(Outcome, kind=st.just(Kind.ABANDONED), sent=st.booleans(), rest=st.sampled_from((0.0, 1.0))),
 )  # fmt: skip
 """Whatever may become of a request."""
 

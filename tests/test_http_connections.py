@@ -403,6 +403,30 @@ async def test_a_connection_that_nobody_uses_is_closed_after_a_while(site: Site)
     await sender.close()
 
 
+def test_requests_wait_for_a_connection_where_few_files_may_be_open(site: Site) -> None:
+    """Q11: none is lost for want of room, however many connections the settings allow"""
+    program = """
+        import asyncio, collections, resource, sys
+        from curtsy.client import AsyncClient
+
+        async def main(url):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            settings = dict(preset="own", store="memory:", cache=False, allow_private=True, max_retries=0)
+            settings |= dict(concurrency=None, connections=1000, respect_robots=False)
+            async with AsyncClient(**settings, user_agent="testbot/1.0 (+https://example.org)") as web:
+                results = await asyncio.gather(*(web.fetch(f"{url}{number}") for number in range(120)))
+                print(collections.Counter(str(result.reason) for result in results))
+
+        asyncio.run(main(sys.argv[1]))
+    """
+    site.reply("/*", Reply(body="x", wait=0.5))  # long enough that all are under way before the first is answered
+    command = [sys.executable, "-c", textwrap.dedent(program), site.url("/")]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.stdout == "Counter({'None': 120})\n", done.stderr
+
+
 def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_host(site: Site) -> None:
     """U6, R6: too many open files is no failure of the host's, and no word of its robots.txt"""
     program = """

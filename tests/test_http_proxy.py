@@ -1,5 +1,6 @@
 """The built-in sender behind a proxy."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,12 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.blocking import Client
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.message import Failure
 from curtsy.http import AiohttpSender, Limits
 from tests.support.certificates import Authority
 from tests.support.proxy import tunnel
 from tests.support.sending import OPEN, fail, get
-from tests.support.site import Reply, Site, closed_port
+from tests.support.site import Reply, Site, closed_port, deaf_port, garbage
 
 AUTHORITY = Authority()
 
@@ -67,7 +69,131 @@ async def test_tls_goes_through_a_tunnel_and_is_verified() -> None:
 
     assert answer.body == b"through"
     assert heads[0].startswith(b"CONNECT shop.test:443 HTTP/1.1\r\n")
-    assert (failure.reason, failure.sent_ago) == (Reason.TLS_ERROR, None)
+    assert (failure.reason, failure.sent_ago, failure.ended_at_proxy) == (Reason.TLS_ERROR, None, False)
+
+
+async def test_a_tunnel_to_a_site_that_falls_silent_is_no_failure_of_the_proxys() -> None:
+    """U6: it is there as soon as the proxy says so"""
+    left = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(65_536):
+            pass
+        writer.close()
+        left.set()
+
+    silent = await asyncio.start_server(listen, "127.0.0.1")
+    async with tunnel(silent.sockets[0].getsockname()[1]) as (url, heads):
+        sender = AiohttpSender(proxy=url)
+        failure = await fail(sender, "https://shop.test/", replace(OPEN, connect_timeout=0.3))
+        await sender.close()
+        await left.wait()
+    silent.close()
+
+    assert len(heads) == 1
+    assert (failure.reason, failure.ended_at_proxy) == (Reason.TIMEOUT, False)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("kind", "reason", "is_lasting", "said"),
+    [
+        ("nameless", Reason.DNS_ERROR, True, "cannot be reached: name or service not known"),
+        ("closed", Reason.CONNECTION_ERROR, False, "cannot be reached: connection refused"),
+        ("deaf", Reason.TIMEOUT, False, "gave no connection within 0.3 s"),
+    ],
+)
+async def test_a_proxy_that_cannot_be_reached_is_named_and_says_nothing_of_the_host(
+    scheme: str, kind: str, reason: Reason, is_lasting: bool, said: str
+) -> None:
+    """U6, F62: named without its password"""
+    with closed_port() as closed, deaf_port() as deaf:
+        place = {"nameless": "proxy.test:3128", "closed": f"127.0.0.1:{closed}", "deaf": f"127.0.0.1:{deaf}"}[kind]
+        sender = AiohttpSender(proxy=f"http://us:hunter2@{place}", resolver={})
+        failure = await fail(sender, f"{scheme}://shop.test/", replace(OPEN, connect_timeout=0.3))
+        await sender.close()
+
+    assert failure.detail == f"the proxy http://{place} {said}"
+    assert (failure.reason, failure.is_lasting) == (reason, is_lasting)
+    assert (failure.ended_at_proxy, failure.sent_ago) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "refused with status 502"),
+        (b"", "closed the connection before it answered"),
+        (b"220 ready\r\n", "gave no readable answer"),
+    ],
+)
+async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: bytes, said: str) -> None:
+    """U6"""
+    with Site() as proxy:
+        proxy.reply("shop.test:443", garbage(answer))
+        sender = AiohttpSender(proxy=proxy.url(""))
+        failure = await fail(sender, "https://shop.test/", OPEN)
+        await sender.close()
+
+    assert failure.detail == f"the proxy {proxy.url('')} {said}"
+    assert (failure.reason, failure.is_lasting) == (Reason.CONNECTION_ERROR, False)
+    assert (failure.ended_at_proxy, failure.sent_ago) == (True, None)
+
+
+async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_of_the_host() -> None:
+    """U6, F36"""
+    failures: list[Failure] = []
+    with Site(tls=AUTHORITY.server("good")) as secured, Site() as plain:
+        for proxy in (secured, plain):
+            sender = AiohttpSender(proxy=f"https://127.0.0.1:{proxy.port}")
+            failures.append(await fail(sender, "http://shop.test/", OPEN))
+            await sender.close()
+
+    assert [each.reason for each in failures] == [Reason.TLS_ERROR] * 2
+    assert [each.ended_at_proxy for each in failures] == [True, True]
+    assert failures[0].detail.startswith(f"the proxy https://127.0.0.1:{secured.port} cannot be trusted: ")
+    assert failures[1].detail == f"the proxy https://127.0.0.1:{plain.port} speaks no TLS"
+    assert not any(each.is_answer for each in failures)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    ("login", "said", "advice"),
+    [
+        ("", "wants a login (407)", "After its http:// write user:password@{}."),
+        ("us:hunter2@", "does not accept the login (407)", "Correct the user and the password"),
+    ],
+)
+async def test_a_407_is_the_proxys_word_and_says_how_to_give_a_login(
+    scheme: str, login: str, said: str, advice: str
+) -> None:
+    """U6, F62"""
+    async with tunnel(1, b"407 Proxy Authentication Required") as (url, heads):
+        place = url.removeprefix("http://")
+        sender = AiohttpSender(proxy=f"http://{login}{place}")
+        failure = await fail(sender, f"{scheme}://shop.test/", OPEN)
+        await sender.close()
+
+    assert len(heads) == 1
+    assert failure.detail == f"the proxy {url} {said}"
+    assert (failure.advice or "").startswith(advice.format(place))
+    assert (failure.reason, failure.is_lasting) == (Reason.CONNECTION_ERROR, True)
+    assert (failure.ended_at_proxy, failure.sent_ago, failure.status) == (True, None, None)
+
+
+async def test_a_407_of_a_site_is_its_own() -> None:
+    """U6: without a proxy, and through a tunnel"""
+    with Site(tls=AUTHORITY.server("good")) as secured, Site() as plain:
+        for site in (secured, plain):
+            site.reply("/", Reply(407))
+        async with tunnel(secured.port) as (url, _):
+            sender = AiohttpSender(proxy=url, verify=AUTHORITY.client())
+            through = await get(sender, "https://shop.test/", OPEN)
+            await sender.close()
+        sender = AiohttpSender()
+        direct = await get(sender, plain.url("/"), OPEN)
+        await sender.close()
+
+    assert (through.status, direct.status) == (407, 407)
 
 
 async def test_a_proxy_that_refuses_is_a_connection_error_and_nothing_was_sent() -> None:

@@ -20,6 +20,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any
 
@@ -69,6 +70,10 @@ _HEAD_END = re.compile(rb"\n\r?\n")
 
 Place = tuple[str, str | None]
 """An origin, and the proxy that it is reached by."""
+
+
+AT_PROXY: ContextVar[bool] = ContextVar("AT_PROXY", default=False)
+"""Whether the connection that this task opened last has come no further than to its proxy."""
 
 
 class HeadTooLarge(aiohttp.ClientError):
@@ -312,6 +317,16 @@ class Wire(ResponseHandler):
         self._lost(self)
 
 
+class _Connector(aiohttp.TCPConnector):
+    """A connector that notes when a tunnel is there: what fails later is no failure of the proxy's."""
+
+    async def _start_tls_connection(
+        self, *args: Any, **options: Any
+    ) -> tuple[asyncio.BaseTransport, ResponseHandler]:  # fmt: skip
+        AT_PROXY.set(False)
+        return await super()._start_tls_connection(*args, **options)
+
+
 class Connections:
     """A pool of connections, guarded or open. Made and used within one event loop."""
 
@@ -334,7 +349,7 @@ class Connections:
         self._sweeping: asyncio.TimerHandle | None = None
         self._most_idle = most_idle
         self._keep_alive = keep_alive
-        connector = self._connector = aiohttp.TCPConnector(
+        connector = self._connector = _Connector(
             resolver=GuardedResolver(resolver) if guarded else resolver,
             socket_factory=guarded_socket if guarded else open_socket,
             ssl=verify,
@@ -362,6 +377,7 @@ class Connections:
 
     async def open(self, place: Place, timeout: float) -> Wire:
         """A new connection to a place. It must be given back."""
+        AT_PROXY.set(place[1] is not None)
         if self._connector.closed:
             raise aiohttp.ClientConnectionError("the connections were closed")
         try:

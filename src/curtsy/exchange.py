@@ -21,7 +21,7 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
 from curtsy.address import AddressRefused, NamesBusy, NoIPv6
-from curtsy.connections import MAX_FIELDS, STOOD_STILL, Connections, HeadTooLarge, Place, Wire
+from curtsy.connections import AT_PROXY, MAX_FIELDS, STOOD_STILL, Connections, HeadTooLarge, Place, Wire
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
 from curtsy.core.policy import Policy
@@ -93,11 +93,14 @@ class Sink(Protocol):
 class Exchange:
     """One request and its reply."""
 
-    def __init__(self, request: Request, limits: Limits, sink: Sink | None, deadline: float) -> None:
+    def __init__(
+        self, request: Request, limits: Limits, sink: Sink | None, deadline: float, proxy: str | None = None
+    ) -> None:
         self._request = request
         self._limits = limits
         self._sink = sink
         self._deadline = deadline
+        self._proxy = proxy
         self._wire: Wire | None = None
         """The connection that it goes over, once there is one."""
 
@@ -107,11 +110,11 @@ class Exchange:
         self._parts: list[bytes] = []
         """What has come of the body, decoded."""
 
-    async def run(self, connections: Connections, head: bytes, proxy: str | None) -> Reply:
+    async def run(self, connections: Connections, head: bytes) -> Reply:
         """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
         request, limits = self._request, self._limits
         has_body = request.method.upper() != "HEAD"
-        place = request.url.origin, proxy
+        place = request.url.origin, self._proxy
         wire: Wire | None = None
         reply: Reply | None = None
         try:
@@ -128,6 +131,8 @@ class Exchange:
                 if wire is None or wire.sent_at is None:
                     note_unsent(error)
                 raise
+            if message.code == 407 and self._proxy is not None and request.url.scheme == "http":
+                return _wants_login(self._proxy)  # a site has no such answer (RFC 9110, 15.5.8)
             reply = await self._read(wire, message, content)
             return reply
         finally:
@@ -272,10 +277,15 @@ class Exchange:
             return self._fail(Reason.DEADLINE, str(refused.strerror))
         if isinstance(refused, NoIPv6):
             advice = "Ask from a machine that has it, or by a proxy that does."
-            return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror), advice=advice)
+            why, by_proxy = str(refused.strerror), self._proxy is not None
+            if self._proxy is not None:
+                why = f"the proxy {_shown(self._proxy)} cannot be reached: {why}"
+            return Failure(Reason.ADDRESS_REFUSED, why, ended_at_proxy=by_proxy, advice=advice)
         if isinstance(refused, OSError) and refused.errno in _NO_ROOM:
             lack = f"this machine has no room for a connection: {os.strerror(refused.errno).lower()}"
             return Failure(Reason.DEADLINE, lack, advice="Send less at once.")
+        if self._proxy is not None and self._wire is None and AT_PROXY.get():
+            return self._failed_at_proxy(error, self._proxy)
         match error:
             case HeadTooLarge():
                 return self._head_too_large()
@@ -294,10 +304,6 @@ class Exchange:
                 return Failure(Reason.TLS_ERROR, why, is_answer=True)
             case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
                 return self._fail(Reason.TLS_ERROR, _words(error))
-            case aiohttp.ClientProxyConnectionError():
-                return self._fail(Reason.CONNECTION_ERROR, f"the proxy cannot be reached: {_words(error.os_error)}")
-            case aiohttp.ClientHttpProxyError():
-                return self._fail(Reason.CONNECTION_ERROR, f"the proxy refused with status {error.status}")
             case aiohttp.ClientConnectorError():
                 return self._fail(Reason.CONNECTION_ERROR, _words(error.os_error))
             case HttpProcessingError():
@@ -315,6 +321,61 @@ class Exchange:
                 if not isinstance(error, aiohttp.ClientError):
                     log.warning("an error that was not foreseen ended a request", exc_info=error)
                 return self._fail(Reason.CONNECTION_ERROR, f"the request failed: {type(error).__name__}")
+
+    def _failed_at_proxy(self, error: Exception, proxy: str) -> Failure:
+        """What ended an exchange before its proxy had a way to the host, or said that it has one."""
+        reason, is_lasting, advice = Reason.CONNECTION_ERROR, False, "Check its address, or try again later."
+        match error:
+            case aiohttp.ClientHttpProxyError() if error.status == 407:
+                return _wants_login(proxy)
+            case aiohttp.ClientHttpProxyError():
+                why = f"refused with status {error.status}"
+                advice = "Try again later, or ask who runs it."
+            case TimeoutError() if error.errno is None:
+                reason = Reason.TIMEOUT
+                why = f"gave no connection within {min(self._limits.connect_timeout, self._limits.timeout):g} s"
+            case aiohttp.ClientConnectorDNSError():
+                reason, is_lasting = Reason.DNS_ERROR, error.os_error.errno in _NO_SUCH_NAME
+                why = f"cannot be reached: {_words(error.os_error)}"
+                advice = "Check its name." if is_lasting else "Check its name, or try again later."
+            case aiohttp.ClientConnectorSSLError() | ssl.SSLError() if _is_plain(error):
+                reason, why = Reason.TLS_ERROR, "speaks no TLS"
+                advice = "Write http:// instead of https:// before its host."
+            case aiohttp.ClientConnectorCertificateError():
+                reason, why = Reason.TLS_ERROR, f"cannot be trusted: {_words(error.certificate_error)}"
+                advice = "Give the CA that signed it by verify=, if the proxy is yours."
+            case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+                reason, why = Reason.TLS_ERROR, f"cannot be reached: {_words(error)}"
+            case aiohttp.ServerDisconnectedError():
+                why = "closed the connection before it answered"
+            case OSError():
+                why = f"cannot be reached: {_words(error)}"
+            case aiohttp.ClientResponseError():
+                why = "gave no readable answer"
+            case _:
+                if not isinstance(error, aiohttp.ClientError):
+                    log.warning("an error that was not foreseen ended a request", exc_info=error)
+                why = f"cannot be reached: {type(error).__name__}"
+        return Failure(
+            reason, f"the proxy {_shown(proxy)} {why}", is_lasting=is_lasting, ended_at_proxy=True, advice=advice
+        )  # fmt: skip
+
+
+def _wants_login(proxy: str) -> Failure:
+    """What is made of a 407. No URL with a password stands there, not even as an example: it would be masked."""
+    scheme, _, place = _shown(proxy).partition("://")
+    if "@" in proxy:
+        why, advice = "does not accept the login (407)", "Correct the user and the password that stand before its host."
+    else:
+        why, advice = "wants a login (407)", f"After its {scheme}:// write user:password@{place}."
+    detail = f"the proxy {scheme}://{place} {why}"
+    return Failure(Reason.CONNECTION_ERROR, detail, is_lasting=True, ended_at_proxy=True, advice=advice)
+
+
+def _shown(proxy: str) -> str:
+    """The URL of a proxy, without its password."""
+    scheme, _, rest = proxy.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def note_unsent(error: asyncio.CancelledError) -> None:

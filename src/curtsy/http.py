@@ -60,7 +60,8 @@ class AiohttpSender:
     `verify` is True, the path of a CA file or folder that is trusted besides the system's, or a context of one's own.
     `proxy` is the URL of a proxy; with `use_environment`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed where none is
     given; what would go by one that cannot be used is not sent. `connections` is how many requests may be in flight,
-    `idle` how many connections are kept for later, and `keep_alive` for how many seconds.
+    `idle` how many connections are kept for later, and `keep_alive` for how many seconds; neither is more than the
+    files that this process may have open allow.
     `resolver` is a table of names and addresses, or a resolver of aiohttp's. It is safe to make before a fork.
 
     With a proxy the address guard judges the name as it resolves here; which address is then connected to is the
@@ -90,7 +91,8 @@ class AiohttpSender:
             self._proxies = environment_proxies()
         self._bypassed = lru_cache(maxsize=4096)(urllib.request.proxy_bypass)  # reads the whole environment each time
         self._bypassing = not proxy
-        self._most = connections
+        # Beyond that a connection would fail, where a request can wait for one.
+        self._most = max(1, min(connections, _open_files() * 2 // 3))
         self._idle = min(idle, _open_files() // 3)
         self._keep_alive = keep_alive
         self._resolver = resolver
@@ -156,8 +158,8 @@ class AiohttpSender:
                     if refused is not None:
                         return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
                 connections = pool.connections(guarded=not limits.allow_private and proxy is None)
-                exchange = Exchange(request, limits, sink, began + limits.timeout)
-                reply = await exchange.run(connections, head, proxy)
+                exchange = Exchange(request, limits, sink, began + limits.timeout, proxy)
+                reply = await exchange.run(connections, head)
                 if self._closed and isinstance(reply, Failure):
                     return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
                 return reply

@@ -197,6 +197,17 @@ def test_a_crashed_holders_place_is_free_exactly_when_its_lease_runs_out() -> No
     assert isinstance(then, Go)
 
 
+def test_who_asks_again_after_something_that_says_nothing_of_the_host_rests_first() -> None:
+    """N2: as after a failure of a proxy; it is no failure of the host's, and costs nothing"""
+    play = Play([FREE.but(max_requests_per_day=10)])
+
+    play.answer(play.depart(), Outcome(Kind.ABANDONED, sent=False, rest=3.0))
+
+    assert play.ask() == Wait(3.0, "rest")
+    assert play.host is not None
+    assert (play.host.failures, play.host.requests, play.host.days[-1].requests) == (0, 0, 0)
+
+
 def test_a_stale_lease_releases_nothing_and_refunds_nothing() -> None:
     """Design, section 4: a release is compare-and-clear by its own number."""
     play = Play([FREE.but(concurrency=1, max_requests_per_day=10, max_pages_per_day=10)])

@@ -72,6 +72,23 @@ def test_a_failure_costs_budget_only_if_it_was_sent(reason: Reason, sent_ago: fl
         assert outcome.kind is Kind.FAILED
 
 
+@pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.TLS_ERROR])
+@pytest.mark.parametrize("robots", [True, False])
+def test_a_failure_of_a_proxy_says_nothing_of_the_host(reason: Reason, robots: bool) -> None:
+    """U6, B5"""
+    outcome = classify(Failure(reason, "no", ended_at_proxy=True), NOW, robots=robots)
+
+    assert (outcome.kind, outcome.sent) == (Kind.ABANDONED, False)
+
+
+def test_a_failure_of_a_proxy_is_worth_repeating_unless_it_lasts() -> None:
+    """N3: a name of a site that does not exist may be there in a moment, for a resolver may err"""
+    for reason in (Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR):
+        assert is_worth_repeating(Failure(reason, "no", ended_at_proxy=True))
+        assert is_worth_repeating(Failure(reason, "no", is_lasting=True))
+        assert not is_worth_repeating(Failure(reason, "no", is_lasting=True, ended_at_proxy=True))
+
+
 def test_what_may_pass_is_worth_repeating_and_nothing_else() -> None:
     """N3"""
     assert [status for status in range(200, 620) if is_worth_repeating(response(status))] == [429, *range(500, 600)]

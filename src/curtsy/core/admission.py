@@ -348,7 +348,8 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
         policy = _overridden(policy, host.overrides)
     host = _as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
     if outcome.kind is Kind.ABANDONED:
-        return host
+        # It says nothing of the host; but who asks again, as after a failure of a proxy, waits first (N2).
+        return _replace(host, rest_until=_rest_until(host, now, policy, outcome.rest)) if outcome.rest else host
     host = _adapted(host, now, policy, lease, outcome)
     return _judged(host, now, policy, lease, outcome) if policy.breaker else host
 
@@ -398,13 +399,12 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
 def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """The host rests if it said so, and its pace follows what it said and how fast it answers."""
-    at, rest, rest_until = now.at, outcome.rest, host.rest_until
+    at, rest = now.at, outcome.rest
     retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
     is_trouble = outcome.kind in _TROUBLE
     if retry_after is not None and is_trouble:
         rest = max(rest, retry_after)
-    if rest > 0:
-        rest_until = max(rest_until, at + round(min(rest, policy.max_retry_after) * SECOND))
+    rest_until = _rest_until(host, now, policy, rest) if rest > 0 else host.rest_until
     latency = host.latency
     if outcome.latency is not None:
         latency = smoothed(latency, round(outcome.latency * SECOND))
@@ -420,6 +420,11 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
             if calm >= CALM:
                 delay, calm = sunk(delay, policy), 0
     return _replace(host, rest_until=rest_until, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at)
+
+
+def _rest_until(host: Host, now: Now, policy: Policy, rest: float) -> int:
+    """When a host's rest ends that lasts so many seconds from now, or the one that it has, if that is later."""
+    return max(host.rest_until, now.at + round(min(rest, policy.max_retry_after) * SECOND))
 
 
 _TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)

@@ -82,6 +82,9 @@ from curtsy.core.secrets import mask_url
 REPEATABLE = frozenset({"GET", "HEAD"})
 """Methods that may be sent again without asking the caller."""
 
+PROXY_REST = 60.0
+"""Seconds after which it makes sense to ask again by a proxy that has failed."""
+
 # What may follow a redirect to another origin: nothing that could be a secret (F25).
 _HARMLESS = frozenset(
     {"accept", "accept-language", "accept-encoding", "user-agent", "cache-control", "content-type"}
@@ -460,6 +463,8 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
             reason, message, retry_after = end.reason, end.message, end.retry_after
         case Failure() if url is not None:
             status, reason, message = end.status, end.reason, explain.failed(url, end, journey.again + 1)
+            if end.ended_at_proxy and not end.is_lasting:
+                retry_after = PROXY_REST
     message = mask_url(message) if message else ""
     shown = asked.text if isinstance(asked, Url) else explain.given(asked)
     final = shown if url is None else url.text

@@ -149,6 +149,8 @@ def _robots_txt(
         if has_run_out:
             return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
         if isinstance(reply, Failure):
+            if reply.ended_at_proxy:
+                return reply
             if reply.reason in REFUSALS and (url is first or reply.reason in (Reason.CLOSED, Reason.DEADLINE)):
                 return reply
             if reply.reason in REFUSALS:

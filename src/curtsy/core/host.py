@@ -143,14 +143,16 @@ class Host(Record, frozen=True, tag="host"):
     def lasts(self, now: Now) -> int | None:
         """Microseconds after which this says no more than a fresh record would; None while a hand has changed it.
 
-        No rate is slower than one request a day, so what is spent of it has flowed back after as many days. All is
-        remembered for two days more, for clocks that are set back; what a host has taught us (a raised delay, a
-        breaker's history) for a week.
+        No rate is slower than one request a day, so what is spent of it has flowed back after as many days. How long a
+        sliding window is the record does not know: what is in one lasts for as long as any. All is remembered for two
+        days more, for clocks that are set back; what a host has taught us (a raised delay, a breaker's history) for a
+        week. Nothing lasts for more than five weeks.
         """
         host = in_time(self, now)
         if host.paused_until < 0 or host.paused_until > now.at or host.overrides:
             return None
-        pace = host.sent_at and host.sent_at + max(1, host.spent / TOKEN, len(host.recent)) * DAY * SECOND
+        days = 5 * WEEK // (DAY * SECOND) if host.recent else max(1, host.spent / TOKEN)
+        pace = host.sent_at and host.sent_at + days * DAY * SECOND
         held = max((place.until for place in host.places), default=0)
         day = (host.days[-1].ends * SECOND - now.epoch + now.at) if host.days else 0
         written_at = host.written_at or now.at

@@ -446,7 +446,10 @@ class Failure(msgspec.Struct, frozen=True):
     """Whether the host did answer, and is well: only not in the protocol that the URL names."""
 
     is_lasting: bool = False
-    """Whether coming back in some minutes is of no use: there is no such name."""
+    """Whether coming back in some minutes is of no use: there is no such name, or a proxy wants a login."""
+
+    ended_at_proxy: bool = False
+    """Whether it was the proxy that failed: the host was not asked, so this says nothing of it."""
 
     advice: str | None = None
     """What to do about it, as a sentence; None for what its reason suggests, empty if the detail says it."""

@@ -31,7 +31,7 @@ class Kind(Enum):
     """429: the site wants us to be slower."""
 
     ABANDONED = "abandoned"
-    """Nobody waited for the answer: cancelled, or refused later in the chain."""
+    """Nobody waited for the answer: cancelled, refused later in the chain, or ended at a proxy."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +72,7 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
     """
     if isinstance(reply, Failure):
         sent = reply.sent_ago is not None
-        if reply.reason in _NOT_OURS:
+        if reply.reason in _NOT_OURS or reply.ended_at_proxy:
             return Outcome(Kind.ABANDONED, sent=sent)
         if reply.is_answer:  # as a 400 is one; and though no request was written, the host had its work with us
             return Outcome(Kind.ANSWERED)
@@ -107,7 +107,7 @@ def is_sent(reply: Reply) -> bool:
 def is_worth_repeating(reply: Reply) -> bool:
     """Whether the same request may fare better in a while (N3)."""
     if isinstance(reply, Failure):
-        return reply.reason in PASSING
+        return reply.reason in PASSING and not (reply.ended_at_proxy and reply.is_lasting)
     return reply.status == 429 or 500 <= reply.status < 600
 
 

@@ -1,0 +1,31 @@
+"""A fetch whose proxy fails, answered by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from curtsy.core.effects import Ask, Learn, Release, Send, Settle
+from curtsy.core.errors import Reason
+from curtsy.core.message import Failure, Headers, Response
+from curtsy.core.outcome import Kind
+from curtsy.core.rules import Claimed
+from tests.core.hand import URL, Hand
+
+MOVED = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
+
+
+@pytest.mark.parametrize("before", [[], [MOVED]], ids=["its own", "another host's"])
+@pytest.mark.parametrize("reason", [Reason.TIMEOUT, Reason.CONNECTION_ERROR, Reason.TLS_ERROR, Reason.ADDRESS_REFUSED])
+def test_a_proxy_that_fails_teaches_nothing_of_robots_txt(before: list[Response], reason: Reason) -> None:
+    """R6: neither that there is none nor that it cannot be had"""
+    failure = Failure(reason, "the proxy http://proxy.test cannot be reached", ended_at_proxy=True)
+    hand = Hand(claim=[Claimed(None)], send=[*before, failure])
+
+    result = hand.carry(Ask(URL))
+
+    assert result.reason is reason
+    assert "the proxy http://proxy.test cannot be reached" in result.message
+    assert len(hand.of(Send)) == len(before) + 1
+    assert hand.of(Settle)[-1].outcome.kind is Kind.ABANDONED
+    assert len(hand.of(Release)) == 1
+    assert hand.of(Learn) == []
