@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
+import sys
 import threading
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Protocol, Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
 from curtsy.client import AsyncClient
@@ -19,34 +24,74 @@ from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.download import GIB, DownloadResult
 from curtsy.keywords import ClientKeywords, FetchKeywords
+from curtsy.log import LibraryLogger, library_logger
 from curtsy.watch.statistics import StatisticsSnapshot
 
 T = TypeVar("T")
+
+_log: LibraryLogger = library_logger("client")
+
+_TOO_LATE = "The program has ended, and no thread of it goes on. Fetch and close before its end."
+
+AT_EXIT = 5.0
+"""Seconds that the end of a program waits for what nobody has closed."""
 
 
 class LoopThread:
     """An event loop in a thread of its own, for those who cannot await."""
 
     def __init__(self, name: str) -> None:
+        if sys.is_finalizing():
+            raise PolicyError(_TOO_LATE)
         self.loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_stopped = False
         self._has_ended = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.loop.close()
+            raise PolicyError(
+                f"No thread can be started for it: {error}. Make it before the program ends, and fewer at once."
+            ) from error
 
     def _run(self) -> None:
         while not self._has_ended:
             # An exit that is raised in a task stops the loop. It is for who waits for that task, and all others go on.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
+        self.loop.close()
 
-    def _end(self) -> None:
-        self._has_ended = True
-        self.loop.stop()
+    @property
+    def is_inherited(self) -> bool:
+        """Whether a fork left it to us without its thread."""
+        return self._process != os.getpid()
+
+    @property
+    def is_this(self) -> bool:
+        """Whether who asks runs in it."""
+        return threading.current_thread() is self._thread
+
+    def check_is_other(self) -> None:
+        """Raise PolicyError for who would wait for itself."""
+        if self.is_this:
+            raise PolicyError(
+                "This was called from a callback, which is run by the very thread that would have to answer. "
+                "Have another thread call it, or use the asynchronous form."
+            )
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have something done, and go on."""
+        try:
+            self.check_is_other()
+        except PolicyError:
+            work.close()
+            raise
+        if sys.is_finalizing():  # its thread stands still for good
+            work.close()
+            raise PolicyError(_TOO_LATE)
         with self._lock:  # so that `stop()` comes either before, or waits for it
             if not self._is_stopped:
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -64,12 +109,57 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the thread, once nobody waits for it any more."""
+        self.check_is_other()
+        if self.let_go(_nothing):
+            self.join()
+
+    def close(self, last: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Have one last thing done and the thread ended, and wait for both; None if there is no such thread here."""
+        if self._is_left(last):
+            return None
+        try:
+            return self.call(last())
+        finally:
+            self.stop()
+
+    def let_go(self, last: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+        """Have one last thing done and the thread ended, and wait for neither; whether one could wait for it."""
+        if self._is_left(last):
+            return False
         with self._lock:
-            self._is_stopped = True
-        asyncio.run_coroutine_threadsafe(_ended(), self.loop).result()
-        self.loop.call_soon_threadsafe(self._end)
-        self._thread.join()
-        self.loop.close()
+            is_first, self._is_stopped = not self._is_stopped, True
+        if is_first:
+            asyncio.run_coroutine_threadsafe(self._finish(last), self.loop)
+        return True
+
+    def join(self, seconds: float | None = None) -> None:
+        """Wait for the thread to end, for so long at most."""
+        self._thread.join(seconds)
+
+    def _is_left(self, last: object) -> bool:
+        """Whether it stands still for good, so that nobody may wait for it: in a forked child, and at the very end."""
+        if self._process == os.getpid():
+            return sys.is_finalizing()
+        _INHERITED.append((self, last))
+        return True
+
+    async def _finish(self, last: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await last()
+        except Exception as error:  # nobody waits who could be told
+            _log.warning("What nobody had closed could not be closed", error=repr(error))
+        finally:
+            await _ended()
+            self._has_ended = True
+            self.loop.stop()
+
+
+_INHERITED: list[object] = []
+"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
+
+
+async def _nothing() -> None:
+    """Nothing: what is done last if nothing is left to do."""
 
 
 async def _ended() -> None:
@@ -80,6 +170,34 @@ async def _ended() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+class _Owner(Protocol):
+    """Who has a thread, and something to close in it."""
+
+    _thread: LoopThread
+
+    def _let_go(self) -> bool:
+        """Close it without waiting; whether there is something to wait for."""
+
+
+_OPEN: WeakSet[_Owner] = WeakSet()
+"""What is to be closed at the program's end, if nobody does it before."""
+
+
+def close_at_exit(owner: _Owner) -> None:
+    """Have it closed at the program's end, before the stores that were opened until now end their own."""
+    _OPEN.add(owner)
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    until = time.monotonic() + AT_EXIT
+    threads = [owner._thread for owner in list(_OPEN) if owner._let_go()]
+    with contextlib.suppress(KeyboardInterrupt):
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
 class Client:
     """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads.
 
@@ -87,13 +205,15 @@ class Client:
     thread is using it.
     """
 
+    _is_closed = True  # until it is made
+
     def __init__(self, **settings: Unpack[ClientKeywords]) -> None:
         self._settings = settings
-        self._is_closed = False
         self._start()
+        self._is_closed = False
+        close_at_exit(self)
 
     def _start(self) -> None:
-        self._process = os.getpid()
         self._thread = LoopThread("curtsy-client")
         try:
             self._client: AsyncClient = self._thread.call(_make(self._settings))
@@ -104,7 +224,7 @@ class Client:
     def _opened(self) -> AsyncClient:
         if self._is_closed:
             raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
-        if self._process != os.getpid():
+        if self._thread.is_inherited:
             _INHERITED.append((self._thread, self._client))
             self._start()
         return self._client
@@ -170,17 +290,23 @@ class Client:
         return self._client.stats()
 
     def close(self) -> None:
-        """End what is under way, and give back what is held open. Idempotent."""
+        """End what is under way, and give back what is held open. Idempotent.
+
+        Whoever forgets it is warned (ResourceWarning), and what is open at the program's end is closed then.
+        """
         if self._is_closed:
             return
+        self._thread.check_is_other()
         self._is_closed = True
-        if self._process != os.getpid():
-            _INHERITED.append((self._thread, self._client))
-            return
-        try:
-            self._thread.call(self._client.close())
-        finally:
-            self._thread.stop()
+        self._thread.close(self._client.close)
+
+    def _let_go(self) -> bool:
+        is_open, self._is_closed = not self._is_closed, True
+        return is_open and self._thread.let_go(self._client.close)
+
+    def __del__(self) -> None:
+        if self._let_go():
+            warnings.warn("unclosed curtsy.Client; close it, or use `with`", ResourceWarning, stacklevel=2, source=self)
 
     def __enter__(self) -> Self:
         return self
@@ -189,10 +315,6 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-_INHERITED: list[object] = []
-"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
 
 
 async def _make(settings: ClientKeywords) -> AsyncClient:

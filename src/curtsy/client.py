@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import ssl
@@ -161,6 +162,7 @@ class AsyncClient:
         self._renewals: dict[str, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
         self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
         if not names_contact(self.policies.user_agent):
             _log.warning(
                 "The user agent names no contact; add a page or an address where a site's owner can reach you",
@@ -398,24 +400,32 @@ class AsyncClient:
             raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
 
     async def close(self) -> None:
-        """End what is under way, and give back what is held open. Idempotent."""
-        if self._is_closed:
-            return
+        """End what is under way, and give back what is held open. Idempotent.
+
+        It goes on though who called it is cancelled: call it again to wait for its end.
+        """
         self._is_closed = True
-        for task in self._renewals.values():
-            task.cancel()
-        await self._flights.close()
-        while under_way := {*self._renewals.values(), *self._around.unfinished, *self.gate._background}:
-            await asyncio.wait(under_way)
-        await self._sender.close()
-        for rhythm in self._rhythms:
-            await rhythm.stop()
-        if self._publisher is not None:
-            await self._publisher.publish()
-        if self._owns_store:
-            await self._store.close()
-        if self._cache is not None and self._owns_cache:
-            self._cache.close()
+        if self._closing is None or self._closing.cancelled():  # by the end of its loop
+            self._closing = asyncio.ensure_future(self._give_back())
+        if not self._closing.done():  # else somebody has heard what came of it
+            await asyncio.shield(self._closing)
+
+    async def _give_back(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises
+            if self._cache is not None and self._owns_cache:
+                stack.callback(self._cache.close)
+            if self._owns_store:
+                stack.push_async_callback(self._store.close)
+            if self._publisher is not None:
+                stack.push_async_callback(self._publisher.publish)
+            for rhythm in self._rhythms:
+                stack.push_async_callback(rhythm.stop)
+            stack.push_async_callback(self._sender.close)
+            for task in self._renewals.values():
+                task.cancel()
+            await self._flights.close()
+            while under_way := {*self._renewals.values(), *self._around.unfinished, *self.gate._background}:
+                await asyncio.wait(under_way)
 
     async def __aenter__(self) -> Self:
         return self

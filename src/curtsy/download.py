@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import hashlib
@@ -23,6 +22,7 @@ from curtsy.core.message import Headers, Request
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
+from curtsy.threads import in_thread
 
 if sys.platform != "win32":
     import fcntl
@@ -180,7 +180,7 @@ class Part:
                 raise Unwanted(*self._answer)
             return
         self._check_size(self.resumed_at + self.came)
-        await asyncio.to_thread(_append, self._file, piece)
+        await in_thread(_append, self._file, piece)
 
     def _check_size(self, size: int) -> None:
         if self.max_size is not None and size > self.max_size:

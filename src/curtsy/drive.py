@@ -53,6 +53,7 @@ from curtsy.surroundings import (
     release_step,
     rules_key,
 )
+from curtsy.threads import in_thread
 
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
@@ -176,7 +177,7 @@ class AsyncDriver:
                 assert isinstance(ticket, Ticket)
                 return await self._finish(self.gate.put_back(ticket))
             case Keep(url, what):
-                return await asyncio.to_thread(around.keep, url, what)
+                return await in_thread(around.keep, url, what)
             case Claim():
                 waiter = self.gate.alarm.async_waiter()
                 return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)

@@ -16,6 +16,7 @@ from curtsy.core.result import FetchResult
 from curtsy.download import DownloadResult, Part
 from curtsy.drive import AsyncDriver
 from curtsy.surroundings import Passage
+from curtsy.threads import begun_in_thread
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class Saving:
         self._told(result.record)
         if result.reason is Reason.TOO_LARGE:
             self._part.discard()
-        self._placed = asyncio.get_running_loop().run_in_executor(None, self._part.result, result)
+        self._placed = begun_in_thread(self._part.result, result)
         return await _seen_through(self._placed)
 
     def closed(self) -> DownloadResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -70,6 +71,7 @@ class AsyncCrawl:
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
+        self._shutting: asyncio.Task[None] | None = None
 
     @property
     def totals(self) -> Totals:
@@ -148,10 +150,14 @@ class AsyncCrawl:
 
     async def snapshot(self, hosts: int = 50) -> Snapshot:
         """How far it has come, with the state of so many hosts."""
-        crawler, counts = self._crawler, self._crawler.counts
-        now, is_over = self.client.alarm.now(), self.summary is not None
         if not self._is_closed:
             self._queues = await self.frontier.busiest(hosts)
+        return self._as_seen(hosts)
+
+    def _as_seen(self, hosts: int = 50) -> Snapshot:
+        """The same, with the queues as they were when they were last looked at."""
+        crawler, counts = self._crawler, self._crawler.counts
+        now, is_over = self.client.alarm.now(), self.summary is not None
         queues = self._queues
         most, patience = self.options.max_pages, self.options.patience
         if most is not None:
@@ -281,17 +287,23 @@ class AsyncCrawl:
             _log.warning("on_progress raised an error, which was not expected of it", error=repr(error))
 
     async def _shut(self) -> None:
-        if self._is_closed:
-            return
+        """Give back what is held open, once, though who waits for it is cancelled."""
         self._is_closed = True
-        wrong = self._harvest.close()
-        await self.frontier.close()
-        if self._identity is not None:
-            self._identity.close()
-        if self._owns_client:
-            await self.client.close()
-        if wrong is not None:
-            raise wrong
+        if self._shutting is None or self._shutting.cancelled():  # by the end of its loop
+            self._shutting = asyncio.ensure_future(self._give_back())
+        if not self._shutting.done():  # else somebody has heard what came of it
+            await asyncio.shield(self._shutting)
+
+    async def _give_back(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises
+            if self._owns_client:
+                stack.push_async_callback(self.client.close)
+            if self._identity is not None:
+                stack.callback(self._identity.close)
+            stack.push_async_callback(self.frontier.close)
+            wrong = self._harvest.close()
+            if wrong is not None:
+                raise wrong
 
 
 def canonical(seed: str) -> str:

@@ -21,6 +21,7 @@ from curtsy.crawling.outputs import Archive, Output
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.progress import Totals
 from curtsy.log import LibraryLogger, library_logger
+from curtsy.threads import in_thread
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -201,7 +202,7 @@ class Harvest:
         self._is_torn = True
         seconds = self.before.seconds + elapsed
         if any(finished.is_large for finished in batch):
-            totals, states = await _whole(asyncio.to_thread(self._put, batch, seconds))
+            totals, states = await _whole(in_thread(self._put, batch, seconds))
         else:
             totals, states = self._put(batch, seconds)
         notes: dict[str, Any] = {**states, self._totals_name: msgspec.to_builtins(totals)}

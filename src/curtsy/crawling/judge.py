@@ -38,6 +38,7 @@ from curtsy.crawling.reader import (
 from curtsy.crawling.scope import OutOfScope, Scope
 from curtsy.crawling.shelf import FARTHEST
 from curtsy.crawling.traps import Traps
+from curtsy.threads import in_thread
 
 LARGE = 100_000
 """Bytes of a body from which on it is read in a thread, so that nothing else waits for that."""
@@ -135,7 +136,7 @@ class Judge:
         body = result.body
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
         if is_heavy or body.startswith(GZIP) or self._options.text != "none":
-            reading = await asyncio.to_thread(self._reader.read, claimed, result, self._sent, epoch)
+            reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
             reading = self._reader.read(claimed, result, self._sent, epoch)
         found, left_out, learned = await self._sifted(claimed, reading)

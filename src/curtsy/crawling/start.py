@@ -7,13 +7,14 @@ import dataclasses
 import difflib
 import inspect
 import os
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from curtsy.arguments import check_parts
-from curtsy.blocking import LoopThread
+from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import rule
@@ -183,9 +184,10 @@ def _frontier(
 class Crawl:
     """The same, blocking: an `AsyncCrawl` on an event loop in a thread of its own. `crawl()` makes one."""
 
+    _is_closed = True  # until it is made
+
     def __init__(self, seeds: str | Iterable[str], **given: Unpack[CrawlKeywords]) -> None:
         self._thread = LoopThread("curtsy-crawl")
-        self._is_closed = False
         self._last: Snapshot | None = None
         """How far it had come when it was closed."""
         try:
@@ -193,6 +195,8 @@ class Crawl:
         except BaseException:
             self._thread.stop()
             raise
+        self._is_closed = False
+        close_at_exit(self)
 
     @property
     def summary(self) -> Summary | None:
@@ -234,6 +238,8 @@ class Crawl:
         if self._last is not None:
             return self._last
         self._check_open()
+        if self._thread.is_this:  # a callback, which cannot wait for the frontier
+            return self._crawl._as_seen()
         return self._thread.call(self._crawl.snapshot())
 
     def stop(self) -> None:
@@ -242,14 +248,27 @@ class Crawl:
             self._thread.loop.call_soon_threadsafe(self._crawl.stop)
 
     def close(self) -> None:
-        """End it, wherever it is. Idempotent."""
+        """End it, wherever it is. Idempotent.
+
+        Whoever forgets it is warned (ResourceWarning), and what is open at the program's end is closed then.
+        """
         if self._is_closed:
             return
+        self._thread.check_is_other()
         self._is_closed = True
-        try:
-            self._last = self._thread.call(_ended(self._crawl))
-        finally:
-            self._thread.stop()
+        self._last = self._thread.close(self._ended)
+
+    async def _ended(self) -> Snapshot:
+        await self._crawl.close()
+        return await self._crawl.snapshot()
+
+    def _let_go(self) -> bool:
+        is_open, self._is_closed = not self._is_closed, True
+        return is_open and self._thread.let_go(self._crawl.close)
+
+    def __del__(self) -> None:
+        if self._let_go():
+            warnings.warn("unclosed curtsy.Crawl; close it, or use `with`", ResourceWarning, stacklevel=2, source=self)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -266,11 +285,6 @@ class Crawl:
 
 async def _made(seeds: str | Iterable[str], given: CrawlKeywords) -> AsyncCrawl:
     return acrawl(seeds, **given)
-
-
-async def _ended(crawl: AsyncCrawl) -> Snapshot:
-    await crawl.close()
-    return await crawl.snapshot()
 
 
 async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:

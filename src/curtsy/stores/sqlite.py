@@ -8,7 +8,6 @@ take turns. `database.py` has the file, `writer.py` the thread that writes it.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.writer import Writer, enter, leave
+from curtsy.threads import in_thread
 
 PATIENCE = 5.0
 """Seconds to wait for a file that somebody else keeps locked."""
@@ -117,11 +117,11 @@ class AsyncSQLiteStore(_Handle):
 
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        return await asyncio.to_thread(self._opened().read, lambda database: database.read(key), self._clock, key)
+        return await in_thread(self._opened().read, lambda database: database.read(key), self._clock, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""
-        return await asyncio.to_thread(self._opened().read, lambda database: database.keys(prefix), self._clock)
+        return await in_thread(self._opened().read, lambda database: database.keys(prefix), self._clock)
 
     async def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
@@ -133,7 +133,7 @@ class AsyncSQLiteStore(_Handle):
 
     async def close(self) -> None:
         """Answer those who still wait, then let go of the file. Idempotent."""
-        await asyncio.to_thread(self._close)
+        await in_thread(self._close)
 
 
 def _remove(record: Record | None, now: Now) -> tuple[None, None]:

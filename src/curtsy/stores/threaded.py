@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 from curtsy.core.message import Now
 from curtsy.stores import Answer, AsyncStore, Step, Store
+from curtsy.threads import in_thread
 
 
 def is_store(what: object) -> TypeGuard[Store]:
@@ -44,28 +44,28 @@ class ThreadedStore:
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record by `step`, as one atomic step, and return its answer."""
-        return await asyncio.to_thread(self._store.update, key, step)
+        return await in_thread(self._store.update, key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once: each is atomic by itself."""
-        return await asyncio.to_thread(self._store.update_many, steps)
+        return await in_thread(self._store.update_many, steps)
 
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        return await asyncio.to_thread(self._store.read, key)
+        return await in_thread(self._store.read, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""
-        return await asyncio.to_thread(self._store.keys, prefix)
+        return await in_thread(self._store.keys, prefix)
 
     async def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
-        await asyncio.to_thread(self._store.forget, key)
+        await in_thread(self._store.forget, key)
 
     async def now(self) -> Now:
         """The store's own present."""
-        return await asyncio.to_thread(self._store.now)
+        return await in_thread(self._store.now)
 
     async def close(self) -> None:
         """Give back what is held open. Idempotent."""
-        await asyncio.to_thread(self._store.close)
+        await in_thread(self._store.close)
