@@ -1,6 +1,7 @@
 """The built-in sender behind a proxy."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -121,7 +122,7 @@ async def test_a_proxy_that_cannot_be_reached_is_named_and_says_nothing_of_the_h
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "refused with status 502"),
+        (b"HTTP/1.1 500 Oh\r\n\r\n", "refused with status 500"),
         (b"", "closed the connection before it answered"),
         (b"220 ready\r\n", "gave no readable answer"),
     ],
@@ -137,6 +138,44 @@ async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: byt
     assert failure.detail == f"the proxy {proxy.url('')} {said}"
     assert (failure.reason, failure.is_lasting) == (Reason.CONNECTION_ERROR, False)
     assert (failure.ended_at_proxy, failure.sent_ago) == (True, None)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_proxy_that_has_no_way_to_a_host_speaks_of_the_host(status: int) -> None:
+    """U6; RFC 9110, 15.6"""
+    async with tunnel(1, b"%d Oh" % status) as (url, _):
+        sender = AiohttpSender(proxy=url)
+        failure = await fail(sender, "https://shop.test/", OPEN)
+        await sender.close()
+
+    assert failure.detail == f"the proxy {url} has no way to it: it refused with status {status}"
+    assert (failure.reason, failure.ended_at_proxy) == (Reason.CONNECTION_ERROR, False)
+
+
+async def test_a_proxy_that_is_down_is_not_tried_for_every_request() -> None:
+    """N4's like: nobody knocks again and again"""
+    sender = AiohttpSender(proxy="http://proxy.test:3128", resolver=(names := Counting()))
+    failures = [await fail(sender, f"http://shop{number}.test/", OPEN) for number in range(9)]
+    await sender.close()
+
+    assert {failure.detail for failure in failures} == {failures[0].detail}
+    assert names.asked == 1
+
+
+class Counting(AbstractResolver):
+    """A resolver that knows no name, and counts."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:  # fmt: skip
+        self.asked += 1
+        raise OSError(None, "Domain name not found")
+
+    async def close(self) -> None:
+        """Nothing is held open."""
 
 
 async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_of_the_host() -> None:

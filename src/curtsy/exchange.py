@@ -101,6 +101,9 @@ class Exchange:
         self._sink = sink
         self._deadline = deadline
         self._proxy = proxy
+        self.is_proxy_down = False
+        """Whether its proxy cannot be reached at all, whatever is asked for."""
+
         self._wire: Wire | None = None
         """The connection that it goes over, once there is one."""
 
@@ -328,6 +331,9 @@ class Exchange:
         match error:
             case aiohttp.ClientHttpProxyError() if error.status == 407:
                 return _wants_login(proxy)
+            case aiohttp.ClientHttpProxyError() if error.status in _GATEWAY:
+                why = f"the proxy {_shown(proxy)} has no way to it: it refused with status {error.status}"
+                return self._fail(Reason.CONNECTION_ERROR, why)
             case aiohttp.ClientHttpProxyError():
                 why = f"refused with status {error.status}"
                 advice = "Try again later, or ask who runs it."
@@ -335,6 +341,7 @@ class Exchange:
                 reason = Reason.TIMEOUT
                 why = f"gave no connection within {min(self._limits.connect_timeout, self._limits.timeout):g} s"
             case aiohttp.ClientConnectorDNSError():
+                self.is_proxy_down = True
                 reason, is_lasting = Reason.DNS_ERROR, error.os_error.errno in _NO_SUCH_NAME
                 why = f"cannot be reached: {_words(error.os_error)}"
                 advice = "Check its name." if is_lasting else "Check its name, or try again later."
@@ -349,6 +356,7 @@ class Exchange:
             case aiohttp.ServerDisconnectedError():
                 why = "closed the connection before it answered"
             case OSError():
+                self.is_proxy_down = isinstance(error, aiohttp.ClientProxyConnectionError)
                 why = f"cannot be reached: {_words(error)}"
             case aiohttp.ClientResponseError():
                 why = "gave no readable answer"
@@ -359,6 +367,10 @@ class Exchange:
         return Failure(
             reason, f"the proxy {_shown(proxy)} {why}", is_lasting=is_lasting, ended_at_proxy=True, advice=advice
         )  # fmt: skip
+
+
+_GATEWAY = frozenset({502, 503, 504})
+"""What a proxy says of the host: that it cannot be reached, or does not answer (RFC 9110, 15.6)."""
 
 
 def _wants_login(proxy: str) -> Failure:

@@ -11,6 +11,7 @@ import asyncio
 import os
 import ssl
 import sys
+import time
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -54,6 +55,10 @@ class Sender(Protocol):
         ...
 
 
+PROXY_REST = 5.0
+"""Seconds for which a proxy that cannot be reached is not tried again, whatever is to go by it."""
+
+
 class AiohttpSender:
     """Sends over HTTP/1.1 with connections that are kept and shared, one pool for each event loop that uses it.
 
@@ -95,6 +100,8 @@ class AiohttpSender:
         self._most = max(1, min(connections, _open_files() * 2 // 3))
         self._idle = min(idle, _open_files() // 3)
         self._keep_alive = keep_alive
+        self._down: dict[str, tuple[float, Failure]] = {}
+        """Proxies that have failed: until when nobody tries them again, and how they did."""
         self._resolver = resolver
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
         self._process = os.getpid()
@@ -137,6 +144,8 @@ class AiohttpSender:
         except ValueError as error:
             return Failure(Reason.INVALID_URL, str(error), advice="")
         loop = asyncio.get_running_loop()
+        if proxy is not None and (down := self._down.get(proxy)) is not None and time.monotonic() < down[0]:
+            return down[1]
         pool = self._pools.get(loop) if self._process == os.getpid() else None
         exchange: Exchange | None = None
         try:
@@ -160,6 +169,8 @@ class AiohttpSender:
                 connections = pool.connections(guarded=not limits.allow_private and proxy is None)
                 exchange = Exchange(request, limits, sink, began + limits.timeout, proxy)
                 reply = await exchange.run(connections, head)
+                if proxy is not None and isinstance(reply, Failure) and exchange.is_proxy_down:
+                    self._down[proxy] = time.monotonic() + PROXY_REST, reply
                 if self._closed and isinstance(reply, Failure):
                     return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
                 return reply

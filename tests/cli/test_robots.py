@@ -116,3 +116,12 @@ def test_while_a_file_cannot_be_had_what_holds_is_said_and_for_how_long(shell: S
     assert "✓  /a" in allowed.out
     assert strict.json["instead"].startswith("nothing is asked for (robots_unreachable: disallow).")
     assert [test["allowed"] for test in strict.json["tests"]] == [False]
+
+
+def test_a_proxy_that_cannot_be_reached_is_named(shell: Shell) -> None:
+    """U11: the site was not asked, so it is no refusal"""
+    with closed_port() as port:
+        done = shell("robots", "http://shop.test/", "--allow-private", HTTP_PROXY=f"http://127.0.0.1:{port}")
+
+    assert done.code == 1
+    assert f"http://shop.test/robots.txt could not be fetched: the proxy http://127.0.0.1:{port} cannot" in done.err

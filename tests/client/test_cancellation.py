@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from curtsy.client import AsyncClient
 from curtsy.clock import FakeClock
 from curtsy.core.host import Host
+from curtsy.core.record import FetchRecord
 from curtsy.core.rules import Rules
 from curtsy.http import AiohttpSender
 from curtsy.stores import open_async_store
@@ -239,3 +242,32 @@ async def test_behind_a_proxy_a_request_cancelled_while_its_name_is_looked_up_is
 
     assert [day.requests for day in host.days] == [0]
     assert host.requests == 0
+
+
+class Program:
+    """A program that hears records, and keeps the error that ended its fetch."""
+
+    def __init__(self) -> None:
+        self.client = client(on_record=self.hear, respect_robots=False, clock=None)
+        self.error: TimeoutError | None = None
+
+    def hear(self, record: FetchRecord) -> None:
+        """Nothing is made of it."""
+
+
+async def test_what_ended_a_fetch_keeps_no_closed_client_alive(site: Site) -> None:
+    """Its traceback leads to the fetch, and from there to the client: a circle that the collector can see"""
+    site.reply("/", hang())
+    program = Program()
+    try:
+        async with asyncio.timeout(0.1):
+            await program.client.fetch(site.url("/"))
+    except TimeoutError as error:
+        program.error = error
+    await program.client.close()
+    there = weakref.ref(program.client)
+
+    del program
+    gc.collect()
+
+    assert there() is None

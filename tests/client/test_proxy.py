@@ -9,8 +9,10 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
+from curtsy.guards import RobotsTxtChecker
 from curtsy.http import AiohttpSender
-from tests.client.fetching import DAWN, TICK, UNPACED, client, host_of
+from curtsy.stores.memory import MemoryStore
+from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.proxy import tunnel
 from tests.support.site import Reply, Site, closed_port
 
@@ -47,7 +49,7 @@ async def test_what_a_proxy_refuses_is_asked_for_again_after_a_while() -> None:
     """N2, N3: as a connection that is refused is"""
     clock = FakeClock()
     waits: list[float] = []
-    async with tunnel(1, b"502 Bad Gateway") as (url, heads), client(proxy=url, clock=clock, **ALONE) as web:
+    async with tunnel(1, b"500 Oh") as (url, heads), client(proxy=url, clock=clock, **ALONE) as web:
         for _ in range(2):
             began = clock.now().at
             result = await web.fetch("https://shop.test/")
@@ -88,3 +90,21 @@ async def test_a_proxy_whose_name_does_not_exist_is_tried_once() -> None:
         "http://shop.test/ could not be fetched: the proxy http://proxy.test:3128 cannot be reached: "
         "name or service not known. Check its name."
     )
+
+
+async def test_a_checker_whose_proxy_fails_goes_by_the_last_copy(site: Site) -> None:
+    """R6, R9: without one, as for a file that cannot be had"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    clock = FakeClock(DAWN)
+    store = MemoryStore(clock)
+    async with client(clock=clock, store=store) as web:
+        await RobotsTxtChecker(AGENT, client=web).is_allowed(site.url("/"))
+    clock.advance(4000)
+
+    with closed_port() as port:
+        async with client(clock=clock, store=store, proxy=f"http://127.0.0.1:{port}") as web:
+            robots = RobotsTxtChecker(AGENT, client=web)
+            known = [await robots.is_allowed(site.url(path)) for path in ("/", "/private")]
+            unknown = await robots.is_allowed("http://shop.test/private")
+
+    assert (known, unknown) == ([True, False], True)

@@ -511,3 +511,18 @@ async def test_a_record_of_rules_never_grows_beyond_what_is_read(site: Site) -> 
     assert isinstance(rules, Rules)
     assert rules.body is not None
     assert len(rules.body) == 512_000
+
+
+async def test_one_client_that_asks_often_does_not_make_the_others_do_so(site: Site) -> None:
+    """R5: a copy holds for each as long as its own settings say"""
+    site.robots("")
+    site.page("/*", "x")
+    clock = FakeClock(DAWN)
+    store = MemoryStore(clock)
+
+    for ttl, path in ((3600, "/a"), (30, "/b"), (3600, "/c")):
+        async with client(clock=clock, store=store, robots_ttl=ttl) as web:
+            await web.fetch(site.url(path))
+        clock.advance(60)
+
+    assert site.paths() == ["/robots.txt", "/a", "/robots.txt", "/b", "/c"]

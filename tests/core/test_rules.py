@@ -84,9 +84,9 @@ def test_what_was_learned_is_known_to_everybody_for_an_hour() -> None:
     """R5"""
     rules = learned(claim(None, at(0), US)[0], at(1), POLICY, PRIVATE)
 
-    assert claim(rules, at(2), THEM)[1] == Known(rules, 3599.0)
-    assert isinstance(claim(rules, at(3600.9), THEM)[1], Known)
-    assert isinstance(claim(rules, at(3601), THEM)[1], Claimed)
+    assert claim(rules, at(2), THEM, ttl=3600)[1] == Known(rules, 3599.0)
+    assert isinstance(claim(rules, at(3600.9), THEM, ttl=3600)[1], Known)
+    assert isinstance(claim(rules, at(3601), THEM, ttl=3600)[1], Claimed)
 
 
 @pytest.mark.parametrize(("ttl", "lasts"), [(60.0, 60.0), (86_400.0, LONGEST), (0.0, 0.0)])
@@ -199,7 +199,7 @@ def test_a_copy_holds_for_as_long_as_the_settings_say_by_now() -> None:
 
     assert claim(rules, at(600), US, ttl=1800)[1] == Known(rules, 1200.0)
     assert isinstance(claim(rules, at(1801), US, ttl=1800)[1], Claimed)
-    assert claim(rules, at(600), US, ttl=7200)[1] == Known(rules, 3000.0)
+    assert claim(rules, at(3601), US, ttl=7200)[1] == Known(rules, 3599.0)
 
 
 def test_a_failure_is_waited_for_though_copies_hold_for_less() -> None:

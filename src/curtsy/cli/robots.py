@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from curtsy.core.message import Url
+    from curtsy.core.journey import Refusal
+    from curtsy.core.message import Failure, Url
     from curtsy.core.robots import Robots, RuleGroup, Verdict
     from curtsy.core.rules import Rules
 
@@ -113,16 +114,19 @@ def _file(source: str) -> Source:
 def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     """The file of a site: remembered, or asked for in its turn."""
     from curtsy.core.explain import span
-    from curtsy.core.message import InvalidUrl, parse_url
-    from curtsy.core.rules import judge
+    from curtsy.core.message import Failure, InvalidUrl, parse_url
+    from curtsy.core.rules import Rules, judge
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):
         raise click.UsageError(f"{text!r} cannot be asked for: {url.why}.")
     rules = run(lambda: _ask(given, url, refresh))
-    if rules is None:
-        return _refused(given, url)
     name = f"{url.origin}/robots.txt"
+    if isinstance(rules, Failure) and rules.ended_at_proxy:
+        screen.say(f"{name} could not be fetched: {rules.detail}. {rules.advice}")
+        return Exit.ERROR
+    if not isinstance(rules, Rules):
+        return _refused(given, url)
     ago, left = time.time() - rules.body_at, max(0.0, rules.valid_until - time.time())
     if rules.body is None:
         settings = given.settings()
@@ -134,7 +138,7 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     return Source(name, rules.body, note)
 
 
-async def _ask(given: Given, url: Url, refresh: bool) -> Rules | None:
+async def _ask(given: Given, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
     from curtsy.cli.telling import Progress
 
     settings = given.settings()
@@ -142,7 +146,7 @@ async def _ask(given: Given, url: Url, refresh: bool) -> Rules | None:
         async with given.open_client(teller, cache=False) as client:
             if refresh:
                 client.forget_rules()
-            return await client.rules_of(url, settings.user_agent)
+            return await client.rules_or_why(url, settings.user_agent)
 
 
 def _refused(given: Given, url: Url) -> Exit:

@@ -291,10 +291,11 @@ def exchange(
         if news is not None:
             yield PutBack(ticket)
             return news
+        had_retry, journey.has_retry = journey.has_retry, False
         reply = yield Send(sent, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
         if reply is None:
+            journey.has_retry = had_retry
             continue
-        journey.has_retry = False
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
         was_sent = reply.sent_ago is not None or is_sent(reply)
         journey.tries += 1

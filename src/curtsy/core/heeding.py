@@ -55,6 +55,8 @@ def rules_for(
         found = yield from _robots_txt(request, policy, journey)
         if isinstance(found, Refusal | Failure | Known | Busy | Again):
             yield Release(url.origin)
+            if isinstance(found, Failure) and found.ended_at_proxy and claim.rules is not None and claim.rules.body:
+                return claim.rules  # an earlier copy goes on being used (R6); nothing was learned of the site
             if isinstance(found, Again):
                 was_wanted, journey.policies = policy.respect_robots, journey.world.policies
                 policy = journey.policies.of(url.domain)

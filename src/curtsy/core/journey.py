@@ -46,7 +46,7 @@ class Again(msgspec.Struct, frozen=True, gc=False):
 AGAIN = Again()
 
 
-class Journey(msgspec.Struct, gc=False):
+class Journey(msgspec.Struct):
     """What has happened to one fetch so far."""
 
     ask: Ask

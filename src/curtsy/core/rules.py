@@ -109,7 +109,9 @@ def _left(rules: Rules, second: float, ttl: float) -> float:
     0 or less if somebody should.
     """
     most = max(ttl, FIRST_FAILURE) if rules.failures else ttl
-    left = min(rules.valid_until, rules.checked_at + most) - second
+    left = rules.checked_at + most - second
+    if rules.failures:
+        left = min(left, rules.valid_until - second)
     # One that lasts for longer than any that is given comes from a clock that was set back.
     return left if left <= most + SKEW else 0.0
 

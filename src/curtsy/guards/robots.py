@@ -8,7 +8,7 @@ from typing import Any, Self
 from curtsy.client import AsyncClient
 from curtsy.core.errors import Reason
 from curtsy.core.journey import Refusal
-from curtsy.core.message import Url, parse_url
+from curtsy.core.message import Failure, Url, parse_url
 from curtsy.core.policy import DAY, number, rule
 from curtsy.core.robots import Verdict
 from curtsy.core.rules import Rules, crawl_delay, judge
@@ -64,8 +64,9 @@ class RobotsTxtChecker:
         if not isinstance(parsed, Url):
             return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
         rules = await self._client.rules_or_why(parsed, self.user_agent)
-        if isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED:
-            # The host is resting, or has had its share of today: its last copy holds (R6).
+        is_out_of_reach = isinstance(rules, Failure) and rules.ended_at_proxy
+        if is_out_of_reach or (isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED):
+            # The host is resting, has had its share of today, or there is no way to it: its last copy holds (R6).
             rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
         if not isinstance(rules, Rules):
             return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
