@@ -11,6 +11,8 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import curtsy.ending  # noqa: F401
+
 if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.blocking import Client as Client
     from curtsy.blocking import get as get

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import sys
@@ -23,6 +22,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.download import GIB, DownloadResult
+from curtsy.ending import at_the_end
 from curtsy.keywords import ClientKeywords, FetchKeywords
 from curtsy.log import LibraryLogger, library_logger
 from curtsy.watch.statistics import StatisticsSnapshot
@@ -32,6 +32,8 @@ T = TypeVar("T")
 _log: LibraryLogger = library_logger("client")
 
 _TOO_LATE = "The program has ended, and no thread of it goes on. Fetch and close before its end."
+
+_LEFT_BEHIND = "A fork has left its thread to the parent. Begin anew in the child."
 
 AT_EXIT = 5.0
 """Seconds that the end of a program waits for what nobody has closed."""
@@ -63,6 +65,7 @@ class LoopThread:
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
         self.loop.close()
+        _GOING.discard(self)
 
     @property
     def is_inherited(self) -> bool:
@@ -89,9 +92,9 @@ class LoopThread:
         except PolicyError:
             work.close()
             raise
-        if sys.is_finalizing():  # its thread stands still for good
+        if sys.is_finalizing() or self.is_inherited:  # its thread stands still for good, or is not here
             work.close()
-            raise PolicyError(_TOO_LATE)
+            raise PolicyError(_LEFT_BEHIND if self.is_inherited else _TOO_LATE)
         with self._lock:  # so that `stop()` comes either before, or waits for it
             if not self._is_stopped:
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -119,8 +122,9 @@ class LoopThread:
             return None
         try:
             return self.call(last())
-        finally:
-            self.stop()
+        finally:  # a Ctrl-C may have come between: what is closed already takes no time
+            if self.let_go(last):
+                self.join()
 
     def let_go(self, last: Callable[[], Coroutine[Any, Any, object]]) -> bool:
         """Have one last thing done and the thread ended, and wait for neither; whether one could wait for it."""
@@ -129,6 +133,7 @@ class LoopThread:
         with self._lock:
             is_first, self._is_stopped = not self._is_stopped, True
         if is_first:
+            _GOING.add(self)
             asyncio.run_coroutine_threadsafe(self._finish(last), self.loop)
         return True
 
@@ -183,19 +188,25 @@ _OPEN: WeakSet[_Owner] = WeakSet()
 """What is to be closed at the program's end, if nobody does it before."""
 
 
+_GOING: set[LoopThread] = set()
+"""Threads that were let go, and have not ended yet."""
+
+
 def close_at_exit(owner: _Owner) -> None:
-    """Have it closed at the program's end, before the stores that were opened until now end their own."""
+    """Have it closed at the program's end, before its store makes its last writes."""
     _OPEN.add(owner)
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
 
 
 def _close_all() -> None:
     until = time.monotonic() + AT_EXIT
-    threads = [owner._thread for owner in list(_OPEN) if owner._let_go()]
+    for owner in list(_OPEN):
+        owner._let_go()
     with contextlib.suppress(KeyboardInterrupt):
-        for thread in threads:
+        for thread in list(_GOING):
             thread.join(max(0.0, until - time.monotonic()))
+
+
+at_the_end(_close_all, first=True)
 
 
 class Client:

@@ -45,6 +45,7 @@ from curtsy.stores import AsyncStore, Store
 from curtsy.stores.pages import PageCache
 from curtsy.surroundings import Passage, Surroundings, rules_key
 from curtsy.tally import Tally
+from curtsy.threads import seen_through
 from curtsy.watch.publishing import EVERY, Publisher
 from curtsy.watch.reporting import Reporter
 from curtsy.watch.rhythm import Rhythm
@@ -408,7 +409,7 @@ class AsyncClient:
         if self._closing is None or self._closing.cancelled():  # by the end of its loop
             self._closing = asyncio.ensure_future(self._give_back())
         if not self._closing.done():  # else somebody has heard what came of it
-            await asyncio.shield(self._closing)
+            await seen_through(self._closing)
 
     async def _give_back(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises

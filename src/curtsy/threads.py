@@ -17,6 +17,19 @@ async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs)
     return await begun_in_thread(work, *arguments, **named)
 
 
+async def seen_through(task: asyncio.Task[None]) -> None:
+    """Await a task that goes on though who awaits it is cancelled; it may be another loop's, as long as that runs."""
+    loop = task.get_loop()
+    if loop is asyncio.get_running_loop():
+        await asyncio.shield(task)
+    elif loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_outcome(task), loop))
+
+
+async def _outcome(task: asyncio.Task[None]) -> None:
+    await asyncio.shield(task)
+
+
 def begun_in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
     """Begin what blocks in a thread of the loop's pool; it is done here and now if the pool refuses.
 

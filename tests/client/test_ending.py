@@ -25,6 +25,7 @@ from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.crawling.progress import Snapshot
 from curtsy.crawling.start import Crawl, acrawl, crawl
+from curtsy.http import AiohttpSender
 from curtsy.stores import open_store
 from curtsy.stores.writer import _writers
 from curtsy.threads import begun_in_thread, in_thread
@@ -188,6 +189,35 @@ web.fetch(url + "first")
     assert told(tmp_path) == 3
 
 
+@pytest.mark.parametrize("between", ["", "curtsy.get(url, **settings)"])
+def test_handlers_of_the_program_come_before(site: Site, tmp_path: Path, between: str) -> None:
+    """U17: whenever the client was made, and whoever was made since"""
+    program = f"""
+atexit.register(lambda: print(web.fetch(url).status))
+web = curtsy.Client(**settings)
+{between}
+"""
+    code, out, err = ended(site, tmp_path, program)
+
+    assert (code, out, err) == (0, "404\n", "")
+
+
+def test_a_client_that_is_dropped_at_the_end_is_waited_for(site: Site, tmp_path: Path) -> None:
+    """U17: what it has counted is written"""
+    program = """
+import warnings
+warnings.simplefilter("ignore", ResourceWarning)
+def main():
+    web = curtsy.Client(**settings)
+    web.fetch(url)
+main()
+"""
+    code, out, err = ended(site, tmp_path, program)
+
+    assert (code, out, err) == (0, "", "")
+    assert told(tmp_path) == 1
+
+
 def test_a_thread_that_outlives_the_main_one_fetches_on(site: Site, tmp_path: Path) -> None:
     """U17: with a cache and a store that are files"""
     site.page("/*", "x")
@@ -224,6 +254,26 @@ with dropped, kept:
 """
 
     assert ended(site, tmp_path, code) == (0, "0 True True 0\n", "")
+
+
+def test_a_crawl_of_the_parents_is_not_waited_for_in_a_forked_child(site: Site, tmp_path: Path) -> None:
+    """U17: its thread is not there"""
+    site.page("/*", '<a href="/1">1</a> <a href="/2">2</a>')
+    program = """
+found = iter(curtsy.crawl(url, **settings))
+next(found)
+if os.fork() == 0:
+    try:
+        next(found)
+    except curtsy.PolicyError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+print(len(list(found)))
+"""
+    code, out, err = ended(site, tmp_path, program)
+
+    assert (code, out, err) == (0, "A fork has left its thread to the parent. Begin anew in the child.\n2\n", "")
 
 
 async def test_what_the_pool_refuses_is_done_at_once() -> None:
@@ -301,6 +351,35 @@ async def test_whoever_closes_waits_until_it_is_closed(site: Site, tmp_path: Pat
         return not is_open(path)
 
     assert all(await asyncio.gather(closed(), closed()))
+
+
+class SlowToClose(AiohttpSender):
+    """A sender that is closed when it may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def close(self) -> None:
+        self.has_begun.set()
+        await self.may_end.wait()
+        await super().close()
+
+
+async def test_it_may_be_closed_from_another_loop_while_it_is_being_closed(site: Site, tmp_path: Path) -> None:
+    """Idempotent, whoever calls"""
+    sender = SlowToClose()
+    web = client(clock=None, store=tmp_path / "hosts.sqlite", sender=sender)
+    await web.fetch(site.url("/"))
+    first = asyncio.ensure_future(web.close())
+    await sender.has_begun.wait()
+
+    second = asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(web.close())))
+    await asyncio.sleep(0)
+    sender.may_end.set()
+
+    await asyncio.gather(first, second)
+    assert not is_open(tmp_path / "hosts.sqlite")
 
 
 async def test_what_cannot_be_closed_keeps_nothing_else_open(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pa
 from curtsy.crawling.publishing import Bulletin
 from curtsy.crawling.scope import Scope
 from curtsy.log import LibraryLogger, library_logger
+from curtsy.threads import seen_through
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -292,7 +293,7 @@ class AsyncCrawl:
         if self._shutting is None or self._shutting.cancelled():  # by the end of its loop
             self._shutting = asyncio.ensure_future(self._give_back())
         if not self._shutting.done():  # else somebody has heard what came of it
-            await asyncio.shield(self._shutting)
+            await seen_through(self._shutting)
 
     async def _give_back(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from curtsy.core.cache import Entry
+from curtsy.ending import at_the_end
 from curtsy.stores.census import Census
 from curtsy.stores.pages import MIB
 
@@ -160,10 +160,12 @@ class Backlog:
 _all: weakref.WeakValueDictionary[tuple[str, float], Backlog] = weakref.WeakValueDictionary()
 
 
-@atexit.register
 def _flush_all() -> None:
     for each in list(_all.values()):
         each.flush()
+
+
+at_the_end(_flush_all)
 
 
 def _start_anew() -> None:

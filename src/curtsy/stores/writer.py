@@ -7,7 +7,6 @@ all steps that wait by then in one transaction, commits, and only then answers. 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import threading
@@ -21,6 +20,7 @@ from curtsy.clock import Clock
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.ending import at_the_end
 from curtsy.stores import Step
 from curtsy.stores.database import Database, Unready
 from curtsy.stores.draft import Draft
@@ -322,6 +322,6 @@ def _after_fork_in_child() -> None:
     _lock.release()
 
 
-atexit.register(_stop_all)
+at_the_end(_stop_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
