@@ -81,6 +81,7 @@ async def test_a_tunnel_to_a_site_that_falls_silent_is_no_failure_of_the_proxys(
         while await reader.read(65_536):
             pass
         writer.close()
+        await writer.wait_closed()
         left.set()
 
     silent = await asyncio.start_server(listen, "127.0.0.1")
