@@ -45,7 +45,7 @@ from curtsy.stores import AsyncStore, Store
 from curtsy.stores.pages import PageCache
 from curtsy.surroundings import Passage, Surroundings, rules_key
 from curtsy.tally import Tally
-from curtsy.threads import seen_through
+from curtsy.threads import Once
 from curtsy.watch.publishing import EVERY, Publisher
 from curtsy.watch.reporting import Reporter
 from curtsy.watch.rhythm import Rhythm
@@ -163,7 +163,7 @@ class AsyncClient:
         self._renewals: dict[str, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
         self._is_closed = False
-        self._closing: asyncio.Task[None] | None = None
+        self._closing = Once(self._give_back)
         if not names_contact(self.policies.user_agent):
             _log.warning(
                 "The user agent names no contact; add a page or an address where a site's owner can reach you",
@@ -406,10 +406,7 @@ class AsyncClient:
         It goes on though who called it is cancelled: call it again to wait for its end.
         """
         self._is_closed = True
-        if self._closing is None or self._closing.cancelled():  # by the end of its loop
-            self._closing = asyncio.ensure_future(self._give_back())
-        if not self._closing.done():  # else somebody has heard what came of it
-            await seen_through(self._closing)
+        await self._closing.wait()
 
     async def _give_back(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises

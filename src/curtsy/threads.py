@@ -1,12 +1,15 @@
-"""What blocks, done in a thread; at a program's end, when no thread takes anything more, done at once instead."""
+"""What blocks, done in a thread; at a program's end, when no thread takes anything more, done at once instead.
+
+And what is done once, whoever waits for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -17,17 +20,24 @@ async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs)
     return await begun_in_thread(work, *arguments, **named)
 
 
-async def seen_through(task: asyncio.Task[None]) -> None:
-    """Await a task that goes on though who awaits it is cancelled; it may be another loop's, as long as that runs."""
-    loop = task.get_loop()
-    if loop is asyncio.get_running_loop():
-        await asyncio.shield(task)
-    elif loop.is_running():
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_outcome(task), loop))
+class Once:
+    """Work that is done once, and to its end, however many wait for it and whoever of them is cancelled."""
 
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
 
-async def _outcome(task: asyncio.Task[None]) -> None:
-    await asyncio.shield(task)
+    async def wait(self) -> None:
+        """Begin it, unless that was done, and wait for its end: in another loop, too, as long as that one runs."""
+        if self._task is None or self._task.cancelled():  # by the end of its loop
+            self._task = asyncio.ensure_future(self._work())
+        loop = self._task.get_loop()
+        if self._task.done():
+            return  # somebody has heard what came of it
+        if loop is asyncio.get_running_loop():
+            await asyncio.shield(self._task)
+        elif loop.is_running():
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.wait(), loop))
 
 
 def begun_in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:

@@ -307,6 +307,13 @@ def test_the_date_of_a_cookie_may_be_written_in_many_ways(date: str, sent: bool)
     assert (cookies.header_for(at("https://shop.example/cart/x")) == "a=1") == sent
 
 
+def by_proxies(monkeypatch: pytest.MonkeyPatch, authority: Authority, *, https: str, http: str) -> AiohttpSender:
+    """A sender that reaches the default ports, which are not ours, by proxies."""
+    for name, value in (("https_proxy", https), ("http_proxy", http), ("no_proxy", "")):
+        monkeypatch.setenv(name, value)
+    return AiohttpSender(use_environment=True, verify=authority.client())
+
+
 @pytest.mark.parametrize("secure", ["", "; Secure"])
 async def test_cookies_over_tls(site: Site, secure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """F25: from https to http of the same name, on the ports of both; by proxies, for those ports are not ours"""
@@ -317,10 +324,7 @@ async def test_cookies_over_tls(site: Site, secure: str, monkeypatch: pytest.Mon
         site.reply("http://shop.test/plain", redirect("https://shop.test/back"))
         safe.page("/back", "x")
         async with tunnel(safe.port) as (url, _):
-            monkeypatch.setenv("https_proxy", url)
-            monkeypatch.setenv("http_proxy", site.url(""))
-            monkeypatch.setenv("no_proxy", "")
-            sender = AiohttpSender(use_environment=True, verify=authority.client())
+            sender = by_proxies(monkeypatch, authority, https=url, http=site.url(""))
             async with client(cookies=True, sender=sender) as web:
                 assert (await web.fetch("https://shop.test/")).ok
 
@@ -338,10 +342,7 @@ async def test_a_cookie_of_http_goes_along_when_a_site_sends_its_visitors_to_htt
     with Site(tls=authority.server()) as safe:
         safe.page("/safe", "x")
         async with tunnel(safe.port) as (url, _):
-            monkeypatch.setenv("https_proxy", url)
-            monkeypatch.setenv("http_proxy", site.url(""))
-            monkeypatch.setenv("no_proxy", "")
-            sender = AiohttpSender(use_environment=True, verify=authority.client())
+            sender = by_proxies(monkeypatch, authority, https=url, http=site.url(""))
             async with client(cookies=True, sender=sender) as web:
                 assert (await web.fetch("http://shop.test/")).ok
 

@@ -25,6 +25,7 @@ from curtsy.stores.packfile import OURS, PackFile
 from curtsy.stores.pages import Checked
 from curtsy.stores.rows import BATCH, SCHEMA, TABLES, number_of
 from tests.support.pages import ROOT, body_of, fill, hold, page, url_of, writer
+from tests.support.warm import Process
 
 URL = "https://example.org/a"
 
@@ -452,6 +453,14 @@ def view(path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=False)
 
 
+def at_work(path: Path) -> Process[bytes]:
+    """A process that has written forty pages, and goes on."""
+    running = writer("packed", path.parent, 0, 40, 1000)
+    assert running.stdout is not None
+    running.stdout.read(40)
+    return running
+
+
 def there(cache: PackedCache) -> int:
     return sum(cache.get(url_of(number)) is not None for number in range(40))
 
@@ -460,9 +469,7 @@ def test_the_journal_of_another_is_read_where_it_cannot_be_written(
     path: Path, view: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U16, F42: of a writer that runs, and of one that was killed"""
-    running = writer("packed", path.parent, 0, 40, 1000)
-    assert running.stdout is not None
-    running.stdout.read(40)
+    running = at_work(path)
 
     with closing(PackedCache(view)) as cache:
         assert there(cache) == 40
@@ -478,9 +485,7 @@ def test_a_journal_in_the_making_is_no_harm_where_it_cannot_be_written(
     path: Path, view: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U16, F42: a writer was killed while it wrote the index; another one puts it in order"""
-    running = writer("packed", path.parent, 0, 40, 1000)
-    assert running.stdout is not None
-    running.stdout.read(40)
+    running = at_work(path)
     with closing(PackedCache(view)) as cache:
         assert there(cache) == 40
         running.kill()

@@ -25,7 +25,7 @@ from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pa
 from curtsy.crawling.publishing import Bulletin
 from curtsy.crawling.scope import Scope
 from curtsy.log import LibraryLogger, library_logger
-from curtsy.threads import seen_through
+from curtsy.threads import Once
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -72,7 +72,7 @@ class AsyncCrawl:
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
-        self._shutting: asyncio.Task[None] | None = None
+        self._shutting = Once(self._give_back)
 
     @property
     def totals(self) -> Totals:
@@ -290,10 +290,7 @@ class AsyncCrawl:
     async def _shut(self) -> None:
         """Give back what is held open, once, though who waits for it is cancelled."""
         self._is_closed = True
-        if self._shutting is None or self._shutting.cancelled():  # by the end of its loop
-            self._shutting = asyncio.ensure_future(self._give_back())
-        if not self._shutting.done():  # else somebody has heard what came of it
-            await seen_through(self._shutting)
+        await self._shutting.wait()
 
     async def _give_back(self) -> None:
         async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises
