@@ -118,7 +118,7 @@ def members(kind: type) -> Iterator[str]:
     """The public fields, properties and methods of a class, a line each."""
     seen: set[str] = set()
     for _, node in families(kind):
-        if node.name in ("Protocol", "StatsFields"):
+        if node.name in ("Protocol", "StatsFields", "LimiterStats"):
             continue
         for name, type_, meaning in fields(node):
             if name not in seen:

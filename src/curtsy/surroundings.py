@@ -193,11 +193,13 @@ class Surroundings:
         def renewed() -> tuple[str, Policy, Policy] | No:
             now = self.policies
             policy = now.of(domain)
-            return No(Reason.DOMAIN_DENIED, None) if policy.denied else (policy.key_for(domain), policy, now.overall)
+            if policy.denied:
+                return No(Reason.DOMAIN_DENIED, None)
+            return policy.key_for(domain), policy, now.overall_for(policy)
 
         return GateRequest(
-            effect.key, effect.policy, self.policies.overall, effect.page, effect.robots, 1, effect.deadline, renewed,
-            effect.crawl_delay, effect.rank,
+            effect.key, effect.policy, self.policies.overall_for(effect.policy), effect.page, effect.robots, 1,
+            effect.deadline, renewed, effect.crawl_delay, effect.rank,
         )  # fmt: skip
 
     def __post_init__(self) -> None:

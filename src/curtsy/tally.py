@@ -158,6 +158,18 @@ class Tally:
             else:
                 host.cache_hits += 1
 
+    def count_turn(self, domain: str, *, requests: int = 0, waited: float = 0.0, reason: str | None = None) -> None:
+        """Count a turn at the gate that another client's request takes: granted requests, or why it was refused."""
+        with self._lock:
+            host = self._hosts.get(domain) or self._met(domain, requests)
+            host.fetches += 1
+            host.requests += requests
+            host.waited += waited
+            if waited > _SHORT:
+                host.waits[bisect_left(_WAITS, waited)] += 1
+            if reason is not None:
+                host.reasons[reason] = host.reasons.get(reason, 0) + 1
+
     def _share_out(self, record: FetchRecord) -> Share:
         """Count what went to other hosts for them; what went to the one that it ended at is returned."""
         own, *others = record.shares()

@@ -49,6 +49,21 @@ async def test_the_checker_answers_by_the_rules_for_its_agent(site: Site) -> Non
     assert [visit.header("User-Agent") for visit in site.journal] == ["AIAssistantBot/1.0"]
 
 
+async def test_the_checker_takes_its_user_agent_from_the_environment(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """R10, C7: `RAG_USER_AGENT`, unless one is given."""
+    site.robots("User-agent: RagBot\nDisallow: /private\n")
+    monkeypatch.setenv("RAG_USER_AGENT", "RagBot/2.0")
+
+    async with RobotsTxtChecker(allow_private=True) as checker:
+        assert not await checker.is_allowed(site.url("/private"))
+    async with RobotsTxtChecker("Other/1.0", allow_private=True) as checker:
+        assert await checker.is_allowed(site.url("/private"))
+
+    assert [visit.header("User-Agent") for visit in site.journal] == ["RagBot/2.0", "Other/1.0"]
+
+
 async def test_the_checker_asks_again_after_its_ttl_or_when_it_is_told_to_forget(site: Site) -> None:
     """R9, R5"""
     site.robots(PRIVATE)

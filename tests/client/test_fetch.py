@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from curtsy.client import fetch_url
+from curtsy.clock import FakeClock
 from curtsy.core.errors import BadStatus, PolicyError, Reason, RefusedByRobots
+from curtsy.core.message import SECOND
 from curtsy.core.record import FetchRecord
 from curtsy.http import AiohttpSender
-from tests.client.fetching import AGENT, TICK, UNPACED, client, host_of
+from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.site import (
     Reply,
     Site,
@@ -315,3 +317,21 @@ async def test_the_headers_of_an_answer_can_be_sent_as_they_are(site: Site) -> N
 
     sent = [value for name, value in site.visits("/b")[0].headers if name.lower() == "x-part"]
     assert sent == ["1", "2"]
+
+
+async def test_a_host_that_is_not_limited_neither_waits_for_the_global_rate_nor_uses_it(
+    site: Site, tmp_path: Path
+) -> None:  # fmt: skip
+    """C16: its requests take no time of the clock, and the next host is admitted at once."""
+    settings, clock = tmp_path / "domains.yaml", FakeClock(DAWN)
+    settings.write_text("allowlist: [{domain: 127.0.0.2, limited: false}]\nglobal_qps: 0.001\n")
+    free, other = (site.url("/", host=host) for host in ("127.0.0.2", "127.0.0.3"))
+
+    async with client(config=settings, clock=clock, respect_robots=False) as web:
+        for _ in range(3):
+            await web.fetch(free)
+        await web.fetch(other)
+        took = clock.now().epoch / SECOND - DAWN
+
+    assert (site.count(host="127.0.0.2"), site.count(host="127.0.0.3")) == (3, 1)
+    assert took < 1

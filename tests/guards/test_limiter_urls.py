@@ -14,7 +14,7 @@ from curtsy.core.admission import FORGIVEN, No
 from curtsy.core.breaker import State
 from curtsy.core.errors import InvalidDomain, PolicyError, Reason, UnknownDomain
 from curtsy.core.message import SECOND
-from curtsy.core.policy import LimitConfig, Policies, Policy
+from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy
 from curtsy.core.record import TotalStats
 from curtsy.guards import RateLimiter
 from curtsy.stores.memory import MemoryStore
@@ -403,11 +403,39 @@ async def test_some_domains_can_be_left_without_a_limit(made: Made, clock: FakeC
     assert not await limiter.acquire("https://a.intranet.org/")
 
 
-async def test_an_unlimited_domain_passes_the_global_limit_too(made: Made, clock: FakeClock) -> None:
-    """C13: no request goes round the gate."""
-    limiter = made(unlimited=("intranet.org",), global_qps=2.0)
+async def test_an_unlimited_domain_is_outside_the_global_rate_and_uses_none_of_it(
+    made: Made, clock: FakeClock
+) -> None:  # fmt: skip
+    """C16: whether the argument or the policy says so; C13: it passes the gate and is counted."""
+    policies = Policies(Policy(), {"free.org": UNLIMITED.but(global_rate=False)}, global_qps=2.0)
+    limiter = made(unlimited=("intranet.org",), global_qps=2.0, policies=policies)
 
-    assert await departures(limiter, clock, ["https://intranet.org/"] * 3) == [0.0, 0.5, 1.0]
+    assert await departures(limiter, clock, ["https://intranet.org/", "https://free.org/"] * 2) == [0.0] * 4
+    assert await departures(limiter, clock, ["https://a.org/", "https://b.org/"]) == [0.0, 0.5]
+    assert totals(limiter).total_requests == 6
+
+
+def test_buckets_and_breakers_can_be_looked_at_and_not_changed(made: Made, clock: FakeClock) -> None:
+    """Q6: `global_bucket`, `domain_buckets` and `circuit_breakers` are read-only views of the present."""
+    limiter = made(LimitConfig(2.0, 4), global_qps=0.5)
+    assert all(limiter.allow("a.org") for _ in range(3))
+    for _ in range(3):
+        limiter.record_failure("https://b.org/", 503)
+
+    buckets, breakers = limiter.domain_buckets, limiter.circuit_breakers
+
+    assert (buckets["a.org"].tokens_per_second, buckets["a.org"].capacity) == (2.0, 4)
+    assert buckets["a.org"].tokens == pytest.approx(1.0, abs=0.01)
+    assert limiter.global_bucket.tokens_per_second == 0.5
+    assert limiter.global_bucket.tokens == 1.0
+    assert {name: each.is_open for name, each in breakers.items()} == {"a.org": False, "b.org": True}
+    assert (breakers["b.org"].time_left, breakers["b.org"].trips) == (300.0, 1)
+    with pytest.raises(TypeError):
+        buckets["c.org"] = buckets["a.org"]  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        breakers["b.org"].trips = 0  # type: ignore[misc]
+    clock.advance(1.0)
+    assert limiter.domain_buckets["a.org"].tokens == pytest.approx(3.0, abs=0.01)
 
 
 async def test_one_limit_holds_over_many_instances(clock: FakeClock) -> None:

@@ -140,4 +140,5 @@ def test_the_delay_doubles_on_429_up_to_a_bound_and_takes_what_the_server_says()
     assert adapt_delay(60.0, blocked) == 60.0
     assert adapt_delay(5.0, FetchError("soon", status=429, retry_after=0.0)) == 5.0
     assert adapt_delay(0.2, FetchError("broken", status=500)) == 0.2
+    assert [adapt_delay(0.2, error) for error in (TimeoutError(), ValueError("429"), None)] == [0.2] * 3
     assert adapt_delay(8.0, blocked, max_delay=12.0) == 12.0

@@ -21,13 +21,14 @@ from curtsy.core.errors import InvalidDomain, PolicyError, Reason
 from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.guards import CircuitBreaker, DomainDailyBudgetManager, DomainLimiter, RateLimiter, TokenBucket
-from curtsy.guards.program import _ProgramLimiter
+from curtsy.guards.program import ProgramLimiter
 from curtsy.settings.live import LiveSettings
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.guards.asking import waits
 from tests.guards.conftest import Made, Told
 
 URL = "https://example.org/page"
+MEMORY = {"CURTSY_STORE": "memory:"}
 
 
 class Project:
@@ -37,11 +38,14 @@ class Project:
         self.directory = directory
         self.now = 100.0
 
-    def begin(self, text: str, global_qps: float | None = None) -> _ProgramLimiter:
+    def begin(self, text: str, global_qps: float | None = None) -> ProgramLimiter:
         self.write(text)
         user = self.directory / "user"
-        live = LiveSettings(directory=self.directory, user_directory=user, env={}, clock=lambda: self.now)
-        return _ProgramLimiter(live, global_qps)
+        live = LiveSettings(directory=self.directory, user_directory=user, env=MEMORY, clock=lambda: self.now)
+        limiter = ProgramLimiter(live)
+        if global_qps is not None:
+            limiter.use_global(global_qps)
+        return limiter
 
     def write(self, text: str) -> None:
         """Write as careful programs do: another file, put in place of the old one."""
@@ -198,11 +202,11 @@ def test_the_programs_limiter_has_all_that_the_settings_say(project: Project) ->
     assert one.key == limiter.domain("b.one.org").key
     assert (other.policy.strategy, other.guarded.breaker_failures) == ("sliding_window", 7)
     assert not asyncio.run(limiter.acquire("https://bad.org/"))
-    ours = project.begin(text, global_qps=3.0)
-    assert (ours.overall.qps, ours.overall.burst) == (3.0, 4)
-    ours.use_global(2.0)
+    ours = project.begin(text, global_qps=0.3)
+    assert (ours.overall.qps, ours.overall.burst) == (0.3, 4)
+    ours.use_global(0.2)
     project.change(ours, "global_burst: 9\n")
-    assert (ours.overall.qps, ours.overall.burst) == (2.0, 9)
+    assert (ours.overall.qps, ours.overall.burst) == (0.2, 9)
 
 
 async def test_settings_that_cannot_be_used_leave_all_as_it_was_and_are_told_once(project: Project, told: Told) -> None:

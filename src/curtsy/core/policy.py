@@ -147,6 +147,9 @@ class Policy:
     max_crawl_delay: float = 300.0
     """A site that asks for a longer Crawl-delay is left alone, instead of being asked sooner than it wishes."""
 
+    global_rate: bool = True
+    """Whether requests to the host wait for the global rate and count in it (C16)."""
+
     # Adapting
     adapt: bool = True
     """Whether the delay adapts to 429 and to the response time."""
@@ -440,6 +443,10 @@ class Policies:
     def global_qps(self) -> float | None:
         """Requests per second over all hosts; None for no limit."""
         return self.overall.qps
+
+    def overall_for(self, policy: Policy) -> Policy:
+        """Return the policy of the global rate for a host; one without limits if the host is outside it (C16)."""
+        return self.overall if policy.global_rate else UNLIMITED
 
     def of(self, domain: str) -> Policy:
         """The policy of a canonical domain (`example.org`, `example.org:8080`). Under a microsecond when warm."""

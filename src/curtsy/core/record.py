@@ -145,7 +145,20 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
         return fields
 
 
-class StatsSnapshot(StatsFields, frozen=True):
+class LimiterStats(dict[str, Any]):
+    """Statistics of a limiter: a dict, ready for `json.dumps`, whose items are attributes too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a plain dict, as it stands in JSON."""
+        return dict(self)
+
+
+class StatsSnapshot(LimiterStats):
     """What a limiter did for one domain, as of one moment (L5)."""
 
     domain: str
@@ -197,30 +210,47 @@ class LimitStats:
         with self._lock:
             self._total += requests
             self._last = epoch
+            self._wait_ms += waited * 1000
             if waited * 1000 > DELAYED_MS:
                 self._delayed += requests
-                self._wait_ms += waited * 1000
 
     def count_canceled(self) -> None:
         """Count a wait that was given up."""
         with self._lock:
             self._canceled += 1
 
+    def last_and_canceled(self) -> tuple[int | None, int]:
+        """Return when the last request left, in microseconds since 1970, and how many waits were given up."""
+        with self._lock:
+            return self._last, self._canceled
+
     def snapshot(self) -> StatsSnapshot:
         """All figures as of one moment."""
         with self._lock:
             total, delayed, wait_ms = self._total, self._delayed, self._wait_ms
             last, canceled = self._last, self._canceled
-        return StatsSnapshot(
-            self.domain,
-            total,
-            delayed,
-            wait_ms,
-            wait_ms / delayed if delayed else 0.0,
-            None if last is None else datetime.fromtimestamp(last / SECOND, UTC).isoformat(timespec="milliseconds"),
-            delayed / total if total else 0.0,
-            canceled,
-        )
+        return snapshot_of(self.domain, total, delayed, wait_ms, last, canceled)
+
+
+def snapshot_of(
+    domain: str, total: int, delayed: int, wait_ms: float, last: int | None, canceled: int
+) -> StatsSnapshot:  # fmt: skip
+    """Return the statistics of a domain from its counts; `last` is in microseconds since 1970."""
+    return StatsSnapshot(
+        domain=domain,
+        total_requests=total,
+        delayed_requests=delayed,
+        total_wait_time_ms=wait_ms,
+        average_wait_time_ms=wait_ms / delayed if delayed else 0.0,
+        last_request_time=None if last is None else utc_text(last),
+        delay_rate=delayed / total if total else 0.0,
+        canceled_requests=canceled,
+    )
+
+
+def utc_text(epoch: int) -> str:
+    """Return microseconds since 1970 as ISO 8601 in UTC, to the millisecond, with a final `Z`."""
+    return datetime.fromtimestamp(epoch / SECOND, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tuple[str, ...]:
@@ -238,20 +268,23 @@ def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tup
     return tuple(found)
 
 
-class TotalStats(StatsFields, frozen=True):
-    """What a limiter did over all domains (Q6)."""
+class TotalStats(LimiterStats):
+    """What a limiter did over all domains (Q6). Counts that are left out are 0."""
 
-    total_requests: int = 0
-    """Requests asked for, whether they went or not."""
+    total_requests: int
+    """Requests to be sent, refused ones included."""
 
-    blocked_requests: int = 0
+    blocked_requests: int
     """Refused because a breaker was open, or the domain denied."""
 
-    circuit_breaker_trips: int = 0
-    circuit_breakers_open: int = 0
-    domains: int = 0
-    delayed_requests: int = 0
-    total_wait_time_ms: float = 0.0
+    circuit_breaker_trips: int
+    circuit_breakers_open: int
+    domains: int
+    delayed_requests: int
+    total_wait_time_ms: float
+
+    def __init__(self, **counts: float) -> None:
+        super().__init__({**dict.fromkeys(TotalStats.__annotations__, 0), **counts})
 
     @property
     def alerts(self) -> tuple[str, ...]:
@@ -262,4 +295,4 @@ class TotalStats(StatsFields, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         """The fields and the alerts as plain values, as they stand in JSON."""
-        return {**super().as_dict(), "alerts": list(self.alerts)}
+        return {**self, "alerts": list(self.alerts)}

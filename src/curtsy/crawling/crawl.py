@@ -12,6 +12,7 @@ from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.explain import span
 from curtsy.core.message import SECOND, InvalidUrl, parse_url
+from curtsy.core.policy import UNLIMITED
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.frontier import AsyncFrontier, HostQueue, host_of
 from curtsy.crawling.gauge import Gauge, time_left
@@ -137,9 +138,11 @@ class AsyncCrawl:
         notes = await self._checked_notes()
         policies = self.client.policies
         allowed: int | None = 0
-        gaps = []
+        gaps, overall = [], UNLIMITED
         for host in dict.fromkeys(host_of(seed) for seed in self.seeds):
             policy = policies.of(host)
+            if policy.global_rate:
+                overall = policies.overall
             record = await self.client.store.read(policy.key_for(host))
             gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
             left = pages_left(policy, record, self.client.epoch())
@@ -147,7 +150,7 @@ class AsyncCrawl:
         pages = self.options.max_pages
         if pages is not None:  # of which a job may have some already
             pages = max(0, pages - pages_in(notes))
-        return plan(pages, gaps, policies.overall, allowed)
+        return plan(pages, gaps, overall, allowed)
 
     async def snapshot(self, hosts: int = 50) -> Snapshot:
         """How far it has come, with the state of so many hosts."""

@@ -122,7 +122,7 @@ class DomainLimiter:
         decision, epoch = limiter.store.update(key, step)
         if not isinstance(decision, Go):
             return False
-        self.stats.count(epoch, 0.0, n)
+        limiter.count_granted(self, epoch, 0.0, n)
         return True
 
     def _request(self, n: int, timeout: float | None) -> Request:
@@ -155,7 +155,7 @@ class DomainLimiter:
         """Count what became of a wait, and raise if it did not end well."""
         match answer:
             case Ticket():
-                self.stats.count(answer.epoch, answer.waited, n)
+                self._limiter.count_granted(self, answer.epoch, answer.waited, n)
             case Late(needed):
                 self.stats.count_canceled()
                 more = "" if timeout is None or needed > timeout else " more"

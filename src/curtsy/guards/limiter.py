@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self, overload
 from weakref import WeakSet
 
@@ -28,7 +28,9 @@ from curtsy.guards.checks import checked_alarm, named_domain
 from curtsy.guards.domain import DomainLimiter
 from curtsy.guards.places import AnyStore, opened_for_both
 from curtsy.guards.terms import Rates, Terms, templates
+from curtsy.guards.views import BreakerView, BucketView, breaker_view, bucket_view
 from curtsy.log import library_logger
+from curtsy.stores import Step
 
 _log = library_logger("guards")
 
@@ -228,24 +230,43 @@ class RateLimiter:
         answer: Answer = No(Reason.DOMAIN_DENIED, None)
         if not rates.denied:
             request = Request(
-                rates.key, rates.guarded, self.overall, page=False,
+                rates.key, rates.guarded, self._overall_for(rates), page=False,
                 renew=lambda: self._present(limiter),
             )  # fmt: skip
             with self.waiting(self.async_gate.alarm.async_waiter(), limiter) as waiter:
                 answer = await self.async_gate.enter(request, waiter)
+        if isinstance(answer, No) and answer.reason is not Reason.CLOSED:
+            self.count_refused(limiter, answer)
+            return False
         with self._lock:
             self._refusals.pop(limiter.domain, None)
-            if isinstance(answer, No) and answer.reason is not Reason.CLOSED:
-                self._blocked[limiter.domain] += 1
-                self._refusals[limiter.domain] = answer
-                return False
         limiter.count(answer)
         return True
 
+    def count_granted(self, limiter: DomainLimiter, epoch: int, waited: float, n: int) -> None:
+        """Count `n` requests that may go, at `epoch` microseconds, after so many seconds."""
+        limiter.stats.count(epoch, waited, n)
+
+    def count_refused(self, limiter: DomainLimiter, no: No) -> None:
+        """Count a request that was refused, and keep the reason."""
+        with self._lock:
+            self._blocked[limiter.domain] += 1
+            self._refusals[limiter.domain] = no
+
+    def count_trip(self, limiter: DomainLimiter) -> None:
+        """Log that a domain's breaker has opened."""
+        _log.warning("Circuit breaker opened", domain=limiter.domain)
+
+    def _overall_for(self, rates: Rates) -> Policy:
+        """Return the global rate for a domain; no limit for one that is outside it (C16)."""
+        return self.overall if rates.guarded.global_rate else UNLIMITED
+
     def _present(self, limiter: DomainLimiter) -> tuple[str, Policy, Policy] | No:
-        """What holds now for who waits."""
+        """Return the key and the policies that hold now for a waiter."""
         rates = limiter.rates
-        return No(Reason.DOMAIN_DENIED, None) if rates.denied else (rates.key, rates.guarded, self.overall)
+        if rates.denied:
+            return No(Reason.DOMAIN_DENIED, None)
+        return rates.key, rates.guarded, self._overall_for(rates)
 
     def refusal(self, url: str) -> No | None:
         """Why the last `acquire` for the URL's domain was refused, with the seconds left; None if it was not."""
@@ -272,10 +293,28 @@ class RateLimiter:
         """Where a domain's breaker stands, and the seconds until a trial is let through."""
         self.check_open()
         key = self.terms().of(parse_domain(domain)).key
-        host, now = self.store.update(key, lambda host, now: (host, (host, now)))
-        if host is None or not host.tripped_at:
-            return State.CLOSED, 0.0
-        return host.breaker_state(now), host.breaker_left(now)
+        view = self.store.update(key, _breaker)
+        return view.state, view.time_left
+
+    @property
+    def global_bucket(self) -> BucketView:
+        """The bucket of the global rate, as of now. Read-only."""
+        overall = self.overall
+        return self.store.update(GLOBAL, lambda host, now: (host, bucket_view(overall, host, now)))
+
+    @property
+    def domain_buckets(self) -> Mapping[str, BucketView]:
+        """The bucket of each domain seen, as of now. Read-only."""
+        limiters = self._known()
+        buckets = self.store.update_many([(each.key, _bucket(each.policy)) for each in limiters])
+        return MappingProxyType({each.domain: bucket for each, bucket in zip(limiters, buckets, strict=True)})
+
+    @property
+    def circuit_breakers(self) -> Mapping[str, BreakerView]:
+        """The breaker of each domain seen, as of now. Read-only."""
+        limiters = self._known()
+        breakers = self.store.update_many([(each.key, _breaker) for each in limiters])
+        return MappingProxyType({each.domain: breaker for each, breaker in zip(limiters, breakers, strict=True)})
 
     @overload
     def get_stats(self, domain: None = None) -> TotalStats: ...
@@ -297,14 +336,14 @@ class RateLimiter:
         breakers = self.store.update_many([(key, _breaker) for key in keys])
         return self._totals([limiter.stats.snapshot() for limiter in limiters], breakers)
 
-    def _totals(self, each: list[StatsSnapshot], breakers: list[tuple[int, bool]]) -> TotalStats:
+    def _totals(self, each: list[StatsSnapshot], breakers: list[BreakerView]) -> TotalStats:
         with self._lock:
             blocked = self._blocked.total()
         return TotalStats(
             total_requests=blocked + sum(one.total_requests for one in each),
             blocked_requests=blocked,
-            circuit_breaker_trips=sum(trips for trips, _ in breakers),
-            circuit_breakers_open=sum(is_open for _, is_open in breakers),
+            circuit_breaker_trips=sum(one.trips for one in breakers),
+            circuit_breakers_open=sum(one.is_open for one in breakers),
             domains=len(each),
             delayed_requests=sum(one.delayed_requests for one in each),
             total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
@@ -347,7 +386,7 @@ class RateLimiter:
 
         has_tripped = self.store.update(rates.key, step)
         if has_tripped:
-            _log.warning("Circuit breaker opened", domain=limiter.domain)
+            self.count_trip(limiter)
         self.gate.lines.nudge(rates.key)
 
     def _tell(self) -> None:
@@ -368,7 +407,7 @@ class RateLimiter:
         """Write the line of statistics without holding up the event loop, or anybody who waits for the store."""
         limiters, seen = self._known(), set[str]()
         each: list[StatsSnapshot] = []
-        breakers: list[tuple[int, bool]] = []
+        breakers: list[BreakerView] = []
         try:
             for place in range(0, len(limiters), BATCH):
                 some = limiters[place : place + BATCH]
@@ -499,9 +538,14 @@ def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
     return UNLIMITED.but(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
 
 
-def _breaker(host: Host | None, now: Now) -> tuple[Host | None, tuple[int, bool]]:
-    """How often a breaker has opened, and whether it is open."""
-    return host, (0, False) if host is None else (host.trips, host.breaker_state(now) is State.OPEN)
+def _breaker(host: Host | None, now: Now) -> tuple[Host | None, BreakerView]:
+    """The step that reads a breaker."""
+    return host, breaker_view(host, now)
+
+
+def _bucket(policy: Policy) -> Step[BucketView]:
+    """The step that reads a bucket of this policy."""
+    return lambda host, now: (host, bucket_view(policy, host, now))
 
 
 _all_limiters: WeakSet[RateLimiter] = WeakSet()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from curtsy.core.policy import rule
 from curtsy.place import parse_place
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.threaded import ThreadedStore, is_async_store, is_store
+
+if TYPE_CHECKING:
+    from curtsy.settings import Settings
 
 AnyStore = str | Store | tuple[Store, AsyncStore]
 """The URL of a store; a store; or one and the same for threads and for tasks."""
@@ -21,6 +26,14 @@ def opened(store: str | Store | None) -> Store:
     if not is_store(store):
         raise rule("store", store, "a store such as open_store('sqlite:///state.sqlite'), its URL, or left out")
     return store
+
+
+def opened_by_settings(settings: Settings) -> tuple[Store, AsyncStore]:
+    """Open the store of the settings for threads and for tasks (C15)."""
+    url, share = settings.store, settings.outage_share
+    if url is not None and parse_place(url)[0] == "memory":
+        return opened_for_both(None)
+    return open_store(url, share=share), open_async_store(url, share=share)
 
 
 def opened_for_both(store: AnyStore | None) -> tuple[Store, AsyncStore]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +15,9 @@ from curtsy.core.robots import Verdict
 from curtsy.core.rules import Rules, crawl_delay, judge
 from curtsy.stores.memory import MemoryStore
 from curtsy.surroundings import rules_key
+
+USER_AGENT = "AIAssistantBot/1.0"
+"""The user agent of a checker that is given none, unless `RAG_USER_AGENT` names one (R10, C7)."""
 
 _OURS = {
     "cache": "left out, for a checker keeps no pages. What it knows of robots.txt is in its store",
@@ -33,7 +37,7 @@ class RobotsTxtChecker:
 
     def __init__(
         self,
-        user_agent: str = "AIAssistantBot/1.0",
+        user_agent: str | None = None,
         cache_ttl: float = 3600,
         timeout: float = 10.0,
         *,
@@ -47,6 +51,8 @@ class RobotsTxtChecker:
         for name, must in _OURS.items():
             if name in settings:
                 raise rule(name, settings[name], must)
+        if user_agent is None:
+            user_agent = os.environ.get("RAG_USER_AGENT") or USER_AGENT
         self.user_agent = user_agent
         self._owns_client = client is None
         settings.setdefault("store", MemoryStore(settings.get("clock")))

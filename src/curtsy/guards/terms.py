@@ -113,7 +113,8 @@ class Terms:
                 config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
                 qps = None if is_free else policy.qps
                 base = UNLIMITED.but(
-                    strategy=policy.strategy, qps=qps, burst=policy.burst, max_crawl_delay=policy.max_crawl_delay
+                    strategy=policy.strategy, qps=qps, burst=policy.burst, max_crawl_delay=policy.max_crawl_delay,
+                    global_rate=policy.global_rate and not is_free,
                 )  # fmt: skip
                 made = config, base, _with_breaker(base, policy)
             self._made[policy, is_free] = made
@@ -122,9 +123,9 @@ class Terms:
 
 def _at(config: LimitConfig, is_free: bool, base: Policy, guarded: Policy) -> tuple[Policy, Policy]:
     """Two policies at the rate of a configuration, or at none."""
-    qps = None if is_free else config.requests_per_second
-    burst = config.burst_capacity
-    return base.but(qps=qps, burst=burst), guarded.but(qps=qps, burst=burst)
+    qps, burst = None if is_free else config.requests_per_second, config.burst_capacity
+    rate = {"qps": qps, "burst": burst, "global_rate": base.global_rate and not is_free}
+    return base.but(**rate), guarded.but(**rate)
 
 
 def _check(config: LimitConfig, strategy: Strategy) -> None:

@@ -160,6 +160,7 @@ class PolicyKeys(TypedDict, total=False):
     delay: Seconds
     concurrency: Annotated[Some, Unit("requests")] | None
     max_crawl_delay: Seconds
+    global_rate: Flag
     adapt: Flag
     max_delay: Seconds
     target_latency: SomeSeconds
@@ -228,8 +229,8 @@ class EntryKeys(PolicyKeys, total=False):
     """Whether the host and all hosts under it have one pace, one budget and one breaker between them."""
 
     limited: Flag
-    """`false` for a domain that is not limited: no rate, pause, budget, breaker or number in flight. robots.txt and
-    its Crawl-delay still hold, and any other key of the entry."""
+    """`false` for a domain that is not limited: no rate, pause, budget, breaker or number in flight, and outside the
+    global rate. robots.txt and its Crawl-delay still hold, and any other key of the entry."""
 
 
 @with_config(_STRICT)
@@ -292,12 +293,13 @@ NOT_LIMITED: dict[str, Any] = {
     "pause_max": 0.0,
     "delay": 0.0,
     "concurrency": None,
+    "global_rate": False,
     "adapt": False,
     "max_requests_per_day": 0,
     "max_pages_per_day": 0,
     "breaker": False,
 }
-"""What `limited: false` in an entry stands for (Q12)."""
+"""What `limited: false` in an entry stands for (Q12, C16)."""
 
 ALIASES = {
     "CRAWLER_GLOBAL_QPS": "global_qps",

@@ -116,7 +116,7 @@ def _admitted(url: Url, settings: Settings, policy: Policy, known: Known) -> _Co
     seconds, words = 0.0, ""
     if isinstance(decision, Wait):
         seconds, words = decision.seconds, because(decision.because, policy, known.host)
-    overall = settings.policies.overall
+    overall = settings.policies.overall_for(policy)
     if overall.qps is not None:
         token = admit(known.overall, known.now, overall, page=False)[1]
         if isinstance(token, Wait) and token.seconds > seconds:

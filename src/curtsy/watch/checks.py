@@ -67,7 +67,7 @@ def checks_of(url: Url, settings: Settings, policy: Policy, known: Known) -> lis
     checks += _by_hand(view)
     checks += [_breaker(view, settings, policy), _budget(view, settings, policy)]
     checks += _rest(known)
-    return [*checks, _pace(view, settings, policy, known), _global(settings, known)]
+    return [*checks, _pace(view, settings, policy, known), _global(settings, policy, known)]
 
 
 def _policy(url: Url, settings: Settings, policy: Policy) -> Check:
@@ -290,11 +290,12 @@ def _pace(view: HostView, settings: Settings, policy: Policy, known: Known) -> C
     return Check("pace", "yes", f"free ({pace(policy)}), {asked}", origin, facts=facts)
 
 
-def _global(settings: Settings, known: Known) -> Check:
-    overall, origin = settings.policies.overall, where(settings, None, "global_qps")
+def _global(settings: Settings, policy: Policy, known: Known) -> Check:
+    overall, origin = settings.policies.overall_for(policy), where(settings, None, "global_qps")
     facts = {"global_qps": overall.qps}
     if overall.qps is None:
-        return Check("global", "off", "no limit over all hosts together", origin, facts=facts)
+        says = "no limit over all hosts together" if policy.global_rate else "this host is outside the global rate"
+        return Check("global", "off", says, origin, facts=facts)
     rate = f"{overall.qps:g} requests a second over all hosts"
     decision = admit(known.overall, known.now, overall, page=False)[1]
     if isinstance(decision, Wait):

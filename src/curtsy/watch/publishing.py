@@ -7,12 +7,15 @@ Each process adds what it has counted to a record of its own every few seconds, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import secrets
 import sys
+import time
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakSet
 
 from curtsy.core.errors import CurtsyError
 from curtsy.core.message import SECOND, Now
@@ -21,7 +24,9 @@ from curtsy.stores import AsyncStore, Step, Store, read_all
 from curtsy.tally import Tally
 from curtsy.watch.statistics import PUBLISHED_HOSTS, ProcessStatistics, StatisticsSnapshot, stats_key, summed
 
-__all__ = ["EVERY", "Publisher", "aread_statistics", "process_name", "read_statistics", "summed"]
+__all__ = [
+    "EVERY", "Publisher", "aread_statistics", "process_name", "read_statistics", "summed", "whole_statistics",
+]  # fmt: skip
 
 EVERY = 5.0
 """Seconds between two tellings."""
@@ -44,6 +49,26 @@ class Publisher:
         self._tally = tally
         self._store = store
         self._told = StatisticsSnapshot(started_at=-1.0)  # as of before anything
+        _PUBLISHERS.add(self)
+
+    @property
+    def identity(self) -> str:
+        """The identity of the store that this publishes to."""
+        return self._store.identity
+
+    def pending(self) -> StatisticsSnapshot:
+        """Return what is counted and not published yet."""
+        return self._tally.snapshot(PUBLISHED_HOSTS).since(self._told)
+
+    def publish_blocking(self, store: Store) -> None:
+        """Publish from a thread that may block, by the blocking store of the same records."""
+        counted = self._tally.snapshot(PUBLISHED_HOSTS)
+        news = counted.since(self._told)
+        if (news.fetches or news.trips) and not getattr(store, "held", 0):
+            process = process_name()
+            with contextlib.suppress(CurtsyError):
+                store.update(stats_key(process), _told(process, news))
+                self._told = counted
 
     async def publish(self) -> bool:
         """Tell what is new, if anything is; answers whether to look again though nothing more happens.
@@ -76,6 +101,18 @@ def _told(process: str, news: StatisticsSnapshot) -> Step[None]:
         return record.plus(news, at), None
 
     return step
+
+
+_PUBLISHERS: WeakSet[Publisher] = WeakSet()
+
+
+def whole_statistics(store: Store) -> list[ProcessStatistics]:
+    """Return what all processes have counted, with what this one has not published yet."""
+    found = read_statistics(store)
+    for publisher in list(_PUBLISHERS):
+        if publisher.identity == store.identity:
+            found.append(ProcessStatistics().plus(publisher.pending(), time.time()))
+    return found
 
 
 def read_statistics(store: Store) -> list[ProcessStatistics]:
