@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.warm import Process
+from tests.support.warm import ROOT, Process
 
 PIPE = subprocess.PIPE
 
@@ -84,3 +85,15 @@ def test_it_can_be_spoken_to_waited_for_and_killed() -> None:
 
     assert process.communicate(30) == ("again\n", "")
     assert (process.poll(), process.wait(), process.returncode) == (-9, -9, -9)
+
+
+def test_the_tests_can_interrupt_what_they_start_though_their_parent_ignores_it() -> None:
+    """As under `make test &`, `nohup` and some CI runners."""
+    program = "import tests.conftest, os; os.kill(os.getpid(), 2)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr.splitlines()[-1:]) == (-signal.SIGINT, ["KeyboardInterrupt"])
