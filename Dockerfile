@@ -1,15 +1,22 @@
 # curtsy in a container: `docker build -t curtsy .`; see docs/how-to/docker.md.
 #
-# Two stages, so that neither pip's leavings nor the sources are in what runs. The wheels are chosen by pyproject.toml.
+# Two stages, so that neither pip's leavings nor the sources are in what runs. Every package is an exact version with its
+# hash (`make lock` renews them). To pin the base image too, pass the digest that your registry shows for it:
+# `docker build --build-arg BASE_DIGEST=sha256:… .`
+ARG BASE_DIGEST=
 
-FROM python:3.12-slim AS build
+FROM python:3.12-slim${BASE_DIGEST:+@${BASE_DIGEST}} AS build
 WORKDIR /src
+COPY deploy/constraints.txt deploy/build-constraints.txt ./
+RUN python -m venv /opt/curtsy \
+    && /opt/curtsy/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r constraints.txt \
+    && python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r build-constraints.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN python -m venv /opt/curtsy \
-    && /opt/curtsy/bin/python -m pip install --no-cache-dir --disable-pip-version-check ".[redis,dashboard,metrics]"
+RUN python -m pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir /dist . \
+    && /opt/curtsy/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-deps /dist/*.whl
 
-FROM python:3.12-slim
+FROM python:3.12-slim${BASE_DIGEST:+@${BASE_DIGEST}}
 LABEL org.opencontainers.image.title="curtsy" \
       org.opencontainers.image.description="Fetch the web politely." \
       org.opencontainers.image.licenses="MIT"

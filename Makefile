@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak docs clean
+.PHONY: help demo test check format bench soak fuzz lowest lock docs clean
 
 help:   ## Show what can be made
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,7 @@ check: $(VENV)/.installed-check   ## Format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python tools/audit.py
 	@$(MAKE) --no-print-directory test
 
 format: $(VENV)/.installed-check   ## Format the code and mend what the linter can mend
@@ -46,9 +47,27 @@ soak: $(VENV)/.installed-test   ## Run the long tests
 	@sh tools/need redis-server redis-server
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
+fuzz: $(VENV)/.installed-fuzz   ## Fuzz the parsers for ten minutes (SECONDS=… for another time)
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),600)
+
+LOWEST := .venv-lowest
+lowest:   ## Run the tests on the lowest versions of all dependencies that are allowed
+	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	@$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable ".[test,text,fast]"
+	@sh tools/need redis-server redis-server
+	@sh tools/need chromium chromium
+	@$(LOWEST)/bin/python -m pytest -n 3 --dist worksteal -m "not soak and not alone"
+
+UV := $(VENV)/bin/uv
+LOCK := $(UV) pip compile --quiet --upgrade --python-version 3.11 --universal --generate-hashes --no-header --no-annotate
+lock: $(VENV)/.installed-check   ## Renew the exact versions and hashes that the image installs
+	@$(LOCK) pyproject.toml --extra redis --extra dashboard --extra metrics -o deploy/constraints.txt
+	@echo "hatchling>=1.21" | $(LOCK) - -o deploy/build-constraints.txt
+
 docs: $(VENV)/.installed-docs   ## Build the documents as a site that can be browsed, into site/
 	@$(BIN)/python -m zensical build --strict --clean
 	@echo "open site/index.html"
 
 clean:   ## Remove what was built
-	rm -rf $(VENV) build dist site .cache
+	rm -rf $(VENV) $(LOWEST) build dist site .cache

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import curtsy
 from curtsy.cli.exits import Exit
@@ -62,6 +64,8 @@ def stages() -> list[list[Instruction]]:
             name, _, text = line.strip().partition(" ")
             if name == "FROM":
                 found.append([])
+            elif not found:
+                continue  # an argument of all stages
             found[-1].append(Instruction(name, text.strip()))
     return found
 
@@ -141,20 +145,46 @@ def test_images_are_named_with_their_version_and_nothing_is_taken_from_the_web_b
     run = [each.text for each in everything if each.name == "RUN"]
 
     assert len(bases) == 2
-    assert all(re.fullmatch(r"python:3\.\d+-slim", base) for base in bases)
+    assert all(re.fullmatch(r"python:3\.\d+-slim\$\{BASE_DIGEST:\+@\$\{BASE_DIGEST\}\}", base) for base in bases)
+    assert "sha256:" not in "".join(bases), "a digest is the user's to give, never an invented one"
     assert not [each for each in everything if each.name == "ADD"]
     assert not [text for text in run if re.search(r"\b(curl|wget|git|apt-get|apk)\b", text)]
 
 
-def test_the_base_is_a_python_that_we_support_and_the_extras_exist() -> None:
+def test_the_base_is_a_python_that_we_support() -> None:
     """Issue 6, point 4"""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = re.findall(r"python:(3\.\d+)", (ROOT / "Dockerfile").read_text())
-    extras = re.search(r'"\.\[(.+?)\]"', (ROOT / "Dockerfile").read_text())
 
     assert all(f"Programming Language :: Python :: {each}" in project["classifiers"] for each in version)
-    assert extras is not None
-    assert set(extras[1].split(",")) <= set(project["optional-dependencies"])
+
+
+def test_the_image_installs_exact_versions_by_hash() -> None:
+    """Every package that it needs is locked, within the bounds of pyproject.toml, and no other is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(each) for name in ("redis", "dashboard", "metrics") for each in extras[name]]
+    wanted += [Requirement(each) for each in project["dependencies"]]
+    locked = {}
+    for name in ("constraints.txt", "build-constraints.txt"):
+        for entry in re.split(r"\n(?=\w)", (DEPLOY / name).read_text().strip()):
+            pin, *hashes = entry.split(" \\\n")
+            assert hashes, pin
+            assert all(re.fullmatch(r"\s*--hash=sha256:[0-9a-f]{64}", each) for each in hashes), pin
+            locked[canonicalize_name(pin.split("==")[0])] = pin.split("==")[1].split(" ;")[0]
+    installs = [
+        part
+        for stage in stages()
+        for each in stage
+        if each.name == "RUN"
+        for part in each.text.split("&&")
+        if "pip install" in part
+    ]
+
+    assert {each.name for each in wanted if locked.get(canonicalize_name(each.name)) not in each.specifier} == set()
+    assert "hatchling" in locked
+    assert len(installs) == 3
+    assert all("--require-hashes" in each or "--no-deps /dist/" in each for each in installs)
 
 
 def test_what_is_copied_exists_and_all_else_is_kept_out() -> None:
