@@ -165,7 +165,7 @@ def test_the_image_installs_exact_versions_by_hash() -> None:
     extras = project["optional-dependencies"]
     wanted = [Requirement(each) for name in ("redis", "dashboard", "metrics") for each in extras[name]]
     wanted += [Requirement(each) for each in project["dependencies"]]
-    locked = {}
+    locked: dict[str, str] = {}
     for name in ("constraints.txt", "build-constraints.txt"):
         for entry in re.split(r"\n(?=\w)", (DEPLOY / name).read_text().strip()):
             pin, *hashes = entry.split(" \\\n")
@@ -181,7 +181,7 @@ def test_the_image_installs_exact_versions_by_hash() -> None:
         if "pip install" in part
     ]
 
-    assert {each.name for each in wanted if locked.get(canonicalize_name(each.name)) not in each.specifier} == set()
+    assert {each.name for each in wanted if locked.get(canonicalize_name(each.name), "") not in each.specifier} == set()
     assert "hatchling" in locked
     assert len(installs) == 3
     assert all("--require-hashes" in each or "--no-deps /dist/" in each for each in installs)

@@ -1,4 +1,4 @@
-"""Look for known vulnerabilities in what is installed, with pip-audit; skip with a message if its data is out of reach."""
+"""Look for known vulnerabilities in what is installed, with pip-audit; skip with a message if it has no data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Fuzz every parser in a process of its own: `python -m tests.fuzz --seconds 600 [TARGET …]`.
 
-The corpus that has been found grows in `.cache/fuzz`, and the next run starts from it. An input that fails is kept there
-too, and printed; put it into `tests/fuzz/examples/TARGET-what-it-is`, where `make test` runs it from then on.
+The corpus that has been found grows in `.cache/fuzz`, and the next run starts from it. An input that fails is kept
+there too, and printed; put it into `tests/fuzz/examples/TARGET-what-it-is`, where `make test` runs it from then on.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="for all targets together")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    from tests.fuzz.targets import TARGETS
-
     if given.one:
         return _fuzz(given.one, given.seconds)
+    from tests.fuzz.targets import TARGETS  # not before: what is imported later is instrumented
+
     names = given.targets or list(TARGETS)
     if unknown := set(names) - set(TARGETS):
         parser.error(f"{', '.join(sorted(unknown))}: there is no such target; there are {', '.join(TARGETS)}")

@@ -159,8 +159,9 @@ _SEEDS: dict[str, tuple[str, ...]] = {
     "page": (
         '<html><head><base href="/b/"><meta charset=utf-8><title>T</title><link rel=canonical href=/c></head><body>'
         "<a href='x?y=1&amp;z=2' rel=nofollow>x</a><svg><title/><a xlink:href=q></svg><template><a href=n></template>",
-        "<a href=//h/p>", "<a href=http:\\\\h\\p>", "<div>", "<b><p>", "<!--", "<script>", "<meta http-equiv=refresh "
-        "content='0;url=/r'>", "<a href=https://xn--bcher-kva.example/>", "<a href=//bü.example/>", "&#x1F600;", "<a b=c ",
+        "<a href=//h/p>", "<a href=http:\\\\h\\p>", "<div>", "<b><p>", "<!--", "<script>", "&#x1F600;", "<a b=c ",
+        "<meta http-equiv=refresh content='0;url=/r'>", "<a href=https://xn--bcher-kva.example/>",
+        "<a href=//bü.example/>",
     ),
     "sitemap": (
         '<?xml version="1.0"?><urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url><loc>https://example.org/a'
@@ -170,14 +171,17 @@ _SEEDS: dict[str, tuple[str, ...]] = {
         "<url><loc>https://example.org/a</loc></url>", "<![CDATA[", "<rss><item><link>https://example.org/a</link>",
     ),
     "decoding": (
-        "\0\x1f\udc8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0", "\x04\x1f\udc8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0",
+        "\0\x1f\udc8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0",
+        "\x04\x1f\udc8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0",
         "\x03(\udcb5/\udcfd\x04\0\x01\0\0\udc99\udce9\udcd8Q", "\x02;", "\x01x\udc9c\x03\0\0\0\0\x01",
     ),
     "fields": (
         "Retry-After: 120\nRateLimit: \"default\";r=0;t=30\nRateLimit-Policy: \"default\";q=100;w=60\nAge: 5\n"
         "Cache-Control: max-age=60, stale-if-error=5\nSet-Cookie: a=b; Domain=example.org; Max-Age=60; Path=/a\n"
-        'ETag: W/"x-gzip"\nVary: Accept\nContent-Type: text/html; charset=utf-8\nLocation: //h/p\nContent-Range: bytes 0-1/2',
-        "Set-Cookie: a=b; Expires=Thu, 01 Jan 2026 00:00:00 GMT\nX-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1800000060",
+        'ETag: W/"x-gzip"\nVary: Accept\nContent-Type: text/html; charset=utf-8\nLocation: //h/p\n'
+        "Content-Range: bytes 0-1/2",
+        "Set-Cookie: a=b; Expires=Thu, 01 Jan 2026 00:00:00 GMT\n"
+        "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1800000060",
         "Content-Encoding: gzip, br", "Cache-Control: " + "a," * 50, "Retry-After: 0" + "0" * 100,
     ),
     "urls": (

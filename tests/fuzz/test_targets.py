@@ -19,7 +19,7 @@ def test_a_few_bytes_stand_for_many() -> None:
 
 def test_an_input_that_costs_too_much_is_a_failure() -> None:
     with pytest.raises(TooCostly):
-        check(lambda body: sum(range(200_000)), b"\0", seconds=0.0001)
+        check(lambda body: print(sum(range(200_000))), b"\0", seconds=0.0001)
 
 
 @pytest.mark.parametrize("name", TARGETS)
