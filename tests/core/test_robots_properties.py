@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from curtsy.core.pattern import _LONG_PATH, _MUCH_WORK, _Places
-from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, product_token
+from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, parse_for, product_token, token_of, whole_lines
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A reader that is slow and plain, written from the RFC and from the description of Google's parser: it goes through the
@@ -247,6 +248,59 @@ def test_a_long_path_and_many_pieces_give_the_verdict_of_a_slow_reader() -> None
         allowed, deciding = slow_verdict(body.encode(), "a", path[:cut].encode())
         verdict = robots.verdict("a", path[:cut])
         assert (verdict.allowed, verdict.line in deciding) == (allowed, bool(deciding))
+
+
+@given(files, asked_agents, st.lists(paths, min_size=1, max_size=4))
+@settings(max_examples=200, deadline=None)
+@example("User-agent: b\nUser-agent: a\nDisallow: /x\nUser-agent: a\n\nDisallow: /y # z", "a", ["/x", "/y", "/z"])
+@example("User-agent: *\nDisallow: /%61?b=%2F\nAllow: /a?b=/", "a", ["/a?b=%2F", "/a?b=/c"])
+def test_what_is_read_for_one_agent_is_what_the_whole_file_says_to_it(text: str, agent: str, urls: list[str]) -> None:
+    """R2, R3: the line and the text of the rule that decides included"""
+    body = text.encode()
+
+    ours, whole = parse_for(body, token_of(agent)), parse(body)
+
+    assert [ours.verdict(url) for url in urls] == [whole.verdict(agent, url) for url in urls]
+    assert (ours.crawl_delay, ours.sitemaps) == (whole.crawl_delay(agent), whole.sitemaps)
+    assert ours.content_signals == whole.content_signals(agent)
+
+
+MARKS = {"utf-8": b"", "utf-8-sig": b"", "utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}
+LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)")
+
+
+@given(files, st.sampled_from(sorted(MARKS)), st.floats(0, 1), asked_agents, st.lists(paths, min_size=1, max_size=4))
+@settings(max_examples=300, deadline=None)
+@example("User-agent: *\nAllow: /zzz\nDisallow: /", "utf-8", 0.45, "a", ["/", "/zzz", "/a"])
+@example("User-agent: *\rDisallow: /a\r", "utf-16-le", 1.0, "a", ["/a"])
+def test_a_file_that_is_cut_says_what_its_complete_lines_say(
+    text: str, encoding: str, where: float, agent: str, urls: list[str]
+) -> None:
+    """R4, C21: wherever it is cut, half a line is no line"""
+    whole = MARKS[encoding] + text.encode(encoding)
+    cut = whole[: round(where * len(whole))]
+
+    read = parse(whole_lines(cut, is_cut=True))
+
+    came = cut.removeprefix(MARKS[encoding]).decode(encoding, "ignore")
+    complete = parse("".join(LINE.findall(came)).encode())
+    assert [read.verdict(agent, url) for url in urls] == [complete.verdict(agent, url) for url in urls]
+
+
+TOKENS = st.text("aB9-_.!é", min_size=1, max_size=4)
+
+
+@given(TOKENS, TOKENS, st.sampled_from(("", "/1.0", " x", "*", ",b")))
+@example("Wren", "Wren9bot", "")
+@example("Wren9bot", "Wren", "/2.0")
+def test_an_agent_has_the_rules_of_its_own_token_and_of_no_other(named: str, ours: str, behind: str) -> None:
+    """R2, U11: tokens match whole, on both sides, whatever characters they have"""
+    body = f"User-agent: {named}{behind}\nDisallow: /x\n".encode()
+
+    verdict = parse(body).verdict(f"{ours}/3.1 (+https://example.org/)", "/x")
+
+    lower = str.maketrans("AB", "ab")
+    assert verdict.allowed is (named.translate(lower) != ours.translate(lower))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ def test_content_signals_are_given_as_they_stand_in_the_agents_groups() -> None:
         (b"User-agent: *\nNoindex: /x\n", 2, '"Noindex: /x": no field that is known; ignored'),
         (b"Disallow: /x\n", 1, '"Disallow: /x": above the first User-agent line, so it is ignored'),
         (b"User-agent: *\nDisallow: x\n", 2, '"Disallow: x": begins with neither / nor *, so it matches nothing'),
-        (b"User-agent: 007\n", 1, '"User-agent: 007": no product token, so these rules are nobody\'s'),
+        (b"User-agent: (007)\n", 1, '"User-agent: (007)": no product token, so these rules are nobody\'s'),
         (b"User-agent: *\nCrawl-delay: soon\n", 2, '"Crawl-delay: soon": not understood; ignored'),
         (b"Sitemap:\n", 1, '"Sitemap:": empty; ignored'),
         (b"User-agent: *\nDisallow: /x\0y\n", 2, "a NUL byte; the rest of its line is not read"),

@@ -8,11 +8,12 @@ once, to the right of the one before it: the leftmost place leaves the most room
 """
 
 import re
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, product
+from itertools import chain, product, repeat
 from operator import itemgetter
 
 Rule = tuple[int, bool, str]
@@ -53,6 +54,12 @@ _query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
 _NO_RULE: _Rank = (0, -1)
 _NEEDLES = 8
 """How many pieces of a pattern, besides the last, are looked at for its needle."""
+
+_MEMO = 1024
+"""Beginnings of which an index remembers what holds for them: a file may have tens of thousands."""
+
+_PER_RULE, _PER_WILDCARD = 80, 320
+"""Bytes that one pattern takes in an index besides its octets, a little more than measured."""
 
 _LONG_PATH = 512
 _MUCH_WORK = 4_000_000
@@ -121,14 +128,18 @@ def canonical(pattern: str) -> tuple[str, int]:
 
 
 class Patterns:
-    """The rules of one agent, ready to be asked which of them decides about a path."""
+    """The rules of one agent, ready to be asked which of them decides about a path.
 
-    __slots__ = ("_index", "_rules", "_spells_data", "_twin")
+    A rule is known by its place in the list. What was given is not kept: a file of 500 KiB may have 50,000 rules.
+    """
+
+    __slots__ = ("_allows", "_index", "_queries", "_query_places", "_query_ranks", "_spells_data", "_twin", "size")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         plain: dict[str, int] = {}
         odd: dict[str, _Rank] = {}
         self._spells_data = False
+        self._allows = bytes(map(itemgetter(1), rules))
         for place, (_, allow, value) in enumerate(rules):
             pattern = value.strip(WHITE)
             if _not_plain(pattern) is None:
@@ -143,9 +154,22 @@ class Patterns:
             if "?" in octets and _query_data.search(octets, octets.index("?")):
                 self._spells_data = True
         plain.pop("", None)  # 2.2: an empty pattern matches nothing
-        self._index = _Index(rules, plain, odd)
-        self._rules = rules
+        asking, data = [each for each in plain if "?" in each], [each for each in odd if "?" in each]
+        self._queries = asking + data
+        """The patterns with a query, in canonical octets, and in the same order their ranks and places."""
+        self._query_ranks = array("I", [2 * len(each) + self._allows[plain[each]] for each in asking])
+        self._query_ranks.extend(odd[each][0] for each in data)
+        self._query_places = array("I", [plain[each] for each in asking])
+        self._query_places.extend(odd[each][1] for each in data)
+        self._index = _Index(self._allows, plain, odd)
         self._twin: _Index | None = None
+        queries = 2 * sum(map(len, self._queries)) + 2 * _PER_RULE * len(self._queries)
+        self.size = len(self._allows) + self._index.size + queries
+        """About how many bytes this takes, with all that it may yet compute."""
+
+    def allows(self, place: int) -> bool:
+        """Whether the rule at a place is an Allow."""
+        return bool(self._allows[place])
 
     def best(self, path: str) -> int:
         """Find the place of the rule that decides: the longest that matches, an Allow if equal (2.2.2); -1 if none."""
@@ -160,21 +184,18 @@ class Patterns:
         before, mark, query = path.partition("?")
         if mark and (self._spells_data or _query_data.search(query)):
             if self._twin is None:
-                self._twin = _Index(self._rules, {}, self._with_plain_queries())
+                self._twin = _Index(self._allows, {}, self._with_plain_queries())
             twin = self._twin.best(f"{before}?{_query_data.sub(_decode, query)}")
             found = twin if twin[0] > found[0] else found
         return found[1]
 
     def _with_plain_queries(self) -> dict[str, _Rank]:
         twins: dict[str, _Rank] = {}
-        for place, (_, allow, value) in enumerate(self._rules):
-            if "?" not in value:
-                continue
-            octets, length = canonical(value.strip(WHITE))
+        for place, rank, octets in zip(self._query_places, self._query_ranks, self._queries, strict=True):
             before, _, query = octets.partition("?")
             octets = f"{before}?{_query_data.sub(_decode, query)}"
-            if 2 * length + allow > twins.get(octets, _NO_RULE)[0]:
-                twins[octets] = 2 * length + allow, place
+            if rank > twins.get(octets, _NO_RULE)[0]:
+                twins[octets] = rank, place
         return twins
 
 
@@ -185,34 +206,42 @@ class _Index:
     has: so one bisection and a walk over parents, each the longest prefix of the one before, find all that can match.
     """
 
-    __slots__ = ("_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_prefixes", "_ready", "_rules")
+    __slots__ = (
+        "_allows", "_beginnings", "_exact", "_heads", "_holding", "_lengths", "_parents", "_places", "size"
+    )  # fmt: skip
 
-    def __init__(self, rules: Sequence[Rule], prefixes: dict[str, int], others: dict[str, _Rank]) -> None:
-        self._rules = rules
-        self._prefixes = prefixes
+    def __init__(self, allows: bytes, prefixes: dict[str, int], others: dict[str, _Rank]) -> None:
+        self._allows = allows
         self._exact: dict[str, _Rank] = {}
-        self._heads: dict[str, list[tuple[int, int, str]]] = {"": []}
+        heads: dict[str, list[tuple[int, int, str]]] = {"": []}
         for octets, (rank, place) in others.items():
             head, star, rest = octets.partition("*")
             if not star and head[-1] == "$":
                 self._exact[head[:-1]] = rank, place
             elif not star and rank >> 1 == len(head):
-                if head not in prefixes or not rules[prefixes[head]][1]:
+                if head not in prefixes or not allows[prefixes[head]]:
                     prefixes[head] = place
             else:
-                self._heads.setdefault(head, []).append((rank, place, rest))
-        self._beginnings = sorted(prefixes | self._heads)
+                heads.setdefault(head, []).append((rank, place, rest))
+        self._beginnings = sorted(prefixes | heads)
+        # By the place of its beginning, the rule that is no more than this beginning; -1 if there is none.
+        self._places = array("i", map(prefixes.get, self._beginnings, repeat(-1)))
         self._lengths = sorted(set(map(len, self._beginnings)))
-        self._ready: dict[str, _Wildcards] = {}
-        self._parents: dict[str, str] = {}
-        self._holding: dict[str, _Holding] = {}
+        self._heads: dict[str, list[tuple[int, int, str]] | _Wildcards] = {**heads}
+        """The wildcard patterns of a beginning: rank, place and what follows the first star, until they are needed."""
+        self._parents: dict[int, int] = {}
+        self._holding: dict[int, _Holding] = {}
+        memo = 256 * min(_MEMO, len(self._beginnings))
+        self.size = _PER_RULE * len(prefixes) + sum(map(len, self._beginnings)) + memo
+        self.size += 2 * _PER_RULE * len(self._exact) + _PER_WILDCARD * sum(map(len, heads.values()))
+        self.size += 2 * sum(map(len, others))
 
     def best(self, path: str) -> _Rank:
-        beginning = self._beginnings[bisect_right(self._beginnings, path) - 1]
-        while not path.startswith(beginning):
-            parent = self._parents.get(beginning)
-            beginning = self._parent(beginning) if parent is None else parent
-        found, octets, wildcards = self._holding.get(beginning) or self._hold(beginning)
+        at = bisect_right(self._beginnings, path) - 1
+        while not path.startswith(self._beginnings[at]):
+            parent = self._parents.get(at)
+            at = self._parent(at) if parent is None else parent
+        found, octets, wildcards = self._holding.get(at) or self._hold(at)
         exact = self._exact.get(path)
         if exact is not None and exact[0] > found[0]:
             found = exact
@@ -229,30 +258,42 @@ class _Index:
                     break
         return found
 
-    def _parent(self, beginning: str) -> str:
-        """Find the longest other beginning that this one begins with, and remember it."""
-        at = bisect_left(self._lengths, len(beginning))
-        while (parent := beginning[: self._lengths[at - 1]]) not in self._prefixes and parent not in self._heads:
-            at -= 1
-        self._parents[beginning] = parent
+    def _parent(self, at: int) -> int:
+        """Find the longest other beginning that the one at a place begins with, and remember it."""
+        beginnings, lengths = self._beginnings, self._lengths
+        beginning = beginnings[at]
+        shorter = bisect_left(lengths, len(beginning))
+        parent = at
+        while True:
+            shorter -= 1
+            wanted = beginning[: lengths[shorter]]
+            parent = bisect_left(beginnings, wanted, 0, parent)
+            if beginnings[parent] == wanted:
+                break
+        if len(self._parents) >= _MEMO:
+            self._parents.clear()
+        self._parents[at] = parent
         return parent
 
-    def _hold(self, beginning: str) -> _Holding:
-        """Collect what holds for every path with this beginning, and remember it."""
-        found, octets, prefix = _NO_RULE, 0, beginning
+    def _hold(self, at: int) -> _Holding:
+        """Collect what holds for every path with the beginning at a place, and remember it."""
+        found, octets, key = _NO_RULE, 0, at
         wildcards: list[_Wildcards] = []
         while True:
-            place = self._prefixes.get(prefix)
-            if place is not None and found is _NO_RULE:
-                found = 2 * len(prefix) + self._rules[place][1], place
+            prefix, place = self._beginnings[at], self._places[at]
+            if place >= 0 and found is _NO_RULE:
+                found = 2 * len(prefix) + self._allows[place], place
             if patterns := self._heads.get(prefix):
-                ready = self._ready.get(prefix) or self._ready.setdefault(prefix, _wildcards(len(prefix), patterns))
-                wildcards.append(ready)
-                octets += ready[1]
+                if isinstance(patterns, list):
+                    patterns = self._heads[prefix] = _wildcards(len(prefix), patterns)
+                wildcards.append(patterns)
+                octets += patterns[1]
             if not prefix:
                 break
-            prefix = self._parent(prefix)
-        holding = self._holding[beginning] = found, octets, wildcards
+            at = self._parent(at)
+        if len(self._holding) >= _MEMO:
+            self._holding.clear()
+        holding = self._holding[key] = found, octets, wildcards
         return holding
 
 

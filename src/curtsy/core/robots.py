@@ -6,8 +6,14 @@ Nothing here raises for what a file, an agent or a URL contains. How octets are 
 
 import math
 import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import time
+from functools import lru_cache
+from itertools import accumulate
+from operator import itemgetter
 
 from curtsy.core.pattern import WHITE, Patterns, Rule, octets_of
 
@@ -22,6 +28,12 @@ MAX_WARNINGS = 100
 
 MAX_AGENTS = 64
 """Agents whose rules are kept compiled."""
+
+MAX_SIGNALS = 100
+"""`Content-Signal` and `Content-Usage` records that are kept for one agent."""
+
+MAX_VERDICTS = 1024
+"""Rules of one agent whose verdict is kept in words."""
 
 _AGENT, _ALLOW, _DISALLOW, _SITEMAP = "user-agent", "allow", "disallow", "sitemap"
 _DELAY, _RATE, _VISIT, _SIGNAL, _USAGE = "crawl-delay", "request-rate", "visit-time", "content-signal", "content-usage"
@@ -42,7 +54,10 @@ _USUAL = {
     write(name): known for name, known in _FIELDS.items() for write in (str.lower, str.capitalize, str.title, str.upper)
 }
 
-_token = re.compile("[A-Za-z_-]*").match
+# A product token is read whole, up to a delimiter of RFC 9110 (5.6.2), white space or a star. RFC 9309 (2.2.1) knows
+# letters, hyphens and underscores only. Google's parser stops at any other character, so that it takes "Wren9bot" for
+# "Wren"; here a token with digits, dots or other characters is another token than its beginning.
+_token = re.compile(r'[^\x00-\x20\x7f"(),/:;<=>?@\[\\\]{}*\ud800-\udfff]*').match
 _marks = re.compile("(?:\xef\xbb\xbf)*(?:\xef\xbb?)?").match  # Google's parser, too, skips one that is cut short
 _white = re.compile("[ \t]+")
 _number = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
@@ -160,11 +175,17 @@ _ITSELF = Verdict(True, None, None, None, "/robots.txt itself is always allowed 
 def product_token(user_agent: str) -> str:
     """Take the product token from a user agent: `AIAssistantBot` from `AIAssistantBot/1.0 (+https://…)`.
 
-    It is the leading run of letters, hyphens and underscores (2.2.1). If there is none it is empty, and the agent has
-    the rules for `*`.
+    It ends at the first slash, blank, star or other delimiter (RFC 9110, 5.6.2). If there is none it is empty, and the
+    agent has the rules for `*`.
     """
     match = _token(user_agent.lstrip())
     return match[0] if match else ""
+
+
+@lru_cache(maxsize=256)  # most programs have one user agent
+def token_of(user_agent: str) -> str:
+    """The product token of a user agent as it is compared: in lower case, an octet a character."""
+    return product_token(user_agent).encode("utf-8", "surrogatepass").lower().decode("latin-1")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -181,28 +202,22 @@ class Robots:
     _groups: dict[str, list[_Group]]
     _records: dict[str, list[list[_Record]]]
     _remarks: list[Oddity]
-    _books: dict[str, "_Book"] = field(default_factory=dict)
-    _books_by_agent: dict[str, "_Book"] = field(default_factory=dict)
+    _books: dict[str, "AgentRules"] = field(default_factory=dict)
+    _books_by_agent: dict[str, "AgentRules"] = field(default_factory=dict)
 
     def verdict(self, user_agent: str, url: str) -> Verdict:
         """Say whether the agent may fetch the URL, and which line decides.
 
         The URL may be a whole one or only its path; what the file says is not about any other part of it.
         """
-        path = octets_of(url)
-        if path == "/robots.txt":  # 2.2.2: implicitly allowed
-            return _ITSELF
-        book = self._books_by_agent.get(user_agent) or self._book(user_agent)
-        place = book.patterns.best(path)
-        return book.verdicts.get(place) or book.explain(place, self._lines)
+        return (self._books_by_agent.get(user_agent) or self._book(user_agent)).verdict(url)
 
     def crawl_delay(self, user_agent: str) -> float | None:
         """Give the seconds that the agent shall let pass between requests; the longest, if several lines say so.
 
         A value that is negative or no finite number is ignored. None when nothing is said.
         """
-        delays = (_seconds(value) for _, _, value in self._records_of(user_agent, _DELAY))
-        return max((delay for delay in delays if delay is not None), default=None)
+        return _longest(self._records_of(user_agent, _DELAY))
 
     def request_rate(self, user_agent: str) -> RequestRate | None:
         """Give the agent's `Request-rate`; the slowest, if several lines say so. None when nothing is said."""
@@ -226,10 +241,11 @@ class Robots:
         for agent, groups in self._groups.items():
             for line, rules in groups:
                 before = found.get(id(rules))
-                agents = (agent,) if before is None else (*before.agents, agent)
+                agents = (_text(agent),) if before is None else (*before.agents, _text(agent))
                 texts = tuple((number, _text(self._lines[number - 1])) for number, _, _ in rules)
                 first = line if before is None else min(line, before.line)
-                found[id(rules)] = RuleGroup(first, agents, texts, ours in agents)
+                is_ours = agent == ours or (before is not None and before.applies)
+                found[id(rules)] = RuleGroup(first, agents, texts, is_ours)
         return tuple(sorted(found.values(), key=lambda group: group.line))
 
     @property
@@ -239,59 +255,130 @@ class Robots:
 
     def _key(self, user_agent: str) -> str:
         # 2.2.1: the groups that name the agent; only if there is none, those for "*". A group without rules counts.
-        token = product_token(user_agent).lower()
+        token = token_of(user_agent)
         return token if token in self._groups else "*"
 
     def _records_of(self, user_agent: str, *names: str) -> list[_Record]:
         records = self._records.get(self._key(user_agent), [])
         return [record for some in records for record in some if record[0] in names]
 
-    def _book(self, user_agent: str) -> "_Book":
+    def _book(self, user_agent: str) -> "AgentRules":
         key = self._key(user_agent)
         book = self._books.get(key)
         if book is None:
             if len(self._books) >= MAX_AGENTS:
                 self._books.clear()
-            book = self._books[key] = _Book(self._groups.get(key, []))
+            groups, records = self._groups.get(key, []), self._records.get(key, [])
+            book = self._books[key] = AgentRules(groups, records, self.sitemaps, self._lines)
         if len(self._books_by_agent) >= MAX_AGENTS:
             self._books_by_agent.clear()
         self._books_by_agent[user_agent] = book
         return book
 
 
-class _Book:
-    """All rules that hold for one agent, compiled, with the verdicts given so far."""
+class AgentRules:
+    """What a file says to one agent, compiled: `parse_for` makes it. It keeps nothing that is for other agents.
 
-    __slots__ = ("groups", "patterns", "rules", "verdicts")
+    A file of 500 KiB may have 50,000 rules, so they are packed: a tuple with its values for each would take 200 bytes.
+    """
 
-    def __init__(self, groups: list[_Group]) -> None:
-        self.groups = groups
-        self.rules = [rule for _, rules in groups for rule in rules]  # 2.2.1: combined into one group
-        self.patterns = Patterns(self.rules)
-        self.verdicts: dict[int, Verdict] = {}
+    __slots__ = ("_agents", "_patterns", "_rules", "_verdicts", "content_signals", "crawl_delay", "sitemaps", "size")
+
+    def __init__(
+        self, groups: list[_Group], records: list[list[_Record]], sitemaps: tuple[str, ...], lines: list[str]
+    ) -> None:
+        rules = groups[0][1] if len(groups) == 1 else [rule for _, each in groups for rule in each]  # 2.2.1: combined
+        self.sitemaps = sitemaps
+        """What the `Sitemap` lines name, each once, in the file's order."""
+
+        told = [record for some in records for record in some]
+        self.crawl_delay = _longest([record for record in told if record[0] is _DELAY])
+        """Seconds between two requests that the site asks for; None when nothing is said."""
+
+        signals = [record for record in told if record[0] in (_SIGNAL, _USAGE)][:MAX_SIGNALS]
+        self.content_signals = tuple(ContentSignal(line, name, _text(value)) for name, line, value in signals)
+        """The first `Content-Signal` and `Content-Usage` records, in the file's order."""
+
+        self._agents = _Texts([line for line, _ in groups], lines)
+        self._rules = _Texts(list(map(itemgetter(0), rules)), lines)
+        self._patterns = Patterns(rules)
+        self._verdicts: dict[int, Verdict] = {}
         """By the place of the rule that decides: a verdict has nothing of the URL in it."""
 
-    def explain(self, place: int, lines: list[str]) -> Verdict:
-        verdict = self.verdicts[place] = self._explanation(place, lines)
+        further = (
+            4 * sum(map(len, sitemaps)) + 64 * len(sitemaps) + sum(len(each.value) for each in self.content_signals)
+        )
+        kept = self._agents.size + self._rules.size + self._patterns.size
+        self.size = 1024 + kept + further + 512 * min(len(rules), MAX_VERDICTS)
+        """About how many bytes this takes, with all that it may yet compute."""
+
+    def verdict(self, url: str) -> Verdict:
+        """Say whether the agent may fetch the URL, and which line decides. See `Robots.verdict`."""
+        path = octets_of(url)
+        if path == "/robots.txt":  # 2.2.2: implicitly allowed
+            return _ITSELF
+        place = self._patterns.best(path)
+        return self._verdicts.get(place) or self._explain(place)
+
+    def _explain(self, place: int) -> Verdict:
+        if len(self._verdicts) >= MAX_VERDICTS:
+            self._verdicts.clear()
+        verdict = self._verdicts[place] = self._explanation(place)
         return verdict
 
-    def _explanation(self, place: int, lines: list[str]) -> Verdict:
-        if not self.groups:
+    def _explanation(self, place: int) -> Verdict:
+        agents, rules = self._agents, self._rules
+        if not len(agents):
             return Verdict(True, None, None, None, "the file has no group for this agent, and none for *")
         if place < 0:
-            group = _text(lines[self.groups[0][0] - 1])
-            reason = f'no rule of "{_short(group)}" matches' if self.rules else f'"{_short(group)}" has no rules'
+            group = agents.text(0)
+            reason = f'no rule of "{_short(group)}" matches' if len(rules) else f'"{_short(group)}" has no rules'
             return Verdict(True, None, None, group, reason)
-        line, allowed, _ = self.rules[place]
-        named_at = max(agent_line for agent_line, _ in self.groups if agent_line < line)
-        rule, group = _text(lines[line - 1]), _text(lines[named_at - 1])
+        line, allowed = rules.numbers[place], self._patterns.allows(place)
+        group, rule = agents.text(bisect_left(agents.numbers, line) - 1), rules.text(place)
         says = "allows" if allowed else "forbids"
         return Verdict(allowed, line, rule, group, f'line {line}, "{_short(rule)}", {says} it to "{_short(group)}"')
+
+
+class _Texts:
+    """Some lines of a file, packed: their numbers, and all their octets in one string."""
+
+    __slots__ = ("_ends", "_octets", "numbers", "size")
+
+    def __init__(self, numbers: Sequence[int], lines: list[str]) -> None:
+        chosen = list(map(["", *lines].__getitem__, numbers))
+        self.numbers = array("I", numbers)
+        self._octets = "".join(chosen)
+        self._ends = array("I", accumulate(map(len, chosen)))
+        self.size = len(self._octets) + 8 * len(numbers)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def text(self, place: int) -> str:
+        """The line at a place."""
+        return _text(self._octets[self._ends[place - 1] if place else 0 : self._ends[place]])
 
 
 def parse(body: bytes) -> Robots:
     """Read a robots.txt file; any bytes will do."""
     lines, remarks = _lines_of(body)
+    groups, further, sitemaps = _grouped(lines)
+    return Robots(sitemaps, lines, groups, further, remarks)
+
+
+def parse_for(body: bytes, token: str) -> AgentRules:
+    """Read what a robots.txt file says to one agent, given by its token (see `token_of`); any bytes will do."""
+    lines, _ = _lines_of(body)
+    groups, further, sitemaps = _grouped(lines, (token, "*"))
+    key = token if token in groups else "*"  # as in `Robots._key`
+    return AgentRules(groups.get(key, []), further.get(key, []), sitemaps, lines)
+
+
+def _grouped(
+    lines: list[str], wanted: Container[str] | None = None
+) -> tuple[dict[str, list[_Group]], dict[str, list[list[_Record]]], tuple[str, ...]]:
+    """Sort lines into the groups and further records of each agent, or of those wanted, and the sitemaps."""
     groups: dict[str, list[_Group]] = {}
     further: dict[str, list[list[_Record]]] = {}
     sitemaps: dict[str, None] = {}
@@ -317,6 +404,8 @@ def parse(body: bytes) -> Robots:
                 # What the RFC does not know, and an empty line parts from here, is taken to be about the agents above.
                 records = []
             token = _agent_token(value.strip(WHITE))
+            if wanted is not None and token not in wanted:
+                continue
             named, told = groups.setdefault(token, []), further.setdefault(token, [])
             if not named or named[-1][1] is not rules:
                 named.append((number, rules))
@@ -328,7 +417,7 @@ def parse(body: bytes) -> Robots:
             records.append((known, number, value))
     groups.pop("", None)
     sitemaps.pop("", None)
-    return Robots(tuple(sitemaps), lines, groups, further, remarks)
+    return groups, further, tuple(sitemaps)
 
 
 parse_robots = parse
@@ -338,17 +427,17 @@ parse_robots = parse
 def _lines_of(body: bytes) -> tuple[list[str], list[Oddity]]:
     """Cut a file into lines, an octet a character, without comments; and say what was odd about it as a whole."""
     remarks = []
+    read = whole_lines(body)
     if wide := _wide_encoding(body[:4]):
         remarks.append(Oddity(1, f"the file is in {wide.upper()}, not UTF-8 (RFC 9309, 2.3); it is read all the same"))
-        text = body[: MAX_BYTES + 2].decode(wide, "replace").encode().decode("latin-1")
+        text = read.decode(wide, "replace").encode().decode("latin-1")
     else:
-        text = body[: MAX_BYTES + 1].decode("latin-1")
+        text = read.decode("latin-1")
     if mark := _marks(text):
         text = text[mark.end() :]
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")  # 2.2: EOL is CR, LF or both; nothing else ends a line
     if len(body) > MAX_BYTES:
-        text = text[: text.rfind("\n") + 1]
         remarks.append(Oddity(text.count("\n") + 1, f"only the first {MAX_BYTES} bytes of {len(body)} are read"))
     if "\0" in text:
         number = text.count("\n", 0, text.index("\0")) + 1
@@ -361,6 +450,28 @@ def _lines_of(body: bytes) -> tuple[list[str], list[Oddity]]:
         remarks += [Oddity(number, f"only the first {MAX_LINE} bytes of this line are read") for number in long]
         lines = [line[:MAX_LINE] for line in lines]
     return lines, remarks
+
+
+def whole_lines(body: bytes, *, is_cut: bool = False) -> bytes:
+    """Take what is read of a file: 500 KiB at most, and of a file that goes on or `is_cut` no incomplete line.
+
+    Half a line may say the opposite of the whole one: `Allow: /zzz` cut short is `Allow: /`.
+    """
+    if len(body) <= MAX_BYTES and not is_cut:
+        return body
+    wide = _wide_encoding(body[:4])
+    unit = 2 if wide else 1
+    read = body[: MAX_BYTES + unit]  # the character behind the last may be the end of its line
+    end = max(_last(each.encode(wide or "latin-1"), read) for each in "\r\n") + unit
+    return read[: min(end, MAX_BYTES)] if end >= unit else b""
+
+
+def _last(character: bytes, read: bytes) -> int:
+    """The place of the last such character, which is one or two octets long; negative if there is none."""
+    unit, at = len(character), len(read)
+    while (at := read.rfind(character, 0, at)) >= 0 and at % unit:
+        at += unit - 1
+    return at if at >= 0 else -unit
 
 
 def _wide_encoding(start: bytes) -> str | None:
@@ -391,7 +502,13 @@ def _agent_token(value: str) -> str:
     if value[:1] == "*" and (len(value) == 1 or value[1] in WHITE):
         return "*"
     match = _token(value)
-    return match[0].lower() if match else ""
+    return match[0].encode("latin-1").lower().decode("latin-1") if match else ""
+
+
+def _longest(delays: Sequence[_Record]) -> float | None:
+    """The longest of some `Crawl-delay` records that can be read; None if there is none."""
+    seconds = map(_seconds, {value for _, _, value in delays})
+    return max((each for each in seconds if each is not None), default=None)
 
 
 def _text(octets: str) -> str:
