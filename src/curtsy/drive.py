@@ -47,7 +47,6 @@ from curtsy.surroundings import (
     NOT_YET,
     Passage,
     Surroundings,
-    claim_step,
     learn_step,
     limits_of,
     release_step,
@@ -181,8 +180,8 @@ class AsyncDriver:
             case Claim():
                 waiter = self.gate.alarm.async_waiter()
                 return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
-            case Hold(origin, ttl):
-                held = await self._store.update(rules_key(origin), claim_step(around.who, around.rules.since, ttl))
+            case Hold(origin):
+                held = await self._store.update(rules_key(origin), around.claim_step(effect))
                 if not isinstance(held, Claimed):
                     passage.claimed.discard(origin)
                 return held
@@ -341,8 +340,8 @@ class Driver:
             case Claim():
                 waiter = self.gate.alarm.waiter()
                 return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
-            case Hold(origin, ttl):
-                held = self._store.update(rules_key(origin), claim_step(around.who, around.rules.since, ttl))
+            case Hold(origin):
+                held = self._store.update(rules_key(origin), around.claim_step(effect))
                 if not isinstance(held, Claimed):
                     passage.claimed.discard(origin)
                 return held

@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -25,9 +25,12 @@ from curtsy.connections import AT_PROXY, MAX_FIELDS, STOOD_STILL, Connections, H
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
 from curtsy.core.policy import Policy
-from curtsy.decoding import Damaged, Truncated, UnknownCoding, decoder_of
+from curtsy.decoding import Damaged, Decoder, Truncated, UnknownCoding, decoder_of
 
 log = logging.getLogger("curtsy")
+
+SLICES = 512
+"""Into how many slices a chunk of a coded robots.txt is cut: what comes before a damage is used (C21)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +228,7 @@ class Exchange:
             if cap is not None and self._wire_bytes > cap and not may_cut:
                 return self._too_large("more than that came")
             try:
-                for piece in (chunk,) if decoder is None else decoder.feed(chunk):
+                for piece in (chunk,) if decoder is None else _decoded(chunk, decoder, may_cut):
                     size += len(piece)
                     if cap is not None and size > cap:
                         if may_cut:
@@ -253,7 +256,9 @@ class Exchange:
     def _fail(self, reason: Reason, detail: str) -> Failure:
         sent_at = None if self._wire is None else self._wire.sent_at
         sent_ago = None if sent_at is None else time.monotonic() - sent_at
-        return Failure(reason, detail, sent_ago, self._status, self._wire_bytes)
+        is_part = self._limits.cut and self._status is not None and 200 <= self._status < 300
+        part = b"".join(self._parts) if is_part else b""
+        return Failure(reason, detail, sent_ago, self._status, self._wire_bytes, part=part)
 
     def _head_too_large(self) -> Failure:
         most = f"{self._limits.max_head:,} bytes or {MAX_FIELDS:,} fields"
@@ -413,6 +418,13 @@ class _GaveUp(Exception):
     def __init__(self, reason: Reason, detail: str) -> None:
         self.reason = reason
         self.detail = detail
+
+
+def _decoded(chunk: bytes, decoder: Decoder, in_slices: bool) -> Iterator[bytes]:
+    """What a chunk means; with `in_slices` as much of it as comes before a damage, which a library keeps to itself."""
+    step = max(1, len(chunk) // SLICES) if in_slices else len(chunk)
+    for start in range(0, len(chunk), step):
+        yield from decoder.feed(chunk[start : start + step])
 
 
 class _Speed:

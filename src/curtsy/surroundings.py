@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,14 +13,15 @@ from typing import Any, Protocol
 from curtsy.address import refusal
 from curtsy.alarm import Waiter
 from curtsy.core.admission import Late, No
+from curtsy.core.bounded import Bounded
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
-from curtsy.core.effects import Claim, Effect, Enter, Keep, Learn, MayRetry, Recall, Send, Tell
+from curtsy.core.effects import Claim, Effect, Enter, Hold, Keep, Learn, MayRetry, Recall, Send, Tell
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND, Headers, Now, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
-from curtsy.core.rules import Busy, Claimed, Known, Rules, claim, learned, released
+from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
 from curtsy.download import Part
 from curtsy.gate import POLL, AsyncGate, Gate, Sleep, Ticket, Update, Way
 from curtsy.gate import Request as GateRequest
@@ -103,9 +103,11 @@ class RulesAtHand:
     """The rules that are known in this process, besides the store: one for all the ways in which a client asks."""
 
     def __init__(self) -> None:
-        self.by_origin: OrderedDict[str, tuple[Rules, float, dict[str, float], float]] = OrderedDict()
+        self.by_origin: Bounded[str, tuple[Rules, float, dict[str, float], float]] = Bounded(
+            KNOWN, TEXTS, lambda known: known[0].size
+        )
         """With until when (by the world's `now`) they need not be asked for, the delays of agents that heed them, and
-        the seconds for which they were to hold by the settings. The last one learned is last.
+        the seconds for which they were to hold by the settings. What is dropped is read from the store again.
         """
 
         self.since = 0.0
@@ -248,11 +250,7 @@ class Surroundings:
 
     def remember(self, origin: str, rules: Rules, seconds: float, ttl: float) -> None:
         """Keep rules in memory for as long as they hold, by a setting of `ttl` seconds."""
-        known = self.rules.by_origin
-        known.pop(origin, None)
-        known[origin] = rules, self.now() + seconds, {}, ttl
-        if len(known) > KNOWN:
-            known.popitem(last=False)
+        self.rules.by_origin.put(origin, (rules, self.now() + seconds, {}, ttl))
 
     def claiming(
         self, effect: Claim, passage: Passage, gate: Gate | AsyncGate, waiter: Waiter
@@ -271,7 +269,7 @@ class Surroundings:
                     continue
                 answer = self._at_hand(effect)
                 if answer is None:
-                    answer = yield Update(key, claim_step(self.who, self.rules.since, effect.ttl), self._unclaim)
+                    answer = yield Update(key, self.claim_step(effect), self._unclaim)
                 match answer:
                     case Busy(seconds):
                         pause = min(seconds, POLL * (0.5 + self.roll()))
@@ -287,6 +285,15 @@ class Surroundings:
         finally:
             if passage.lines.get(origin) is not waiter:
                 gate.lines.leave(key, waiter, holding=False)
+
+    def claim_step(self, effect: Claim | Hold) -> Step[Known | Claimed | Busy]:
+        """The step that has rules or claims them."""
+        who, since = self.who, self.rules.since
+
+        def step(rules: Rules | None, now: Now) -> tuple[Rules | None, Known | Claimed | Busy]:
+            return claim(rules, now, who, since, effect.ttl, effect.lasts)
+
+        return step
 
     def _unclaim(self, answer: Known | Claimed | Busy) -> Step[None] | None:
         return release_step(self.who) if isinstance(answer, Claimed) else None
@@ -328,20 +335,11 @@ def limits_of(effect: Send) -> Limits:
     )
 
 
-def claim_step(who: int, since: float, ttl: float) -> Step[Known | Claimed | Busy]:
-    """The step that has rules or claims them."""
-
-    def step(rules: Rules | None, now: Now) -> tuple[Rules | None, Known | Claimed | Busy]:
-        return claim(rules, now, who, since, ttl)
-
-    return step
-
-
 def learn_step(effect: Learn) -> Step[Known]:
     """The step that writes down what came of fetching rules."""
 
     def step(rules: Rules | None, now: Now) -> tuple[Rules, Known]:
-        changed = learned(rules, now, effect.policy, effect.body, effect.why)
+        changed = learned(rules, now, effect.policy, effect.body, effect.why, effect.part)
         return changed, Known(changed, changed.valid_until - now.epoch / SECOND)
 
     return step

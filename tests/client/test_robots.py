@@ -501,7 +501,7 @@ async def test_secrets_of_the_page_are_not_sent_for_robots_txt(site: Site) -> No
 
 async def test_a_record_of_rules_never_grows_beyond_what_is_read(site: Site) -> None:
     """R4, F28"""
-    site.reply("/robots.txt", Reply(body=PRIVATE.encode() + b"#" * 2_000_000))
+    site.reply("/robots.txt", Reply(body=PRIVATE.encode() + b"#" * 999 + b"\n# and so on" * 200_000))
     allowing(site)
 
     async with client() as web:
@@ -510,7 +510,7 @@ async def test_a_record_of_rules_never_grows_beyond_what_is_read(site: Site) -> 
 
     assert isinstance(rules, Rules)
     assert rules.body is not None
-    assert len(rules.body) == 512_000
+    assert 511_900 < len(rules.body) <= 512_000
 
 
 async def test_one_client_that_asks_often_does_not_make_the_others_do_so(site: Site) -> None:

@@ -45,6 +45,22 @@ def test_a_record_that_says_nothing_any_more_is_dropped_rather_than_packed() -> 
     assert store.keys() == ["host:a", "rules:new"]
 
 
+def test_large_texts_of_robots_txt_take_a_bounded_number_of_bytes() -> None:
+    """F28: those written longest ago are dropped, and nothing else is"""
+    store = MemoryStore()
+    text = b"#" * 500_000
+
+    for number in range(100):
+        store.update(f"rules:{number}", lambda rules, now: (Rules(body=text), None))
+        store.update(f"rules:small{number}", lambda rules, now: (Rules(body=text[:5000]), None))
+        store.update(f"host:{number}", lambda host, now: (Host(), None))
+
+    large = [int(key[6:]) for key in store.keys("rules:") if "small" not in key]
+    assert sorted(large) == list(range(100 - len(large), 100))
+    assert 50 <= len(large) <= (32 << 20) / 500_000
+    assert (len(store.keys("host:")), len(store.keys("rules:small"))) == (100, 100)
+
+
 def test_idle_hosts_take_few_bytes_each() -> None:
     """L10: 50,000 hosts, mostly packed, as most of a million are. `make bench` has the million."""
     if not os.path.exists("/proc/self/statm"):

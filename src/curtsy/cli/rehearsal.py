@@ -17,7 +17,7 @@ from curtsy.cli.telling import Progress
 from curtsy.cli.why import exit_of, recall
 from curtsy.core.explain import span
 from curtsy.core.message import Url, parse_url
-from curtsy.core.rules import parsed
+from curtsy.core.rules import agent_rules
 from curtsy.crawling.jobs import FRONTIER, Job, folder_of, look
 from curtsy.crawling.notes import check_seeds
 from curtsy.crawling.sitemap import parse_sitemap
@@ -104,7 +104,7 @@ async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> li
     waiting: list[str] = []
     for url in origins:
         rules = client.known_rules(url.origin)
-        named = parsed(rules.body).sitemaps if rules is not None and rules.body else ()
+        named = agent_rules(rules.text, client.policies.user_agent).sitemaps if rules is not None and rules.text else ()
         waiting += [each.text for name in named if isinstance(each := parse_url(name, url), Url)] or [
             f"{url.origin}/sitemap.xml"
         ]

@@ -203,8 +203,9 @@ def admit(
     sent_at: int = at
     if scheduled and ready_at and at - ready_at < min(policy.interval_us, FORGIVEN):
         sent_at = ready_at
+    lasts = policy.robots_lease if robots else policy.lease
     if concurrency is not None or trial:
-        place = Place(serial, at, at + policy.lease_us)
+        place = Place(serial, at, at + (round(lasts * SECOND) if robots else policy.lease_us))
         places = (*places, place) if places else (place,)
     recent: tuple[int, ...] = ()
     if not is_rested and policy.strategy == "sliding_window" and policy.interval_ns:
@@ -239,7 +240,7 @@ def admit(
         written_at=at,
     )
     departed = sent_before if count == 1 else -1
-    lease = Lease(serial, at, policy.lease, page and day is not None, day, trial, departed, spent)
+    lease = Lease(serial, at, lasts, page and day is not None, day, trial, departed, spent)
     return left, Go(lease, requests_left, pages_left)
 
 
@@ -551,7 +552,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
     edit = _replace
     match change:
         case Renew(lease):
-            until = now.at + policy.lease_us
+            until = now.at + round(lease.lasts * SECOND)
             places = (
                 Place(each.number, each.left_at, until) if each.number == lease.number else each for each in host.places
             )

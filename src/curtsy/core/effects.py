@@ -195,12 +195,16 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     ttl: float
     """Seconds for which a copy holds, by the settings of this moment."""
 
+    lasts: float
+    """Seconds for which the claim holds, should its holder die."""
+
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
     """Claim once more what was claimed a while ago: `Claimed`, or `Known` or `Busy` if another was quicker."""
 
     origin: str
     ttl: float
+    lasts: float
 
 
 class Learn(msgspec.Struct, frozen=True, gc=False):
@@ -210,6 +214,8 @@ class Learn(msgspec.Struct, frozen=True, gc=False):
     policy: Policy
     body: bytes | None
     why: str = ""
+    part: bytes = b""
+    """What came of a body that broke off (C21)."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):

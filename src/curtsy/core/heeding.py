@@ -31,7 +31,8 @@ from curtsy.core.journey import (
 from curtsy.core.message import Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.outcome import classify, is_sent
 from curtsy.core.policy import Policy
-from curtsy.core.rules import CLAIM, MOST, Busy, Claimed, Known, Rules, crawl_delay, judge
+from curtsy.core.robots import whole_lines
+from curtsy.core.rules import GRACE, MOST, Busy, Claimed, Known, Rules, claim_for, crawl_delay, judge
 
 ROBOTS_REDIRECTS = 5
 """Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
@@ -46,7 +47,7 @@ def rules_for(
     """
     url = request.url
     while True:
-        claim = yield Claim(url.origin, journey.patience(), policy.robots_ttl)
+        claim = yield Claim(url.origin, journey.patience(), policy.robots_ttl, claim_for(policy))
         if isinstance(claim, Known):
             return claim.rules
         if isinstance(claim, Late):
@@ -55,7 +56,7 @@ def rules_for(
         found = yield from _robots_txt(request, policy, journey)
         if isinstance(found, Refusal | Failure | Known | Busy | Again):
             yield Release(url.origin)
-            if isinstance(found, Failure) and found.ended_at_proxy and claim.rules is not None and claim.rules.body:
+            if isinstance(found, Failure) and found.ended_at_proxy and claim.rules is not None and claim.rules.text:
                 return claim.rules  # an earlier copy goes on being used (R6); nothing was learned of the site
             if isinstance(found, Again):
                 was_wanted, journey.policies = policy.respect_robots, journey.world.policies
@@ -65,10 +66,10 @@ def rules_for(
             if isinstance(found, Busy | Again):
                 continue
             return found.rules if isinstance(found, Known) else found
-        if found.body is not None and claim.rules is not None and claim.rules.body:
+        if found.body is not None and claim.rules is not None and claim.rules.text:
             # What the file before asked for has ended; who goes on asking is told by `heed()` what this one does.
             yield Amend(policy.key_for(url.domain), policy, CrawlDelay(None, url.origin))
-        rules: Rules = yield Learn(url.origin, policy, found.body, found.why)
+        rules: Rules = yield Learn(url.origin, policy, found.body, found.why, found.part)
         return rules
 
 
@@ -93,6 +94,9 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
     why: str = ""
     """Why not, in words."""
+
+    part: bytes = b""
+    """What came of a body that broke off (C21)."""
 
 
 NO_FILE = Found(b"")
@@ -133,9 +137,9 @@ def _robots_txt(
         if ticket.waited and is_another(journey.world.policies, url, there):
             yield PutBack(ticket)
             return AGAIN
-        if journey.world.now() - claimed_at > CLAIM / 3:
+        if journey.world.now() - claimed_at > GRACE:
             claimed_at = journey.world.now()
-            held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl)
+            held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl, claim_for(policy))
             if not isinstance(held, Claimed):
                 yield PutBack(ticket)
                 return held
@@ -157,9 +161,9 @@ def _robots_txt(
                 return reply
             if reply.reason in REFUSALS:
                 return NO_FILE
-            return Found(None, f"{url.text} could not be fetched: {reply.detail}")
+            return Found(None, f"{url.text} could not be fetched: {reply.detail}", reply.part)
         if 200 <= reply.status < 300:
-            return Found(reply.body)
+            return Found(whole_lines(reply.body, is_cut=not reply.is_whole))
         if reply.status == 429 or reply.status >= 500:
             return Found(None, f"{url.text} answered with status {reply.status}")
         target = redirect_target(url, reply)

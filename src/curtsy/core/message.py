@@ -454,5 +454,8 @@ class Failure(msgspec.Struct, frozen=True):
     advice: str | None = None
     """What to do about it, as a sentence; None for what its reason suggests, empty if the detail says it."""
 
+    part: bytes = b""
+    """What had come of the body, decoded; only of one that may be cut, as a robots.txt."""
+
 
 Reply = Response | Failure

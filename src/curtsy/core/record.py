@@ -29,6 +29,11 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Microseconds after which the record says nothing any more and may be dropped; None for never."""
         return None
 
+    @property
+    def size(self) -> int:
+        """Bytes that it holds beside what any record takes: many only for a robots.txt."""
+        return 0
+
     def joined(self, ours: Self, base: Self | None) -> Self:
         """This record, as the store has it, joined with `ours`, which went its own way from `base` in an outage."""
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from curtsy.client import AsyncClient
 from curtsy.core.message import Url, parse_url
-from curtsy.core.rules import parsed
+from curtsy.core.rules import agent_rules
 
 MOST_SIGNALS = 1000
 """Texts of robots.txt of which it is remembered what they say about AI."""
@@ -26,20 +26,20 @@ class Origins:
         self._met.add(origin)
         base = parse_url(origin + "/")
         assert isinstance(base, Url)
-        body = self._text(origin)
-        named = parsed(body).sitemaps if body else ()
+        text = self._text(origin)
+        named = agent_rules(text, self._client.policies.user_agent).sitemaps if text else ()
         urls = [each.text for name in named if isinstance(each := parse_url(name, base), Url)]
         return urls or [f"{origin}/sitemap.xml"]
 
     def signals(self, origin: str) -> tuple[str, ...]:
         """What an origin says about AI, a field and its value each."""
-        body = self._text(origin)
-        if not body:
+        text = self._text(origin)
+        if not text:
             return ()
-        key = hash(body)
+        key = hash(text)
         known = self._signals.get(key)
         if known is None:
-            said = parsed(body).content_signals(self._client.policies.user_agent)
+            said = agent_rules(text, self._client.policies.user_agent).content_signals
             known = tuple(f"{each.field}: {each.value[:200]}" for each in said)
             if len(self._signals) >= MOST_SIGNALS:
                 self._signals.clear()
@@ -48,4 +48,4 @@ class Origins:
 
     def _text(self, origin: str) -> bytes | None:
         rules = self._client.known_rules(origin)
-        return None if rules is None else rules.body
+        return None if rules is None else rules.text

@@ -12,11 +12,16 @@ from curtsy.clock import Clock, SystemClock
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
+from curtsy.core.rules import Rules
 from curtsy.stores import Answer, Step
 from curtsy.stores.codec import pack, unpack
 
 HOT = 1 << 17
 """Records that are kept as they are: a host's takes about 620 bytes so, and about 165 packed."""
+
+LARGE, MOST_LARGE = 16 << 10, 32 << 20
+"""Bytes from which a robots.txt counts as large, and bytes of large ones that are kept. One that is dropped is fetched
+again when it is needed; usual ones, of some kilobytes, are never dropped before their time."""
 
 _numbers = itertools.count(1)
 
@@ -42,6 +47,8 @@ class MemoryStore:
         self._young: dict[str, Record] = {}
         self._old: dict[str, Record] = {}
         self._cold: dict[str, bytes] = {}
+        self._large: dict[str, int] = {}
+        """Bytes of the large robots.txt files, the one written last at the end."""
         self._is_closed = False
 
     @property
@@ -64,6 +71,8 @@ class MemoryStore:
                     del young[key]
                 elif changed is not record:
                     young[key] = changed
+                    if type(changed) is Rules:
+                        self._weigh(key, changed)
                 return answer
             changed, answer = step(self._find(key), now)
             self._put(key, changed, now)
@@ -112,7 +121,7 @@ class MemoryStore:
         """Forget everything. Idempotent."""
         with _lock:
             self._is_closed = True
-            self._young, self._old, self._cold = {}, {}, {}
+            self._young, self._old, self._cold, self._large = {}, {}, {}, {}
 
     def _find(self, key: str) -> Record | None:
         record = self._young.get(key) or self._old.get(key)
@@ -127,8 +136,23 @@ class MemoryStore:
         if record is None:
             return
         self._young[key] = record
+        if type(record) is Rules:
+            self._weigh(key, record)
         if len(self._young) + len(self._old) > self._hot:
             self._pack_one(now)
+
+    def _weigh(self, key: str, rules: Rules) -> None:
+        """Drop the large files that were written longest ago, if there are too many with this one."""
+        large = self._large
+        large.pop(key, None)
+        if rules.size < LARGE:
+            return
+        large[key] = rules.size
+        while sum(large.values()) > MOST_LARGE:
+            dropped = next(iter(large))
+            del large[dropped]
+            for place in (self._young, self._old, self._cold):
+                place.pop(dropped, None)
 
     def _pack_one(self, now: Now) -> None:
         """Pack one of the records that were not asked for lately, or drop it if it says nothing any more."""

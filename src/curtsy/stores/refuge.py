@@ -9,22 +9,23 @@ import logging
 import os
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import Any
 
 from curtsy.clock import BootClock
+from curtsy.core.bounded import Bounded
 from curtsy.core.errors import CurtsyError, StoreError
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
+from curtsy.core.rules import TEXTS
 from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.watched import Sight, Watch, Watched
 
 REMEMBERED = 4096
-"""Keys whose last record is remembered for an outage."""
+"""Keys whose last record is remembered for an outage, with TEXTS bytes of robots.txt in them."""
 
 PROBE = "\0probe"
 """A key that nobody else has, which is written to see whether a store takes it."""
@@ -60,7 +61,9 @@ class Refuge:
         self._name = name
         self._share = share
         self._monotonic = monotonic
-        self._seen: OrderedDict[str, Sight] = OrderedDict()
+        self._seen: Bounded[str, Sight] = Bounded(
+            REMEMBERED, TEXTS, lambda sight: 0 if sight[0] is None else sight[0].size
+        )
         self._latest: Sight | None = None
         self._line: Sight | None = None  # whose clock the outage goes on with; None if the store was never there
         self._boot_clock = BootClock()
@@ -95,14 +98,12 @@ class Refuge:
             self._note_late(key, record)
 
     def _remember(self, key: str, record: Record | None, now: Now) -> None:
-        seen = self._seen
-        before = seen.pop(key, None)
+        before = self._seen.get(key)
         sight = record, now, self._monotonic()
         if before is not None and before[1].at > now.at:
             sight = before  # another thread was quicker to say what it did later
-        self._latest = seen[key] = sight
-        if len(seen) > REMEMBERED:
-            seen.popitem(last=False)
+        self._latest = sight
+        self._seen.put(key, sight)
 
     def _given_back(self, done: Watched) -> None:
         if done.recalled is not None and self.lost.get(done.key) is done.recalled:  # and not lost once more meanwhile
@@ -124,7 +125,7 @@ class Refuge:
                 return
             if loss.name == self._last_loss:
                 return
-            found = {key: sight for key, sight in self._seen.copy().items() if sight[0] is not None}
+            found = {key: sight for key, sight in self._seen.items() if sight[0] is not None}
             self.lost.update(found)
             self._last_loss = loss.name
         if loss.why and self._monotonic() >= self._told_at + SILENCE:
@@ -146,7 +147,7 @@ class Refuge:
     def _begin(self, error: CurtsyError) -> None:
         if self.is_out:
             return
-        for key, (record, _, _) in self._seen.copy().items():
+        for key, (record, _, _) in self._seen.items():
             with _lock:
                 if key not in self.bases:
                     self._put(key, record)

@@ -17,15 +17,16 @@ import hashlib
 import logging
 import os
 import time
-from collections import OrderedDict
 from struct import Struct
 from typing import Any, NamedTuple
 
 from curtsy.clock import Clock
+from curtsy.core.bounded import Bounded
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
+from curtsy.core.rules import TEXTS
 from curtsy.stores import Loss, Step
 from curtsy.stores.codec import DamagedRecord, pack, unpack
 from curtsy.stores.marks import Look, Marks
@@ -80,7 +81,8 @@ return time
 SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 REMEMBERED = 8192
-"""Values that are kept as last seen; a further one costs its next update a second round trip."""
+"""Values that are kept as last seen, with TEXTS bytes of robots.txt in them; a further one costs its next update a
+second round trip."""
 
 TRUSTED = 10_000_000_000
 """Nanoseconds for which a reading of the server's clock is carried on by ours."""
@@ -114,6 +116,11 @@ class Seen(NamedTuple):
 
     is_damaged: bool = False
     """There is a record, but it cannot be read."""
+
+
+def _memory() -> Bounded[str, Seen]:
+    """What was last seen, by key."""
+    return Bounded(REMEMBERED, TEXTS, lambda seen: 0 if seen.record is None else seen.record.size)
 
 
 class Outcome(NamedTuple):
@@ -159,7 +166,7 @@ class Swap:
         self._prefix = prefix.encode("utf-8", "surrogatepass") + b"{"
         self._clock = clock
         self._lag = round(lag * SECOND) if clock is None else 0
-        self._seen: OrderedDict[str, Seen] = OrderedDict()
+        self._seen = _memory()
         self.marks = Marks()
         self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours in ns when we had it
 
@@ -240,7 +247,7 @@ class Swap:
         try:
             seen = self._decoded(key, value)._replace(floor=floor)
         except StoreError:
-            self._seen.pop(key, None)
+            self._seen.pop(key)
             raise
         if seen.is_damaged:
             self.marks.losses.append(Loss(object(), key=key))
@@ -288,10 +295,7 @@ class Swap:
             self._times[bid.server] = at, time.monotonic_ns()
 
     def _remember(self, key: str, seen: Seen) -> None:
-        self._seen.pop(key, None)
-        self._seen[key] = seen
-        if len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._seen.put(key, seen)
 
     def _judge(self, bid: Bid, found: Record | None, at: int) -> None:
         """Have doubts if what lies there cannot have come of what we knew when we asked."""
@@ -310,7 +314,10 @@ class Swap:
     def marked(self, look: Look, reply: list[Any]) -> None:
         """Take the reply of a look at a mark."""
         if self.marks.hear(look, reply):  # then what was last seen is no guess any more
-            self._seen = OrderedDict((key, Seen(floor=seen.floor)) for key, seen in self._seen.copy().items())
+            floors = _memory()
+            for key, seen in self._seen.items():
+                floors.put(key, Seen(floor=seen.floor))
+            self._seen = floors
 
     def _damaged(self, key: str, why: str) -> None:
         logger.warning(

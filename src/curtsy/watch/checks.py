@@ -12,7 +12,7 @@ from curtsy.core.explain import span
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now, Request, Url
 from curtsy.core.policy import Policy
-from curtsy.core.rules import Rules, crawl_delay, judge, parsed
+from curtsy.core.rules import Rules, agent_rules, crawl_delay, judge
 from curtsy.settings import Settings
 from curtsy.settings.keys import names
 from curtsy.watch.hostview import HostView, pace_alone, view_of
@@ -163,14 +163,14 @@ def _robots(url: Url, settings: Settings, policy: Policy, known: Known) -> Check
         "asked_ago": second - rules.checked_at,
         "valid_for": max(0.0, rules.valid_until - second),
         "crawl_delay": crawl_delay(rules, settings.user_agent),
-        "sitemaps": list(parsed(rules.body).sitemaps) if rules.body else [],
+        "sitemaps": list(agent_rules(rules.text, settings.user_agent).sitemaps) if rules.text else [],
         "failure": rules.why or None,
     }
     origin = f"asked {span(max(0.0, second - rules.checked_at))} ago"
-    if not rules.body:
-        says = "the site has none: everything is allowed" if rules.body is not None else _not_had(rules, policy)
-    elif verdict.line is not None:
+    if verdict.line is not None:
         says = f'line {verdict.line}, "{verdict.rule}"'
+    elif not rules.body:
+        says = "the site has none: everything is allowed" if rules.body is not None else _not_had(rules, policy)
     else:
         says = verdict.reason
     if rules.valid_until <= second:

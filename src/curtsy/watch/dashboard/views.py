@@ -13,8 +13,8 @@ import msgspec
 from curtsy.core.admission import OVERRIDABLE
 from curtsy.core.explain import span
 from curtsy.core.message import SECOND, Url, parse_url
-from curtsy.core.robots import product_token
-from curtsy.core.rules import Rules, judge, parsed
+from curtsy.core.robots import parse, product_token
+from curtsy.core.rules import Rules, judge
 from curtsy.core.secrets import mask_url
 from curtsy.settings import Settings
 from curtsy.stores import Store
@@ -239,8 +239,8 @@ def robots_of(store: Store, settings: Settings, domain: str, urls: tuple[str, ..
 def _robots(
     origin: str, rules: Rules, settings: Settings, domain: str, urls: list[str], now: float
 ) -> dict[str, Any]:  # fmt: skip
-    agent, policy, body = settings.user_agent, settings.policies.of(domain), rules.body or b""
-    robots = parsed(body)
+    agent, policy, body = settings.user_agent, settings.policies.of(domain), rules.text
+    robots = parse(body)
     groups = robots.groups(agent)
     ours = {line for group in groups if group.applies for line in (group.line, *(line for line, _ in group.rules))}
     decided: dict[int, list[str]] = {}
