@@ -16,6 +16,7 @@ REQUIREMENTS = (
     + [f"P{number}" for number in range(1, 4)]
     + [f"U{number}" for number in range(1, 18)]
     + [f"C{number}" for number in range(1, 15)]
+    + ["C21", "C22"]
 )
 FAULTS = [
     "F01", "F03", "F04", "F06", "F08", "F11", "F12", "F15", "F17", "F19", "F22", "F23", "F25", "F26", "F27", "F28",

@@ -140,7 +140,7 @@ class AsyncDriver:
                 return NOT_YET  # the settings have changed since: in line it goes by what holds now
             answer = self.gate.enter_at_once(
                 effect.key, effect.policy, policies.overall_for(effect.policy), page=effect.page, robots=effect.robots,
-                crawl_delay=effect.crawl_delay,
+                crawl_delay=effect.crawl_delay, foreign=effect.foreign, guest=effect.guest,
             )  # fmt: skip
             if isinstance(answer, Ticket):
                 passage.ticket = answer

@@ -76,6 +76,12 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     rank: float | None = None
     """If it goes before those who stand in line: where among those who do so, too."""
 
+    foreign: bool = False
+    """Whether a redirect from another registered domain led here (C22)."""
+
+    guest: bool = False
+    """Whether that was one of a robots.txt."""
+
     def present(self) -> Request | No:
         """The same under the policies of the moment."""
         if self.renew is None:
@@ -91,13 +97,15 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     def looked(self) -> Step[Decision]:
         """Decide, and change nothing."""
         return look(
-            self.policy, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay
+            self.policy, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
+            foreign=self.foreign, guest=self.guest,
         )  # fmt: skip
 
     def charged(self, roll: float) -> Step[tuple[Decision, int]]:
         """Decide for good."""
         return charge(
-            self.policy, roll, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay
+            self.policy, roll, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
+            foreign=self.foreign, guest=self.guest,
         )  # fmt: skip
 
     def foreseen(self, ahead: int, more: int) -> Step[float]:
@@ -425,7 +433,16 @@ class AsyncGate(_Way):
         """Ways that end when what they have taken is back: until then nobody else gets on in their lines."""
 
     def enter_at_once(
-        self, key: str, policy: Policy, overall: Policy | None, *, page: bool, robots: bool, crawl_delay: int = 0
+        self,
+        key: str,
+        policy: Policy,
+        overall: Policy | None,
+        *,
+        page: bool,
+        robots: bool,
+        crawl_delay: int = 0,
+        foreign: bool = False,
+        guest: bool = False,
     ) -> Ticket | No | None:
         """The short way through, for a request that need not wait; None if it must stand in line.
 
@@ -436,7 +453,9 @@ class AsyncGate(_Way):
         if store is None or (overall is not None and overall.qps is not None) or lines.is_queued(key):
             return None
         asked_at = self.alarm.now()
-        step = charge(policy, self._roll(), page=page, robots=robots, crawl_delay=crawl_delay)
+        step = charge(
+            policy, self._roll(), page=page, robots=robots, crawl_delay=crawl_delay, foreign=foreign, guest=guest
+        )  # fmt: skip
         decision, epoch = store.update(key, step)
         if isinstance(decision, Go):
             if policy.concurrency is not None:

@@ -23,13 +23,22 @@ from curtsy.stores import Step
 
 
 def charge(
-    policy: Policy, roll: float, *, page: bool, robots: bool = False, count: int = 1, crawl_delay: int = 0
+    policy: Policy,
+    roll: float,
+    *,
+    page: bool,
+    robots: bool = False,
+    count: int = 1,
+    crawl_delay: int = 0,
+    foreign: bool = False,
+    guest: bool = False,
 ) -> Step[tuple[Decision, int]]:
     """Admit for good; answers the decision, and the epoch in microseconds at which it was made."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
         host, decision = admit(
-            host, now, policy, roll, page=page, robots=robots, count=count, crawl_delay=crawl_delay
+            host, now, policy, roll, page=page, robots=robots, count=count, crawl_delay=crawl_delay, foreign=foreign,
+            guest=guest,
         )  # fmt: skip
         return host, (decision, now.epoch)
 
@@ -52,11 +61,23 @@ def uncharged(policy: Policy, lease: Lease, count: int = 1) -> Step[None]:
     return step
 
 
-def look(policy: Policy, *, page: bool, robots: bool = False, count: int = 1, crawl_delay: int = 0) -> Step[Decision]:
+def look(
+    policy: Policy,
+    *,
+    page: bool,
+    robots: bool = False,
+    count: int = 1,
+    crawl_delay: int = 0,
+    foreign: bool = False,
+    guest: bool = False,
+) -> Step[Decision]:
     """Decide, and change nothing."""
+    deciding = charge(
+        policy, 0.0, page=page, robots=robots, count=count, crawl_delay=crawl_delay, foreign=foreign, guest=guest
+    )  # fmt: skip
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
-        return host, admit(host, now, policy, page=page, robots=robots, count=count, crawl_delay=crawl_delay)[1]
+        return host, deciding(host, now)[1][0]
 
     return step
 

@@ -26,6 +26,7 @@ from curtsy.download import Part
 from curtsy.gate import POLL, AsyncGate, Gate, Sleep, Ticket, Update, Way
 from curtsy.gate import Request as GateRequest
 from curtsy.http import Limits
+from curtsy.site import are_apart
 from curtsy.stores import Step
 from curtsy.stores.pages import Page, PageCache
 
@@ -172,6 +173,10 @@ class Surroundings:
         kind = refusal(url.host) if is_address else "loopback" if last == "localhost" else None
         return None if kind is None else f"{url.host} is {kind}"
 
+    def is_foreign(self, one: Url, other: Url) -> bool:
+        """Whether two URLs belong to different registered domains, by the Public Suffix List."""
+        return are_apart(one.domain, other.domain)
+
     @property
     def keeps_cookies(self) -> bool:
         """Whether cookies are kept."""
@@ -201,7 +206,7 @@ class Surroundings:
 
         return GateRequest(
             effect.key, effect.policy, self.policies.overall_for(effect.policy), effect.page, effect.robots, 1,
-            effect.deadline, renewed, effect.crawl_delay, effect.rank,
+            effect.deadline, renewed, effect.crawl_delay, effect.rank, effect.foreign, effect.guest,
         )  # fmt: skip
 
     def __post_init__(self) -> None:

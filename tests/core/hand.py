@@ -55,6 +55,9 @@ class World:
     def known_rules(self, origin: str) -> Known | None:
         return None if self.rules is None else Known(self.rules, 3600.0)
 
+    def is_foreign(self, one: Url, other: Url) -> bool:
+        return one.host != other.host
+
     def put_back_retry(self) -> None:
         self.retries_put_back += 1
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import Go, No, Reset, Trip, Wait
+from curtsy.core.admission import Go, No, Reset, Trip, Wait, settle
 from curtsy.core.breaker import State, cooldown, state, too_many
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND
+from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import On429, Policy
 from tests.strategies import (
@@ -19,6 +19,7 @@ from tests.strategies import (
     FREE,
     HOUR,
     MINUTE,
+    START,
     Answer,
     Ask,
     Change,
@@ -533,3 +534,28 @@ def test_a_host_that_recovers_is_asked_as_often_as_before() -> None:
         play.answer(play.depart(), GOOD)
 
     assert play.true - began == 10 * SECOND
+
+
+@ANY
+@given(
+    st.lists(st.tuples(st.sampled_from(list(Kind)), st.sampled_from([None, 5.0, 5000.0]), st.booleans()), max_size=30)
+)
+def test_nothing_that_another_site_leads_to_says_anything_to_the_breaker(
+    told: list[tuple[Kind, float | None, bool]],
+) -> None:
+    """C22: it is as if only the others had been told; a rest that was asked for binds all the same"""
+    policy = Policy(breaker_error_rate=0.5)
+    now, mixed, others = Now(Instant(SECOND), START), Host(), Host()
+    rests = 0.0
+
+    for kind, retry_after, foreign in told:
+        outcome = Outcome(kind, 503, retry_after=retry_after, foreign=foreign)
+        mixed = settle(mixed, now, policy, None, outcome)
+        if not foreign:
+            others = settle(others, now, policy, None, outcome)
+        if kind in (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED):
+            rests = max(rests, retry_after or 0.0)
+
+    names = ("tripped_at", "cooldown", "failures", "failed_trials", "trips", "replies", "errors", "closed_at")
+    assert [getattr(mixed, name) for name in names] == [getattr(others, name) for name in names]
+    assert mixed.rest_until == (now.at + round(rests * SECOND) if rests else 0)

@@ -13,7 +13,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.filetype import ending_of
 from curtsy.crawling.scope import HOSTS, Kind, OutOfScope, Scope
-from curtsy.crawling.site import site_of
+from curtsy.site import site_of
 from tests.strategies import ANY
 
 KINDS: tuple[Kind, ...] = ("host", "site", "domains", "prefix", "any")

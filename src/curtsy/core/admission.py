@@ -105,6 +105,10 @@ Decision = Go | Wait | No
 
 _replace = msgspec.structs.replace
 
+GUESTS = 5
+"""Requests in a day for which the robots.txt files of other sites may redirect to a host. They cost none of its budget,
+and there is no reason for more: a site has one robots.txt, and it is asked for once an hour at most."""
+
 FORGIVEN = SECOND // 50
 """How late a scheduled departure may be and still count as on time."""
 
@@ -120,13 +124,17 @@ def admit(
     count: int = 1,
     crawl_delay: int = 0,
     scheduled: bool = False,
+    foreign: bool = False,
+    guest: bool = False,
 ) -> tuple[Host | None, Decision]:
     """Decide whether a request may leave now. Go means that it does, already charged; all else changes nothing.
 
     `page` says that the answer may be a page, `robots` that robots.txt itself is asked for, `roll` in [0, 1) are the
     dice of the pause that follows, `count` is how many tokens of the rate it takes. `crawl_delay` are the microseconds
     that robots.txt asks of who asks, whatever the record says. `scheduled` keeps a departure that is a little late on
-    its schedule, so that lateness does not add up. Of all that asks for a wait the latest moment wins (C1).
+    its schedule, so that lateness does not add up. `foreign` says that a redirect from another registered domain led
+    here, which must not use up the one trial of a breaker (C22), and `guest` that it was one of a robots.txt. Of all
+    that asks for a wait the latest moment wins (C1).
     """
     at = now.at
     if host is None:
@@ -146,7 +154,12 @@ def admit(
         closes_at = host.tripped_at + host.cooldown
         if at < closes_at:
             return given, No(Reason.CIRCUIT_OPEN, (closes_at - at) / SECOND)
+        if foreign:
+            return given, No(Reason.CIRCUIT_OPEN, policy.breaker_cooldown)
         trial = True
+    has_guests = guest and at < host.guests_until
+    if has_guests and host.guests >= GUESTS:
+        return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, (host.guests_until - at) / SECOND)
     if host.crawl_delay and host.crawl_delay > policy.max_crawl_delay * SECOND and not robots:
         return given, No(Reason.CRAWL_DELAY_TOO_LONG, None)
     places = host.places
@@ -169,6 +182,8 @@ def admit(
             if not places:
                 return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "pages", day.starts)
             wait_until, because = min(place.until for place in places), "in_flight"
+        if guest:
+            day = None  # it has an allowance of its own
 
     concurrency = policy.concurrency
     if places and concurrency is not None and len(places) >= concurrency:
@@ -226,6 +241,9 @@ def admit(
     offset = host.offset
     if not 0 <= offset + at - now.epoch < CLOSE:  # a clock was set, or has drifted
         offset = offset_at(now)
+    if guest:
+        until = host.guests_until if has_guests else at + round(DAY * SECOND)
+        host = _replace(host, guests=host.guests + 1 if has_guests else 1, guests_until=until)
     left = _replace(
         host,
         offset=offset,
@@ -352,7 +370,7 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
         # It says nothing of the host; but who asks again, as after a failure of a proxy, waits first (N2).
         return _replace(host, rest_until=_rest_until(host, now, policy, outcome.rest)) if outcome.rest else host
     host = _adapted(host, now, policy, lease, outcome)
-    return _judged(host, now, policy, lease, outcome) if policy.breaker else host
+    return _judged(host, now, policy, lease, outcome) if policy.breaker and not outcome.foreign else host
 
 
 def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:

@@ -34,6 +34,9 @@ class Ask(msgspec.Struct, frozen=True):
     follow: bool = True
     """Whether redirects are followed."""
 
+    is_foreign: bool = False
+    """Whether a redirect from another registered domain led here: what fails says nothing of the host (C22)."""
+
     is_renewal: bool = False
     """Whether it is a kept copy that is to be renewed: of a redirect, too, there is nothing to complain of then."""
 
@@ -84,6 +87,10 @@ class World(Protocol):
 
     def put_back_retry(self) -> None:
         """Give back a retry that was allowed and not sent after all."""
+        ...
+
+    def is_foreign(self, one: Url, other: Url) -> bool:
+        """Whether two URLs belong to different registered domains, by the Public Suffix List."""
         ...
 
     def heeded(self, origin: str) -> dict[str, float]:
@@ -141,6 +148,12 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
 
     rank: float | None = None
     """If it goes before those who stand in line: where among those who do so, too."""
+
+    foreign: bool = False
+    """Whether a redirect from another registered domain led here (C22)."""
+
+    guest: bool = False
+    """Whether that was one of a robots.txt: these have an allowance of their own."""
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):

@@ -114,7 +114,7 @@ def fetch(ask: Ask, world: World, journey: Journey | None = None) -> Generator[E
 
 def set_out(ask: Ask, world: World) -> Journey:
     """A journey that begins now."""
-    return Journey(ask, world, world.now(), world.policies)
+    return Journey(ask, world, world.now(), world.policies, is_foreign=ask.is_foreign)
 
 
 def closed(journey: Journey, is_sent: bool = False, is_robots: bool = False) -> FetchResult:
@@ -168,6 +168,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
         journey.redirected_by = (*journey.redirected_by, request.url.text)
         if target.domain != request.url.domain:
             journey.leave_host()
+            journey.is_foreign = journey.is_foreign or journey.world.is_foreign(request.url, target)
         request, status = _redirected(request, target, end.status), end.status
     is_circle = len(asked) <= most
     detail = explain.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
@@ -189,7 +190,9 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
-    is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request)))
+    is_renewed_later = (
+        isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, journey)))
+    )
     copy = found if isinstance(found, Fresh) or is_renewed_later else None
     if copy is None:
         end = yield from exchange(request, found, policy, journey)
@@ -220,9 +223,10 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     return _from_cache(kept[0], kept[1], request.method, copy.age)
 
 
-def _alone(request: Request) -> Ask:
+def _alone(request: Request, journey: Journey) -> Ask:
     """This hop, to be asked for again: neither what led here is to be done once more, nor what it leads to."""
-    return Ask(request.url.with_credentials, request.method, request.headers, follow=False, is_renewal=True)
+    url, foreign = request.url.with_credentials, journey.is_foreign
+    return Ask(url, request.method, request.headers, follow=False, is_renewal=True, is_foreign=foreign)
 
 
 def _has_failed(end: Reply | Refusal | Again) -> bool:
@@ -311,7 +315,7 @@ def exchange(
             world.take_cookies(url, reply.headers)
         has_run_out = is_cut_off(reply, journey)
         unheard = UNHEARD if was_sent else UNSENT
-        outcome = unheard if has_run_out else classify(reply, world.epoch())
+        outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=journey.is_foreign)
         if isinstance(reply, Response) and reply.status in REDIRECTS:
             outcome = _before_redirect(outcome, reply, policy, world)
         journey.go = _left(ticket.go, outcome)

@@ -9,7 +9,7 @@ import msgspec
 
 from curtsy.core import explain
 from curtsy.core.admission import CrawlDelay, Late, No
-from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Send, Settle
+from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Remember, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.journey import (
     AGAIN,
@@ -125,7 +125,10 @@ def _robots_txt(
         if not is_own and (there.denied or there.refuses_path(url.target)):
             # Not "there is none": whoever shares what is learned here may well ask for it.
             return Found(None, f"{url.text}, where it redirects to, is not to be asked for: the settings deny it")
-        way = entrance(url, there, journey, robots=True, first=is_own)
+        if not is_own and (line := (yield from _forbidden(url, headers, there, journey))) is not None:
+            return Found(None, f"{url.text}, where it redirects to, is forbidden by line {line} of that host's own")
+        is_guest = not is_own and journey.world.is_foreign(request.url, url)
+        way = entrance(url, there, journey, robots=True, first=is_own, guest=is_guest)
         asked_at = journey.world.now()
         ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):
@@ -151,7 +154,9 @@ def _robots_txt(
         journey.robots_requests += is_sent(reply)
         has_run_out = is_cut_off(reply, journey)
         unheard = UNHEARD if is_sent(reply) else UNSENT
-        yield Settle(ticket, unheard if has_run_out else classify(reply, journey.world.epoch(), robots=True))
+        is_foreign = journey.is_foreign or is_guest
+        outcome = classify(reply, journey.world.epoch(), robots=True, foreign=is_foreign)
+        yield Settle(ticket, unheard if has_run_out else outcome)
         if has_run_out:
             return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
         if isinstance(reply, Failure):
@@ -171,6 +176,18 @@ def _robots_txt(
             return NO_FILE  # RFC 9309, 2.3.1.3
         url, redirects = target, redirects + 1
     return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
+
+
+def _forbidden(url: Url, headers: Headers, policy: Policy, journey: Journey) -> Generator[Effect, Any, int | None]:
+    """The line of its own host's rules that forbids to ask for a URL; None if there is none, or nothing is known."""
+    if not policy.respect_robots:
+        return None
+    known = journey.world.known_rules(url.origin)
+    rules: Rules | None = (yield Remember(url.origin)) if known is None else known.rules
+    if rules is None:
+        return None
+    verdict = judge(rules, policy, headers.get("user-agent") or journey.policies.user_agent, url.text)
+    return None if verdict.allowed else verdict.line
 
 
 def judged(rules: Rules, agent: str, request: Request, policy: Policy, journey: Journey) -> Refusal | None:

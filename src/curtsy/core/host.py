@@ -135,6 +135,11 @@ class Host(Record, frozen=True, tag="host"):
     day: Day | None = None
     """What was spent on the latest day."""
 
+    guests: int = 0
+    """Requests to which a robots.txt of another registered domain has redirected, since a day before `guests_until`."""
+
+    guests_until: int = 0
+
     @property
     def days(self) -> tuple[Day, ...]:
         """What was spent, per day, the latest last."""
@@ -199,6 +204,8 @@ class Host(Record, frozen=True, tag="host"):
             requests=self.requests + ours.requests - was.requests,
             pages=self.pages + ours.pages - was.pages,
             trips=self.trips + ours.trips - was.trips,
+            guests=self.guests + ours.guests - was.guests if ours.guests_until == was.guests_until else ours.guests,
+            guests_until=_latest(self.guests_until, ours.guests_until),
             status=later.status,
             written_at=max(self.written_at, ours.written_at),
         )
@@ -288,6 +295,7 @@ def in_time(host: Host, now: Now) -> Host:
         tripped_at=moved(host.tripped_at),
         closed_at=moved(host.closed_at),
         window_at=moved(host.window_at),
+        guests_until=moved(host.guests_until),
         # Below 0 it would mean until resumed; 1 is as long past.
         paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
         written_at=at,

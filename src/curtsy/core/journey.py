@@ -93,6 +93,10 @@ class Journey(msgspec.Struct):
     redirected_by: tuple[str, ...] = ()
     """The URLs that have redirected it, in order."""
 
+    is_foreign: bool = False
+    """Whether a redirect has led it from one registered domain to another: nothing that fails since then says anything
+    of the host that it was led to (C22)."""
+
     elsewhere: tuple[Share, ...] = ()
     """What was sent to hosts that have redirected it to another one."""
 
@@ -139,8 +143,11 @@ def entrance(
     robots: bool = False,
     first: bool = False,
     crawl_delay: float = 0.0,
+    guest: bool = False,
 ) -> Enter | Late:
     """The way in for a request, `first` if all others of the line wait for what it brings.
+
+    It is a `guest` if another site's robots.txt redirects here.
 
     `Late` if there would be no time to hear the answer.
     """
@@ -151,6 +158,7 @@ def entrance(
         round(crawl_delay * SECOND) if crawl_delay else 0,
         # Who comes back goes where he was.
         -1.0 if first else journey.began if journey.had_its_turn else None,
+        journey.is_foreign or guest, guest,
     )  # fmt: skip
 
 

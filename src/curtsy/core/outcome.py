@@ -57,6 +57,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     sent_ago: float | None = None
     """How long ago the request was really written; None if that is not known."""
 
+    foreign: bool = False
+    """Whether a redirect from another registered domain led there: then it says nothing to the breaker (C22)."""
+
 
 _NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED, Reason.DEADLINE})
 """Failures that say nothing of the host: we did not ask it, or did not wait for it."""
@@ -65,8 +68,10 @@ PASSING = frozenset({Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, 
 """Failures that may be over in a moment (N3)."""
 
 
-def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
+def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool = False) -> Outcome:
     """Say what a reply that came at epoch second `epoch` means for its host.
+
+    `foreign` says that a redirect from another registered domain led there (C22).
 
     On robots.txt itself every 4xx but 429 is a plain answer: the file is not there, and that is no block.
     """
@@ -75,10 +80,10 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
         if reply.reason in _NOT_OURS or reply.ended_at_proxy:
             return Outcome(Kind.ABANDONED, sent=sent)
         if reply.is_answer:  # as a 400 is one; and though no request was written, the host had its work with us
-            return Outcome(Kind.ANSWERED)
+            return Outcome(Kind.ANSWERED, foreign=foreign)
         # A page that is too large was answered well; it is only too much for us, or for our disk.
         kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
-        return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago)
+        return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago, foreign=foreign)
     status, headers = reply.status, reply.headers
     if status == 304:
         kind = Kind.NOT_MODIFIED
@@ -96,6 +101,7 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False) -> Outcome:
         rest=exhausted_for(headers, epoch) or 0.0,
         latency=reply.latency,
         sent_ago=reply.sent_ago,
+        foreign=foreign,
     )
 
 

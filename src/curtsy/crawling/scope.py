@@ -41,7 +41,7 @@ from curtsy.core.message import Url, parse_domain, parse_url
 from curtsy.core.secrets import mask_url
 from curtsy.crawling.filetype import NO_PAGES, Files, ending_of, file_types
 from curtsy.crawling.frontier import host_of
-from curtsy.crawling.site import name_and_port, site_of
+from curtsy.site import name_and_port, site_of
 
 Kind = Literal["host", "site", "domains", "prefix", "any"]
 

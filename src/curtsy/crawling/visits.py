@@ -10,13 +10,14 @@ from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.result import FetchResult
 from curtsy.crawling import excuses
-from curtsy.crawling.frontier import Claimed, Deferred
+from curtsy.crawling.frontier import Claimed, Deferred, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.hosts import Hosts
 from curtsy.crawling.judge import Judge
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.tray import Tray
 from curtsy.log import LibraryLogger, library_logger
+from curtsy.site import are_apart
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -164,7 +165,8 @@ class Visits:
         deadline = max(0.001, claimed.leased_until - self._alarm.now()) if self._is_shared else None
         qps = self._client.policies.global_qps
         linger = LINGER if qps is None else longest_line(qps) / qps
-        return Ask(claimed.url, linger=linger, follow=claimed.url in self._judge.led_back, deadline=deadline)
+        follow = claimed.url in self._judge.led_back
+        return Ask(claimed.url, linger=linger, follow=follow, deadline=deadline, is_foreign=_is_foreign(claimed))
 
     def _wired(self, visit: Visit, is_on_wire: bool) -> None:
         visit.is_on_wire = is_on_wire
@@ -208,6 +210,11 @@ class Visits:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_foreign(claimed: Claimed) -> bool:
+    """Whether a redirect from another registered domain led to a URL (C22)."""
+    return claimed.hops > 0 and claimed.parent is not None and are_apart(host_of(claimed.parent), claimed.host)
 
 
 def longest_line(qps: float) -> int:

@@ -25,6 +25,7 @@ from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.reader import Reader
 from curtsy.guards.robots import RobotsTxtChecker
 from curtsy.log import LibraryLogger, library_logger
+from curtsy.site import are_apart
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -164,6 +165,7 @@ class WebCrawler:
         if self._checker is None:
             return await self._client.fetch(url)
         asked = first = url
+        is_foreign = False
         for _ in range(self._client.policies.default.max_redirects + 1):
             target = parse_url(asked)
             if isinstance(target, Url):
@@ -172,7 +174,7 @@ class WebCrawler:
                 if not await self._checker.is_allowed(asked):
                     return None
                 await self._slow_down(target)
-            result = await self._client.visit(Ask(asked, follow=False))
+            result = await self._client.visit(Ask(asked, follow=False, is_foreign=is_foreign))
             result = msgspec.structs.replace(result, url=first)
             if result.reason is not Reason.REDIRECTED or not isinstance(target, Url):
                 return result
@@ -180,6 +182,7 @@ class WebCrawler:
             if not isinstance(following, Url):
                 return result
             asked = following.text
+            is_foreign = is_foreign or are_apart(target.domain, following.domain)
         return result
 
     async def _slow_down(self, url: Url) -> None:

@@ -16,6 +16,12 @@ def site_of(host: str) -> str:
     return public_suffixes().privatesuffix(name) or name  # a public suffix itself, such as github.io
 
 
+def are_apart(host: str, other: str) -> bool:
+    """Whether two hosts, perhaps with ports, belong to different sites, whatever the ports."""
+    name, other_name = name_and_port(host)[0], name_and_port(other)[0]
+    return name != other_name and site_of(name) != site_of(other_name)
+
+
 def name_and_port(host: str) -> tuple[str, str]:
     """A host without its port, and the port with its colon, or nothing."""
     name, colon, port = host.rpartition(":")
