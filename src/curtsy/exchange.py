@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import math
@@ -221,6 +222,8 @@ class Exchange:
             except _GaveUp as error:
                 return self._fail(error.reason, f"{error.detail}, after {self._wire_bytes:,} bytes of it")
             except Exception as error:
+                if may_cut:
+                    self._salvage(content, decoder)
                 return self._broken(error, announced)
             if not chunk:
                 break
@@ -252,6 +255,17 @@ class Exchange:
         except Truncated:
             return self._fail(Reason.INCOMPLETE, f"the coded body breaks off after {self._wire_bytes:,} bytes")
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _salvage(self, content: aiohttp.StreamReader, decoder: Decoder | None) -> None:
+        """Take what came before an error and was not read yet: aiohttp raises the error first."""
+        rest = content._read_nowait(-1)
+        left = (self._limits.max_body or 0) - sum(map(len, self._parts))
+        with contextlib.suppress(Damaged):
+            for piece in (rest,) if decoder is None else _decoded(rest, decoder, True):
+                self._parts.append(piece[: max(0, left)])
+                left -= len(piece)
+                if left <= 0:
+                    break
 
     def _fail(self, reason: Reason, detail: str) -> Failure:
         sent_at = None if self._wire is None else self._wire.sent_at

@@ -8,7 +8,7 @@ import pytest
 
 from curtsy.cli.fields import SHAPES
 from tests.cli.shell import Shell
-from tests.support.site import Site, closed_port
+from tests.support.site import Reply, Site, closed_port
 
 FILE = b"""\
 User-agent: Googlebot
@@ -116,6 +116,23 @@ def test_while_a_file_cannot_be_had_what_holds_is_said_and_for_how_long(shell: S
     assert "✓  /a" in allowed.out
     assert strict.json["instead"].startswith("nothing is asked for (robots_unreachable: disallow).")
     assert [test["allowed"] for test in strict.json["tests"]] == [False]
+
+
+def test_of_a_file_that_broke_off_what_came_is_shown_and_holds(shell: Shell, site: Site) -> None:
+    """C21, R6"""
+    text = "User-agent: *\nDisallow: /private\nDisallow: /zzz\n"
+    site.reply("/robots.txt", Reply(body=text, stop_after=len(text) - 5, end="close"))
+
+    done = shell("robots", site.url("/"), "--test", "/private", "--test", "/page", "--json")
+    why = shell("why", site.url("/private"), "--json")
+
+    shown = done.json
+    assert done.code == 3
+    assert [(each["allowed"], each["line"]) for each in shown["tests"]] == [(False, 2), (True, None)]
+    assert [rule["text"] for rule in shown["groups"][0]["rules"]] == ["Disallow: /private"]
+    assert "broke off" in shown["note"]
+    assert why.json["reason"] == "robots_disallowed"
+    assert 'line 2, \\"Disallow: /private\\"' in why.out
 
 
 def test_a_proxy_that_cannot_be_reached_is_named(shell: Shell) -> None:

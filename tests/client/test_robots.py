@@ -81,6 +81,61 @@ async def test_by_the_strict_reading_it_forbids_everything(site: Site, kind: str
     assert site.paths() == ["/robots.txt"]
 
 
+WHOLE = PRIVATE + "Crawl-delay: 2\n"
+LONG = (WHOLE + "# and so on\n" * 400 + "Disallow: /zzz\n" * 400).encode()
+CUT = len(WHOLE) + len("Disallow: /")
+"""Octets after which it breaks off: half a line that says another thing than the whole one."""
+
+PACKED = encoded(LONG, "gzip").body
+assert isinstance(PACKED, bytes)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+BROKEN_OFF: dict[str, Reply] = {
+    "closed": Reply(body=WHOLE + "Disallow: /zzz\n", stop_after=CUT, end="close"),
+    "silent": Reply(body=WHOLE + "Disallow: /zzz\n", stop_after=CUT, end="hang"),
+    "a chunk that is none": Reply(raw=CHUNKED % (CUT, f"{WHOLE}Disallow: /".encode()) + b"zz\r\n", end="close"),
+    "a chunk that is missing": Reply(raw=CHUNKED % (CUT, f"{WHOLE}Disallow: /".encode()), end="close"),
+    "a coded body that ends": encoded(LONG, "gzip", stop_after=len(PACKED) - 20, end="close"),
+    "a coded body whose end is missing": Reply(body=PACKED[:-20], headers={"Content-Encoding": "gzip"}),
+    "a coded body that is damaged": Reply(body=PACKED[:-12] + b"\xff" * 12, headers={"Content-Encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("unreachable", ["allow", "disallow"])
+@pytest.mark.parametrize("kind", BROKEN_OFF)
+async def test_rules_that_came_before_a_robots_txt_broke_off_bind(site: Site, kind: str, unreachable: str) -> None:
+    """C21, R6: the rest counts as unreachable, and half a line as none"""
+    site.reply("/robots.txt", BROKEN_OFF[kind])
+    allowing(site)
+
+    async with client(robots_timeout=SILENCE, robots_unreachable=unreachable) as web:
+        forbidden = await web.fetch(site.url("/private"))
+        page = await web.fetch(site.url("/page"))
+        host = await host_of(web, site.url("/"))
+
+    assert (forbidden.reason, forbidden.record.robots_line) == (Reason.ROBOTS_DISALLOWED, 2)
+    assert page.reason is (None if unreachable == "allow" else Reason.ROBOTS_UNREACHABLE)
+    assert site.paths() == ["/robots.txt", *(["/page"] if unreachable == "allow" else [])]
+    assert host.crawl_delay == (2_000_000 if unreachable == "allow" else 0)
+
+
+async def test_an_earlier_copy_holds_for_what_a_robots_txt_that_broke_off_does_not_forbid(site: Site) -> None:
+    """C21, R6: and what either forbids is forbidden, until a whole one comes"""
+    clock = FakeClock(DAWN)
+    texts = [Reply(body="User-agent: *\nDisallow: /old\n"), BROKEN_OFF["closed"], reset(), Reply(body="")]
+    site.script("/robots.txt", texts)
+    for path in ("/old", "/private", "/page"):
+        site.page(path, "x")
+    seen = []
+
+    async with client(clock=clock) as web:
+        for _ in texts:
+            seen.append([(await web.fetch(site.url(path))).ok for path in ("/old", "/private", "/page")])
+            clock.advance(3700)
+
+    assert seen == [[False, True, True], [False, False, True], [False, False, True], [True, True, True]]
+    assert site.count("/robots.txt") == 4
+
+
 async def test_a_429_on_robots_txt_is_obeyed(site: Site) -> None:
     """R6, C2: the host rests as long as it says"""
     site.script("/robots.txt", [later(20)])

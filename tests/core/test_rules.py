@@ -168,6 +168,18 @@ def test_no_more_is_kept_than_is_read() -> None:
     assert crawl_delay(rules, "bot") is None
 
 
+@pytest.mark.parametrize("cut", range(len("Allow: /zzz") + 2))
+def test_a_line_that_is_cut_at_the_limit_is_none(cut: int) -> None:
+    """R4: it may say the opposite of the whole line"""
+    head = b"User-agent: *\nDisallow: /\n"
+    body = head + b"#" * (MOST - len(head) - cut - 1) + b"\nAllow: /zzz\nAllow: /yyy\n"
+
+    rules = learned(None, at(0), POLICY, body[: MOST + 1])
+
+    allowed = [judge(rules, POLICY, "bot", f"https://example.org/{path}").allowed for path in ("a", "zzz", "yyy")]
+    assert allowed == [False, cut >= len("Allow: /zzz"), False]
+
+
 def test_what_was_learned_before_it_was_to_be_forgotten_does_not_count() -> None:
     """R9: clear_cache()"""
     rules = learned(None, at(0), POLICY, PRIVATE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,9 @@ class Source:
 
     left: float = 0.0
     """Seconds for which that holds, and nobody asks again."""
+
+    part: bytes = b""
+    """What came of a later copy that broke off: what it forbids is forbidden (C21)."""
 
 
 @click.command(
@@ -84,8 +87,11 @@ def robots(
     if isinstance(found, Exit):
         return found
     user_agent = agent or given.settings().user_agent
-    parsed = parse(found.body or b"")
-    verdicts = {path: found.instead or parsed.verdict(user_agent, path) for path in tests}
+    parsed, part = parse(found.body or found.part), parse(found.part)
+    verdicts = {}
+    for path in tests:
+        partly = part.verdict(user_agent, path)
+        verdicts[path] = (found.instead or parsed.verdict(user_agent, path)) if partly.allowed else partly
     groups = parsed.groups(user_agent)
     if is_json:
         screen.write_json(_fields(found, parsed, user_agent, groups, verdicts))
@@ -130,12 +136,16 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     ago, left = time.time() - rules.body_at, max(0.0, rules.valid_until - time.time())
     if rules.body is None:
         settings = given.settings()
-        instead = judge(rules, settings.policies.of(url.domain), settings.user_agent, url.text)
-        return Source(name, None, rules.why, instead, left)
+        instead = judge(Rules(), settings.policies.of(url.domain), settings.user_agent, url.text)
+        source = Source(name, None, rules.why, instead, left, rules.part)
+        if rules.part:
+            note = f"{rules.why}. What came of it holds. Of what it does not forbid, {_instead(source)}"
+            source = replace(source, note=note)
+        return source
     note = f"asked for {span(max(0.0, ago))} ago, good for {span(left)}"
     if rules.why:
         note = f"a copy from {span(max(0.0, ago))} ago, for now it cannot be had: {rules.why}"
-    return Source(name, rules.body, note)
+    return Source(name, rules.body, note, part=rules.part)
 
 
 async def _ask(given: Given, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
@@ -171,7 +181,7 @@ def _fields(
         "source": source.name,
         "note": source.note,
         "instead": _instead(source) if source.instead is not None else None,
-        "found": bool(source.body),
+        "found": bool(source.body or source.part),
         "agent": product_token(user_agent),
         "crawl_delay": parsed.crawl_delay(user_agent),
         "groups": [
