@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import threading
@@ -23,12 +24,15 @@ from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
 from curtsy.download import Part
-from curtsy.gate import POLL, AsyncGate, Gate, Sleep, Ticket, Update, Way
+from curtsy.gate import POLL, TOLD, AsyncGate, Gate, Sleep, Ticket, Update, Way
 from curtsy.gate import Request as GateRequest
 from curtsy.http import Limits
+from curtsy.log import library_logger
 from curtsy.site import are_apart
 from curtsy.stores import Step
 from curtsy.stores.pages import Page, PageCache
+
+_log = library_logger("rules")
 
 NOT_YET = object()
 """The answer to an effect that cannot be answered at once."""
@@ -264,6 +268,7 @@ class Surroundings:
         origin, key = effect.origin, rules_key(effect.origin)
         until = None if effect.deadline is None else self.now() + effect.deadline
         gate.lines.join(key, waiter)
+        is_told = False
         try:
             while True:
                 left = None if until is None else until - self.now()
@@ -277,6 +282,9 @@ class Surroundings:
                     answer = yield Update(key, self.claim_step(effect), self._unclaim)
                 match answer:
                     case Busy(seconds):
+                        if seconds >= TOLD and not is_told and _log.hears(logging.DEBUG):
+                            _log.debug("Waiting for a robots.txt that another process fetches", origin=origin)
+                            is_told = True
                         pause = min(seconds, POLL * (0.5 + self.roll()))
                         yield Sleep(pause if left is None else min(pause, left))
                     case Known(rules, seconds):

@@ -165,6 +165,30 @@ def test_killed_processes_never_overrun_the_budget(site: Site, settings: dict[st
     assert any(each["reason"] == "domain_budget_exceeded" for each in last)
 
 
+def test_a_process_that_is_killed_while_it_fetches_robots_txt_is_waited_for_no_longer_than_its_request_lasts(
+    site: Site, settings: dict[str, Any]
+) -> None:
+    """F38, R5, R7: by the site's journal: the next one comes when the first must have ended, and neither sooner"""
+    site.script("/robots.txt", [Reply(body="User-agent: *\n", wait=30), Reply(body="User-agent: *\n")])
+    site.page("/page", "x")
+    settings |= {"robots_timeout": 0.8}
+
+    victim = start(settings, [[site.url("/page")]])
+    while not site.count():
+        time.sleep(0.002)
+    other = start(settings, [[site.url("/page")]])
+    time.sleep(0.3)
+    kill(victim)
+    with Lateness() as late:
+        out, err = other.communicate(timeout=50)
+
+    first, second, page = site.visits()
+    assert (other.returncode, err, json.loads(out)[0]["ok"]) == (0, "", True)
+    assert [each.path for each in (first, second, page)] == ["/robots.txt", "/robots.txt", "/page"]
+    assert 0.8 <= second.at - first.at < 0.8 + 1 + 0.5 + late.most + late.still
+    assert site.max_concurrency() == 1
+
+
 def kill(process: Process[str]) -> None:
     """Kill it with all its children, at once."""
     os.killpg(process.pid, signal.SIGKILL)

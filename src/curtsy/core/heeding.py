@@ -32,7 +32,7 @@ from curtsy.core.message import Failure, Headers, InvalidUrl, Request, Url, pars
 from curtsy.core.outcome import classify, is_sent
 from curtsy.core.policy import Policy
 from curtsy.core.robots import whole_lines
-from curtsy.core.rules import GRACE, MOST, Busy, Claimed, Known, Rules, claim_for, crawl_delay, judge
+from curtsy.core.rules import MOST, Busy, Claimed, Known, Rules, crawl_delay, judge
 
 ROBOTS_REDIRECTS = 5
 """Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
@@ -47,7 +47,7 @@ def rules_for(
     """
     url = request.url
     while True:
-        claim = yield Claim(url.origin, journey.patience(), policy.robots_ttl, claim_for(policy))
+        claim = yield Claim(url.origin, journey.patience(), policy.robots_ttl, policy.robots_lease)
         if isinstance(claim, Known):
             return claim.rules
         if isinstance(claim, Late):
@@ -140,9 +140,10 @@ def _robots_txt(
         if ticket.waited and is_another(journey.world.policies, url, there):
             yield PutBack(ticket)
             return AGAIN
-        if journey.world.now() - claimed_at > GRACE:
+        # The claim must hold until the answer is there, and is to run out soon if this process dies meanwhile.
+        if journey.world.now() - claimed_at > (policy.robots_lease - policy.robots_timeout) / 2:
             claimed_at = journey.world.now()
-            held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl, claim_for(policy))
+            held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl, policy.robots_lease)
             if not isinstance(held, Claimed):
                 yield PutBack(ticket)
                 return held

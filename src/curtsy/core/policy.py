@@ -260,7 +260,7 @@ class Policy:
         # A crashed holder's place is free again when its request must have ended (rule 5 of the design).
         derive(self, "lease_us", round((max(self.timeout, self.robots_timeout) + 5) * SECOND))
         derive(self, "lease", self.lease_us / SECOND)
-        derive(self, "robots_lease", self.robots_timeout + 5)
+        derive(self, "robots_lease", self.robots_timeout + min(5.0, max(1.0, self.robots_timeout / 2)))
         longest = max(interval, self.pause_us + self.pause_span_us, self.delay_us)
         derive(self, "rested_us", math.inf if self.strategy == "sliding_window" else longest + SECOND)
         derive(self, "floor_us", max(interval if self.burst_tokens == TOKEN else 0, math.ceil(self.delay * SECOND)))

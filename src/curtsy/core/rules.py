@@ -23,9 +23,6 @@ LONGEST = 86_400.0
 SKEW = 60.0
 """Seconds by which a clock may be corrected without a copy being asked for again."""
 
-GRACE = 2.0
-"""Seconds after which a claim is renewed before robots.txt is asked for: it must hold until the answer is there."""
-
 CLAIM = 60.0
 """Seconds that no claim lies ahead, unless this process claims for longer: then a clock was set back."""
 
@@ -100,11 +97,6 @@ class Busy(msgspec.Struct, frozen=True, gc=False):
     """Somebody else is fetching them; ask again in so many seconds."""
 
     seconds: float
-
-
-def claim_for(policy: Policy) -> float:
-    """Seconds after which another process may fetch: when the request of one that died must have ended."""
-    return policy.robots_lease
 
 
 def claim(
