@@ -109,10 +109,10 @@ def one(name: str, cache: PageCache, unbuffered: PageCache, made: list[tuple[Ent
         _, body = made[number % len(made)]
         outcome = absorb(Absent(), ask(f"http://127.0.0.1/new/{next(new)}"), Response(200, Headers(SAID), body), NOW)
         assert isinstance(outcome, Store)
-        assert cache.put(outcome.entry, outcome.body)
+        assert cache.keep(outcome.entry, outcome.body)
 
     show("a new page put (absorbed, too)", least(put_new, 200))
-    show("a page replaced", least(lambda number: cache.put(*made[number % 20]), 200))
+    show("a page replaced", least(lambda number: cache.keep(*made[number % 20]), 200))
     renewed = []
     for entry, _ in made:
         request = ask(entry.url)
@@ -140,7 +140,7 @@ def overhead(folder: Path) -> None:
         body = text(number % 50, 5000 + number * 17 % 30_000)
         outcome = absorb(Absent(), ask(f"http://127.0.0.1/many/{number}"), Response(200, Headers(SAID), body), NOW)
         assert isinstance(outcome, Store)
-        cache.put(outcome.entry, body)
+        cache.keep(outcome.entry, body)
         packed += len(compressor.compress(body))
         plain += len(body)
     cache.close()

@@ -160,7 +160,7 @@ class AsyncClient:
         self._publisher = None if self.gate.is_immediate else Publisher(self.tally, self._store)
         self._rhythms = self._watching(current.stats_every)
         self._flights = Flights()
-        self._renewals: dict[str, asyncio.Task[FetchResult]] = {}
+        self._renewals: dict[object, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
         self._is_closed = False
         self._closing = Once(self._give_back)
@@ -389,11 +389,12 @@ class AsyncClient:
                 _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
 
     def _later(self, ask: Ask) -> bool:
-        """Renew a kept copy when the one who asked has been served with it."""
-        if ask.url not in self._renewals:
+        """Renew a kept copy after it was served; each variant of a page by itself."""
+        key = _key_of(ask)
+        if key not in self._renewals:
             task = asyncio.ensure_future(self._renewing.run(fetch(ask, self._renewing.surroundings)))
-            self._renewals[ask.url] = task
-            task.add_done_callback(lambda _: self._renewals.pop(ask.url, None))
+            self._renewals[key] = task
+            task.add_done_callback(lambda _: self._renewals.pop(key, None))
         return True
 
     def _check_open(self) -> None:

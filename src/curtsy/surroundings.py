@@ -312,8 +312,8 @@ class Surroundings:
         return release_step(self.who) if isinstance(answer, Claimed) else None
 
     def recall(self, effect: Recall) -> Page | None:
-        """The page kept for a URL."""
-        return None if self.cache is None else self.cache.get(effect.url)
+        """The kept page that answers a request."""
+        return None if self.cache is None else self.cache.get(effect.request)
 
     def keep(self, url: Url, what: Absorbed) -> None:
         """Do to the cache what the core said."""
@@ -321,11 +321,11 @@ class Surroundings:
             return
         match what:
             case StorePage(entry, body):
-                self.cache.put(entry, body)
+                self.cache.keep(entry, body)
             case Refresh(entry):
                 self.cache.refresh(entry)
-            case Drop():
-                self.cache.drop(url)
+            case Drop(variant):
+                self.cache.drop(url, variant)
             case _:
                 pass
 

@@ -13,7 +13,7 @@ from curtsy.cli.fields import SHAPES
 from curtsy.stores.disk import DiskCache
 from tests.cli.shell import Shell
 from tests.support.pages import page
-from tests.support.site import Site, cut_short
+from tests.support.site import Reply, Site, cut_short
 
 
 def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Site) -> None:
@@ -83,7 +83,7 @@ def test_pages_in_folders_with_names_of_their_own_are_shown_and_cleared(shell: S
     """N6: `<collection>/<document>` instead of the host"""
     place = shell.home / "pages"
     shell.env["CURTSY_CACHE_DIR"] = str(place)
-    DiskCache(place, collection="handbook", document="one").put(*page("https://example.org/a", b"hello"))
+    DiskCache(place, collection="handbook", document="one").keep(*page("https://example.org/a", b"hello"))
 
     show = shell("cache", "show", "--body", "https://example.org/a")
     missing = shell("cache", "show", "https://example.org/b")
@@ -95,11 +95,41 @@ def test_pages_in_folders_with_names_of_their_own_are_shown_and_cleared(shell: S
     assert list(place.rglob("*.html")) == []
 
 
+@pytest.mark.parametrize("place", ["pages", "pages.sqlite"])
+def test_every_variant_of_a_page_is_listed_shown_and_cleared(shell: Shell, site: Site, place: str) -> None:
+    """N6: one URL, kept for two keys and for none"""
+    shell.env["CURTSY_CACHE_DIR"] = str(shell.home / place)
+    site.on("/v", lambda visit: Reply(body=visit.header("X-Key") or "none", headers={"Cache-Control": "max-age=60"}))
+    for key in ("one", "two"):
+        shell("get", "--json", "-H", f"X-Key: {key}", site.url("/v"))
+    shell("get", "--json", site.url("/v"))
+
+    listed = shell("cache", "ls", "--json").json
+    bodies = {
+        shell("cache", "show", "--body", "--variant", each["variant"], site.url("/v")).out
+        for each in listed
+        if each["url"] == site.url("/v")
+    }
+    newest, missing = (
+        shell("cache", "show", "--body", *more, site.url("/v")) for more in ((), ("--variant", "f" * 16))
+    )
+    table = shell("cache", "ls").out
+    cleared = shell("cache", "clear", "127.0.0.1", "--json")
+
+    assert bodies == {"one", "two", "none"}
+    assert newest.out == "none"
+    assert "3 variants" in newest.err
+    assert (missing.code, missing.out) == (1, "")
+    assert all((each["variant"] or "–") in table for each in listed)
+    assert cleared.json["left"] == 0
+    assert shell("cache", "ls").out == ""
+
+
 def test_pages_that_cannot_be_removed_are_told_of(shell: Shell) -> None:
     """N6, U16"""
     place = shell.home / "pages"
     shell.env["CURTSY_CACHE_DIR"] = str(place)
-    DiskCache(place).put(*page("https://example.org/a"))
+    DiskCache(place).keep(*page("https://example.org/a"))
     done = subprocess.run(["mount", "--bind", place, place], capture_output=True, check=False)
     if done.returncode != 0:
         pytest.skip("no read-only view: a folder cannot be mounted here")

@@ -359,24 +359,6 @@ async def test_who_asks_once_has_a_page_renewed_first(site: Site, place: Path) -
     assert texts == ["1", "2", "3"]
 
 
-async def test_a_304_for_another_version_is_an_error_and_heals(site: Site, place: Path, clock: FakeClock) -> None:
-    """F15"""
-    site.script(
-        "/a",
-        [Reply(body="kept", headers={"ETag": '"1"'}), Reply(304, headers={"ETag": '"9"'}), Reply(body="new")],
-    )
-
-    async with keeping(place, clock) as web:
-        results = [await web.fetch(site.url("/a")) for _ in range(3)]
-
-    assert [(result.ok, result.reason) for result in results] == [
-        (True, None),
-        (False, Reason.BAD_RESPONSE),
-        (True, None),
-    ]
-    assert results[2].text == "new"
-
-
 async def test_a_copy_whose_time_ended_in_the_line_does_not_stand_in(site: Site, place: Path, clock: FakeClock) -> None:
     """RFC 5861, 4: its age is that of the moment when it is given out"""
     site.on("/a", lambda visit: Reply(body="kept", headers=dated(clock, "max-age=1, stale-if-error=60")))

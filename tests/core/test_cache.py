@@ -25,17 +25,24 @@ from curtsy.core.cache import (
     Store,
     Unusable,
     absorb,
+    contradicts,
     freshness,
-    variant_of,
+    names_another,
 )
 from curtsy.core.cachecontrol import FOREVER, directives
 from curtsy.core.dates import http_date
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Request, Response, Url, parse_url
+from curtsy.core.variant import HARMLESS, variant_of
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
 NOTHING: Mapping[str, str] = {}
+
+PASSED_BY = {
+    "range", "if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range", "cache-control"
+}  # fmt: skip
+"""Headers with which a request passes by the cache, or says how fresh the answer must be."""
 
 
 def date(at: float) -> str:
@@ -226,7 +233,8 @@ def test_refresh_asks_as_if_nothing_were_kept() -> None:
 
 def test_revalidate_always_asks_with_validators() -> None:
     """N6, N11"""
-    entry = kept(cache_control="max-age=60, immutable", etag='"1"', last_modified=date(NOW - DAY))
+    said = {"cache_control": "max-age=60, immutable", "etag": '"1"', "last_modified": date(NOW - DAY)}
+    entry = kept(ask(accept="text/html"), said)
 
     found = stale(freshness(entry, ask(accept="text/html"), NOW, "revalidate"))
 
@@ -316,7 +324,7 @@ def test_a_page_answers_only_requests_that_it_does_not_vary_from() -> None:
     assert freshness(entry, ask(accept_language="de, en", accept_encoding=""), NOW) == Absent()
 
 
-@pytest.mark.parametrize("header", ["authorization", "cookie"])
+@pytest.mark.parametrize("header", ["authorization", "cookie", "x-api-key", "host"])
 def test_what_one_login_was_shown_is_not_for_another(header: str) -> None:
     """F25, F62: a private cache may keep it, but several programs may share this one"""
     entry = kept(ask(**{header: "alice"}), cache_control="max-age=60")
@@ -358,8 +366,8 @@ def test_passing_redirects_are_kept_only_if_they_say_how_long(status: int) -> No
     said = reply(status, location="/b", cache_control="max-age=60")
 
     assert stored(absorb(Absent(), ask(), said, NOW)).lifetime == 60
-    assert absorb(Absent(), ask(), reply(status, location="/b"), NOW) == Drop()
-    assert absorb(Absent(), ask(), reply(status, location="/b", last_modified=date(NOW - DAY)), NOW) == Drop()
+    assert absorb(Absent(), ask(), reply(status, location="/b"), NOW) == Drop("")
+    assert absorb(Absent(), ask(), reply(status, location="/b", last_modified=date(NOW - DAY)), NOW) == Drop("")
 
 
 @pytest.mark.parametrize("status", [206, 400, 401, 403, 416, 429, 500, 502, 503])
@@ -370,7 +378,7 @@ def test_parts_and_errors_leave_the_kept_page_alone(status: int) -> None:
 
 def test_a_redirect_without_a_location_is_not_kept() -> None:
     """N6"""
-    assert absorb(Absent(), ask(), reply(301, cache_control="max-age=60"), NOW) == Drop()
+    assert absorb(Absent(), ask(), reply(301, cache_control="max-age=60"), NOW) == Drop("")
 
 
 def test_a_failure_leaves_the_kept_page_alone() -> None:
@@ -380,8 +388,8 @@ def test_a_failure_leaves_the_kept_page_alone() -> None:
 
 def test_a_newer_answer_that_may_not_be_kept_drops_the_older_one() -> None:
     """N6: RFC 9111, 5.2.2.5 and 4.1"""
-    assert absorb(Absent(), ask(), reply(cache_control="no-store, max-age=60"), NOW) == Drop()
-    assert absorb(Absent(), ask(), reply(vary="Accept, *"), NOW) == Drop()
+    assert absorb(Absent(), ask(), reply(cache_control="no-store, max-age=60"), NOW) == Drop("")
+    assert absorb(Absent(), ask(), reply(vary="Accept, *"), NOW) == Drop("")
 
 
 def test_a_request_that_forbids_it_is_not_kept() -> None:
@@ -479,8 +487,8 @@ def test_a_304_can_give_a_page_another_lifetime_or_take_it_away() -> None:
     found = freshness(kept(cache_control="max-age=60", etag='"1"'), ask(), NOW + 60)
 
     assert renewed(absorb(found, ask(), reply(304, b"", cache_control="max-age=5"), NOW + 60)).lifetime == 5
-    assert absorb(found, ask(), reply(304, b"", cache_control="no-store"), NOW + 60) == Drop()
-    assert absorb(found, ask(), reply(304, b"", vary="*"), NOW + 60) == Drop()
+    assert absorb(found, ask(), reply(304, b"", cache_control="no-store"), NOW + 60) == Drop("")
+    assert absorb(found, ask(), reply(304, b"", vary="*"), NOW + 60) == Drop("")
 
 
 def test_a_304_that_says_nothing_new_of_a_page_asked_about_each_time_is_not_written_down() -> None:
@@ -514,12 +522,39 @@ def test_a_304_that_nobody_asked_for_is_an_error() -> None:
     assert isinstance(absorb(Absent(), ask("HEAD"), reply(304, b""), NOW), Unusable)
 
 
-def test_a_304_for_another_version_is_an_error_and_a_weak_one_for_ours_is_not() -> None:
+def test_a_304_for_another_version_confirms_nothing_and_a_weak_one_for_ours_does() -> None:
     """F15: RFC 9111, 4.3.4"""
     found = freshness(kept(etag='"1"'), ask(), NOW)
 
+    assert names_another(found, reply(304, b"", etag='"2"'))
     assert isinstance(absorb(found, ask(), reply(304, b"", etag='"2"'), NOW), Unusable)
+    assert not names_another(found, reply(304, b"", etag='W/"1"'))
     assert isinstance(absorb(found, ask(), reply(304, b"", etag='W/"1"'), NOW), Refresh)
+
+
+@pytest.mark.parametrize("weak", ["", "W/"])
+@pytest.mark.parametrize("coding", ["-gzip", "-br", "--gzip", "-zstd"])
+def test_the_etag_of_a_compressed_page_is_sent_in_both_forms_and_either_confirms_it(weak: str, coding: str) -> None:
+    """N6: Apache compares before it adds the suffix"""
+    etag, plain = f'{weak}"x{coding}"', f'{weak}"x"'
+    entry = kept(etag=etag)
+    found = stale(freshness(entry, ask(), NOW))
+
+    assert found.validators == (("If-None-Match", f"{etag}, {plain}"),)
+    for named in (etag, plain, '"x"', f'W/"x{coding}"'):
+        assert not names_another(found, reply(304, b"", etag=named))
+        again = renewed(absorb(found, ask(), reply(304, b"", etag=named), NOW))
+        assert dict(stale(freshness(again, ask(), NOW)).validators)["If-None-Match"].count(",") == 1
+    for named in ('"y"', '"x-deflate"', f'"y{coding}"'):
+        assert names_another(found, reply(304, b"", etag=named))
+    assert not contradicts(reply(200, b"", etag=plain), entry)
+    assert contradicts(reply(200, b"", etag='"y"'), entry)
+
+
+@pytest.mark.parametrize("etag", ['"-gzip"', '"gzip"', '"a-gzip-b"', "a-gzip", '"x-gzip "', 'W/"-br"'])
+def test_an_etag_that_shows_no_compression_is_sent_as_it_is(etag: str) -> None:
+    """N6"""
+    assert stale(freshness(kept(etag=etag), ask(), NOW)).validators == (("If-None-Match", etag),)
 
 
 @pytest.mark.parametrize(
@@ -643,10 +678,40 @@ def test_no_page_answers_a_request_that_it_varies_from(
 
     found = freshness(entry, Request(ask().url, headers=Headers(theirs.items())), NOW, mode)
 
-    def plain(headers: dict[str, str]) -> list[list[str] | None]:
-        return [headers[name.lower()].split() if name.lower() in headers else None for name in vary]
+    if isinstance(found, Absent):
+        assert ours != theirs
+    else:
+        for name in map(str.lower, vary):
+            assert (name in ours) == (name in theirs)
+            assert ours.get(name, "").split() == theirs.get(name, "").split()
 
-    assert isinstance(found, Absent) == (plain(ours) != plain(theirs))
+
+names = st.from_regex(r"[a-z][a-z-]{0,15}", fullmatch=True) | st.sampled_from(["cookie", "x-api-key", "accept"])
+harmless = st.sampled_from(["user-agent", "accept-encoding", "pragma", "from"])
+
+
+@given(
+    ours=st.dictionaries(names, header_text, max_size=3),
+    theirs=st.dictionaries(names, header_text, max_size=3),
+    noise=st.dictionaries(harmless, header_text),
+    mode=st.sampled_from(["normal", "revalidate", "offline"]),
+)
+def test_a_page_answers_only_requests_with_the_headers_that_it_was_requested_with(
+    ours: dict[str, str], theirs: dict[str, str], noise: dict[str, str], mode: Mode
+) -> None:
+    """F62: `Vary` or not, what one key was shown is not for another, and the harmless headers make no difference"""
+
+    def request(headers: dict[str, str]) -> Request:
+        fields = [(name, value) for name, value in headers.items() if name not in PASSED_BY]
+        return Request(ask().url, headers=Headers(fields))
+
+    entry = kept(request(ours), cache_control="max-age=60")
+
+    assert not isinstance(freshness(entry, request(noise | ours), NOW, mode), Absent)
+    if not isinstance(freshness(entry, request(noise | theirs), NOW, mode), Absent):
+        assert set(request(theirs).headers.by_name) - HARMLESS == set(request(ours).headers.by_name) - HARMLESS
+        for name, value in request(ours).headers.by_name.items():
+            assert name in HARMLESS or value.split() == theirs[name].split()
 
 
 @given(st.lists(st.sampled_from(["max-age=60", "public", "private", "immutable", 'x="a, b"', "no-cache"]), max_size=4))
@@ -655,7 +720,7 @@ def test_no_store_is_never_kept_whatever_stands_beside_it(others: list[str]) -> 
     for place in range(len(others) + 1):
         said = ", ".join([*others[:place], "No-Store", *others[place:]])
 
-        assert absorb(Absent(), ask(), reply(cache_control=said), NOW) == Drop()
+        assert absorb(Absent(), ask(), reply(cache_control=said), NOW) == Drop("")
 
 
 @given(any_headers, any_headers, any_headers, st.sampled_from([200, 301, 302, 304, 404, 500]))

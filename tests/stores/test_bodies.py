@@ -65,14 +65,14 @@ def test_what_is_put_comes_back_even_after_a_restart(opened: Open) -> None:
     entry, body = page(body=b"hello", headers=[("ETag", '"1"'), ("Link", "</a>"), ("link", "</b>"), ("X", "ä: b")])
     first = opened()
 
-    assert first.put(entry, body)
+    assert first.keep(entry, body)
     first.close()
 
     again = opened()
     for _ in range(3):  # at last from memory
         assert again.get(URL) == (entry, body)
-    assert again.get_meta(URL) == entry
-    assert again.get_content(URL) == body
+    assert again.entry(URL) == entry
+    assert again.body(URL) == body
 
 
 def test_what_was_never_put_is_a_miss(opened: Open) -> None:
@@ -81,8 +81,8 @@ def test_what_was_never_put_is_a_miss(opened: Open) -> None:
 
     for url in (URL, "not a URL", "ftp://example.org/a", ""):
         assert cache.get(url) is None
-        assert cache.get_meta(url) is None
-        assert cache.get_content(url) is None
+        assert cache.entry(url) is None
+        assert cache.body(url) is None
         cache.drop(url)
     assert list(cache.entries()) == []
     assert cache.verify() == Checked(0, 0)
@@ -92,7 +92,7 @@ def test_what_was_never_put_is_a_miss(opened: Open) -> None:
 def test_a_url_is_found_however_it_is_written(opened: Open) -> None:
     """U1"""
     cache = opened()
-    cache.put(*page("https://example.org/a%7Eb"))
+    cache.keep(*page("https://example.org/a%7Eb"))
 
     assert cache.get("HTTPS://user:password@Example.ORG:443/x/../a~b#part") is not None
 
@@ -100,19 +100,19 @@ def test_a_url_is_found_however_it_is_written(opened: Open) -> None:
 def test_a_new_answer_replaces_the_old_one(opened: Open) -> None:
     """N6"""
     cache = opened()
-    cache.put(*page(body=b"old and longer"))
+    cache.keep(*page(body=b"old and longer"))
     hold(cache, URL)
 
-    cache.put(*page(body=b"new"))
+    cache.keep(*page(body=b"new"))
 
-    assert cache.get_content(URL) == b"new"
+    assert cache.body(URL) == b"new"
     assert len(list(cache.entries())) == 1
 
 
 def test_a_304_renews_what_is_known_and_keeps_the_body(opened: Open) -> None:
     """N6, N11"""
     cache = opened()
-    cache.put(*page())
+    cache.keep(*page())
     hold(cache, URL)
     kept = cache.get(URL)
     url = parse_url(URL)
@@ -135,13 +135,13 @@ def test_a_page_is_as_large_as_its_body_whatever_its_entry_says(opened: Open, si
     entry, body = page(body=b"hello")
     cache = opened()
 
-    assert cache.put(msgspec.structs.replace(entry, body_size=size), body)
+    assert cache.keep(msgspec.structs.replace(entry, body_size=size), body)
 
     kept = cache.get(URL)
     assert kept is not None
     assert (kept.entry.body_size, kept.body) == (5, b"hello")
     cache.refresh(msgspec.structs.replace(kept.entry, body_size=size if size < 10**18 else 0))
-    assert cache.get_content(URL) == b"hello"
+    assert cache.body(URL) == b"hello"
 
 
 def test_a_304_for_a_body_that_is_gone_or_replaced_changes_nothing(opened: Open) -> None:
@@ -150,10 +150,10 @@ def test_a_304_for_a_body_that_is_gone_or_replaced_changes_nothing(opened: Open)
     entry, _ = page(body=b"old")
 
     assert not cache.refresh(entry)
-    cache.put(*page(body=b"new"))
+    cache.keep(*page(body=b"new"))
     assert not cache.refresh(entry)
 
-    assert cache.get_content(URL) == b"new"
+    assert cache.body(URL) == b"new"
 
 
 def test_a_page_that_is_dropped_is_gone(opened: Open) -> None:
@@ -172,7 +172,7 @@ def test_pages_can_be_cleared_by_what_is_known_of_them_secrets_or_not(opened: Op
     """N6, F62"""
     cache = opened()
     fill(cache, range(100))
-    cache.put(*page("https://host1.example/page?token=secret"))
+    cache.keep(*page("https://host1.example/page?token=secret"))
     hold(cache, url_of(1))
 
     cache.clear(lambda entry: entry.url.startswith("https://host1.example/"))
@@ -188,11 +188,11 @@ def test_what_another_process_does_is_seen_though_the_page_is_in_memory(opened: 
     """N6"""
     ours, theirs = opened(), opened()
     entry, body = page(body=b"first")
-    ours.put(entry, body)
+    ours.keep(entry, body)
     hold(ours, URL)
 
-    theirs.put(*page(body=b"other"))
-    assert ours.get_content(URL) == b"other"
+    theirs.keep(*page(body=b"other"))
+    assert ours.body(URL) == b"other"
 
     changed = msgspec.structs.replace(page(body=b"other")[0], lifetime=999.0)
     theirs.refresh(changed)
@@ -205,12 +205,12 @@ def test_what_another_process_does_is_seen_though_the_page_is_in_memory(opened: 
 def test_a_closed_cache_is_an_empty_one_or_a_working_one_but_never_an_error(opened: Open) -> None:
     """U16"""
     cache = opened()
-    cache.put(*page())
+    cache.keep(*page())
     cache.close()
     cache.close()
 
-    assert cache.get_content(URL) in (None, b"hello")
-    cache.put(*page())
+    assert cache.body(URL) in (None, b"hello")
+    cache.keep(*page())
     cache.drop(URL)
     cache.gc()
 
@@ -228,7 +228,7 @@ def test_any_page_comes_back_as_it_was(opened: Open, body: bytes, headers: list[
     entry, body = page(url.text, body, headers=headers)
     cache = opened()
 
-    assert cache.put(entry, body)
+    assert cache.keep(entry, body)
 
     kept = cache.get(url)
     assert kept is not None
@@ -246,10 +246,10 @@ def test_the_least_recently_used_pages_make_room(opened: Open) -> None:
     cache = opened(max_size=MIB, clock=clock)
     noise = random.Random(1)
     often = "https://example.org/often"
-    cache.put(*page(often, noise.randbytes(20_000)))
+    cache.keep(*page(often, noise.randbytes(20_000)))
     for number in range(100):
         clock.advance(3700)
-        cache.put(*page(url_of(number), noise.randbytes(20_000)))
+        cache.keep(*page(url_of(number), noise.randbytes(20_000)))
 
         assert cache.get(often) is not None
 
@@ -265,15 +265,15 @@ def test_a_page_that_is_used_outlives_those_that_came_after_it_be_it_within_a_mi
     cache = opened(max_size=MIB, clock=clock)
     noise = random.Random(1)
     often = "https://example.org/often"
-    cache.put(*page(often, noise.randbytes(20_000)))
+    cache.keep(*page(often, noise.randbytes(20_000)))
     for number in range(200):
         clock.advance(0.01)
-        cache.put(*page(url_of(number), noise.randbytes(20_000)))
+        cache.keep(*page(url_of(number), noise.randbytes(20_000)))
 
         assert cache.get(often) is not None
 
-    assert cache.get_meta(url_of(100)) is None
-    assert cache.get_meta(url_of(199)) is not None
+    assert cache.entry(url_of(100)) is None
+    assert cache.entry(url_of(199)) is not None
 
 
 def test_pages_make_room_in_the_order_of_their_last_use(opened: Open) -> None:
@@ -283,7 +283,7 @@ def test_pages_make_room_in_the_order_of_their_last_use(opened: Open) -> None:
     noise = random.Random(1)
     order = list(range(50))
     for number in order:
-        cache.put(*page(url_of(number), noise.randbytes(20_000)))
+        cache.keep(*page(url_of(number), noise.randbytes(20_000)))
     noise.shuffle(order)
     for number in order:
         clock.advance(0.01)
@@ -291,7 +291,7 @@ def test_pages_make_room_in_the_order_of_their_last_use(opened: Open) -> None:
 
     cache.gc(500_000)
 
-    left = [number for number in order if cache.get_meta(url_of(number)) is not None]
+    left = [number for number in order if cache.entry(url_of(number)) is not None]
     assert 15 < len(left) < 30
     assert left == order[-len(left) :]
 
@@ -303,7 +303,7 @@ def test_gc_makes_the_cache_as_small_as_asked(opened: Open, tmp_path: Path) -> N
     noise = random.Random(1)
     for number in range(30):
         clock.advance(3700)
-        cache.put(*page(url_of(number), noise.randbytes(20_000)))
+        cache.keep(*page(url_of(number), noise.randbytes(20_000)))
         cache.get(url_of(number))
 
     given_back = cache.gc(200_000)
@@ -319,9 +319,9 @@ def test_gc_makes_the_cache_as_small_as_asked(opened: Open, tmp_path: Path) -> N
 def test_a_page_that_would_take_half_the_cache_is_not_kept_and_the_old_one_is_gone(opened: Open) -> None:
     """N6"""
     cache = opened(max_size=100_000)
-    cache.put(*page(body=b"old"))
+    cache.keep(*page(body=b"old"))
 
-    assert not cache.put(*page(body=b"x" * 60_000))
+    assert not cache.keep(*page(body=b"x" * 60_000))
 
     assert cache.get(URL) is None
 
@@ -356,9 +356,9 @@ def test_no_url_makes_a_file_elsewhere_and_no_two_share_a_page(opened: Open, tmp
     """F63"""
     cache = opened()
     for number, url in enumerate(EVIL):
-        assert cache.put(*page(url, b"body %d" % number)), url
+        assert cache.keep(*page(url, b"body %d" % number)), url
 
-    assert [cache.get_content(url) for url in EVIL] == [b"body %d" % number for number in range(len(EVIL))]
+    assert [cache.body(url) for url in EVIL] == [b"body %d" % number for number in range(len(EVIL))]
     assert {path.parts[0] for path in (path.relative_to(tmp_path) for path in files(tmp_path))} == {"cache"}
     for path in files(tmp_path):
         assert len(path.name) < 100
@@ -377,9 +377,9 @@ def test_no_secret_is_ever_written(opened: Open, tmp_path: Path) -> None:
     asked = [("Authorization", f"Bearer {secret}"), ("Cookie", f"sid={secret}")]
     cache = opened()
 
-    assert cache.put(*page(url, b"hello", headers=headers, asked=asked))
+    assert cache.keep(*page(url, b"hello", headers=headers, asked=asked))
     moved = page(url + "0", b"", status=301, headers=[("Location", f"https://example.org/?token={secret}")])
-    assert not cache.put(*moved)
+    assert not cache.keep(*moved)
 
     kept = cache.get(f"https://example.org/a?api_key={secret}&q=1")
     assert kept is not None
@@ -396,7 +396,7 @@ def test_only_the_owner_can_read_what_is_kept(opened: Open, tmp_path: Path) -> N
     """F62"""
     before = os.umask(0o022)
     try:
-        opened(place=tmp_path / "new" / "cache").put(*page())
+        opened(place=tmp_path / "new" / "cache").keep(*page())
     finally:
         os.umask(before)
 
@@ -495,7 +495,7 @@ def test_a_damaged_page_is_told_of_and_dropped(opened: Open, tmp_path: Path, cap
     """N7, U16"""
     cache = opened()
     body = body_of(0)
-    cache.put(*page(URL, body))
+    cache.keep(*page(URL, body))
     cache.close()
     for path in files(tmp_path):
         data = path.read_bytes()
@@ -506,7 +506,7 @@ def test_a_damaged_page_is_told_of_and_dropped(opened: Open, tmp_path: Path, cap
     again = opened()
 
     assert again.get(URL) is None
-    assert again.get_meta(URL) is None
+    assert again.entry(URL) is None
     assert any("damaged" in warning for warning in warnings(caplog))
 
 
@@ -556,7 +556,7 @@ def test_threads_share_a_cache(opened: Open) -> None:
                 number = dice.randrange(20)
                 match dice.randrange(4):
                     case 0:
-                        cache.put(*page(url_of(number), body_of(number, dice.randrange(5))))
+                        cache.keep(*page(url_of(number), body_of(number, dice.randrange(5))))
                     case 1 if dice.random() < 0.2:
                         cache.drop(url_of(number))
                     case 2:
@@ -590,7 +590,7 @@ def test_those_who_share_pages_are_not_told_of_damage_or_of_a_disk_that_cannot_b
                 match dice.randrange(10):
                     case 0 | 1 | 2 | 3:
                         tag = [("ETag", f'"{version}"')]
-                        assert cache.put(*page(url_of(number), body_of(number, version), headers=tag))
+                        assert cache.keep(*page(url_of(number), body_of(number, version), headers=tag))
                     case 4:
                         cache.drop(url_of(number))
                     case 5:
@@ -678,31 +678,31 @@ def test_a_full_disk_stops_the_writing_for_a_while_and_nothing_else(
     ballast = small_disk / "ballast"
     noise = random.Random(1).randbytes(20_000)
     for number in range(5):
-        assert cache.put(*page(url_of(number), noise))
+        assert cache.keep(*page(url_of(number), noise))
     with pytest.raises(OSError, match="No space"):
         grow(ballast)
 
-    kept = [cache.put(*page(url_of(number), noise)) for number in range(5, 40)]
+    kept = [cache.keep(*page(url_of(number), noise)) for number in range(5, 40)]
 
     assert not any(kept[5:])
     assert sum("cannot be written" in warning for warning in warnings(caplog)) == 1
-    assert [cache.get_content(url_of(number)) for number in range(5)] == [noise] * 5
+    assert [cache.body(url_of(number)) for number in range(5)] == [noise] * 5
 
-    assert not cache.put(*page(url_of(0), b"new"))
-    assert cache.get_content(url_of(0)) in (None, noise)  # if it can be dropped, it is: it is outdated
+    assert not cache.keep(*page(url_of(0), b"new"))
+    assert cache.body(url_of(0)) in (None, noise)  # if it can be dropped, it is: it is outdated
 
     ballast.unlink()
-    assert not cache.put(*page(url_of(50), noise))  # it rests
+    assert not cache.keep(*page(url_of(50), noise))  # it rests
     clock.advance(61)
-    assert cache.put(*page(url_of(50), noise))
-    assert cache.get_content(url_of(50)) == noise
+    assert cache.keep(*page(url_of(50), noise))
+    assert cache.body(url_of(50)) == noise
     assert cache.verify().damaged == 0
 
 
 def test_a_304_that_a_full_disk_has_no_room_for_leaves_the_page_as_it_was(opened: Open, small_disk: Path) -> None:
     """F40"""
     cache = opened(place=small_disk / "cache")
-    cache.put(*page())
+    cache.keep(*page())
     hold(cache, URL)
     kept = cache.get(URL)
     assert kept is not None
@@ -718,17 +718,17 @@ def test_a_304_that_a_full_disk_has_no_room_for_leaves_the_page_as_it_was(opened
 def test_a_read_only_disk_can_be_read(opened: Open, small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     """U16"""
     cache = opened(place=small_disk / "cache")
-    cache.put(*page())
+    cache.keep(*page())
     cache.close()
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
 
     again = opened(place=small_disk / "cache")
 
-    assert again.get_content(URL) == b"hello"
-    assert not again.put(*page(body=b"new"))
-    assert not again.put(*page(url_of(1)))
+    assert again.body(URL) == b"hello"
+    assert not again.keep(*page(body=b"new"))
+    assert not again.keep(*page(url_of(1)))
     again.drop(URL)
-    assert again.get_content(URL) == b"hello"
+    assert again.body(URL) == b"hello"
     assert sum("cannot be written" in warning for warning in warnings(caplog)) == 1
 
 
@@ -736,16 +736,16 @@ def test_a_disk_that_was_read_only_is_written_when_it_can_be(opened: Open, small
     """U16"""
     clock = FakeClock()
     cache = opened(place=small_disk / "cache")
-    cache.put(*page())
+    cache.keep(*page())
     cache.close()
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     again = opened(place=small_disk / "cache", clock=clock)
-    assert not again.put(*page(url_of(1)))
+    assert not again.keep(*page(url_of(1)))
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
     clock.advance(61)
 
-    assert again.put(*page(url_of(1)))
-    assert again.get_content(URL) == b"hello"
+    assert again.keep(*page(url_of(1)))
+    assert again.body(URL) == b"hello"
 
 
 def test_a_place_that_cannot_be_had_is_told_once_and_tried_again(
@@ -758,12 +758,12 @@ def test_a_place_that_cannot_be_had_is_told_once_and_tried_again(
     cache = opened(place=place, clock=clock)
 
     for _ in range(5):
-        assert not cache.put(*page())
+        assert not cache.keep(*page())
         assert cache.get(URL) is None
     assert len(warnings(caplog)) == 1
     assert cache.verify() == Checked(0, 0)
 
     place.unlink()
     clock.advance(61)
-    assert cache.put(*page())
-    assert cache.get_content(URL) == b"hello"
+    assert cache.keep(*page())
+    assert cache.body(URL) == b"hello"

@@ -18,7 +18,8 @@ import pytest
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
 from curtsy.stores import pair
-from curtsy.stores.disk import DiskCache, folder_name
+from curtsy.stores.disk import DiskCache
+from curtsy.stores.folders import folder_name
 from curtsy.stores.pages import MIB, Checked
 from tests.support.pages import NOW, fill, hold, page, url_of
 
@@ -32,7 +33,7 @@ def names(root: Path) -> list[str]:
 
 def test_a_page_is_two_files_in_a_folder_of_its_host(tmp_path: Path) -> None:
     """N6"""
-    DiskCache(tmp_path).put(*page(URL, b"<p>hello"))
+    DiskCache(tmp_path).keep(*page(URL, b"<p>hello"))
 
     assert names(tmp_path) == [f"example.org/{HASH[:16]}.html", f"example.org/{HASH[:16]}.meta.json"]
     assert (tmp_path / "example.org" / f"{HASH[:16]}.html").read_bytes() == b"<p>hello"
@@ -42,7 +43,7 @@ def test_the_user_can_name_collection_and_document(tmp_path: Path) -> None:
     """N6"""
     cache = DiskCache(tmp_path, collection="handbook", document="chapter 1")
 
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
 
     folder = tmp_path / "handbook" / folder_name("chapter 1")
     assert names(folder) == [f"{HASH[:16]}.html", f"{HASH[:16]}.meta.json"]
@@ -54,24 +55,23 @@ def test_the_user_can_name_collection_and_document(tmp_path: Path) -> None:
 def test_a_page_is_found_whatever_its_folders_are_called(tmp_path: Path) -> None:
     """N6: the newest, if it is kept twice"""
     old, new = page(URL, b"old", now=NOW), page(URL, b"new", now=NOW + 1)
-    DiskCache(tmp_path, collection="handbook").put(*new)
-    DiskCache(tmp_path, collection="handbook", document="a").put(*old)
+    DiskCache(tmp_path, collection="handbook").keep(*new)
+    DiskCache(tmp_path, collection="handbook", document="a").keep(*old)
     cache = DiskCache(tmp_path)
-    cache.put(*page("https://example.org/b"))
+    cache.keep(*page("https://example.org/b"))
 
-    found = cache.find(URL)
+    found = cache.pages(URL)
 
     assert cache.get(URL) is None
-    assert found is not None
-    assert (found.entry.url, found.body) == (URL, b"new")
-    assert cache.find("https://example.org/c") is None
-    assert cache.find("not a URL") is None
+    assert [(each.entry.url, each.body) for each in found] == [(URL, b"new"), (URL, b"old")]
+    assert cache.pages("https://example.org/c") == []
+    assert cache.pages("not a URL") == []
 
 
 def test_the_meta_file_can_be_read_by_people_and_programs(tmp_path: Path) -> None:
     """N6"""
     headers = [("ETag", '"1"'), ("Content-Type", "text/html"), ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")]
-    DiskCache(tmp_path).put(*page(URL, b"hello", headers=headers))
+    DiskCache(tmp_path).keep(*page(URL, b"hello", headers=headers))
 
     text = (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").read_text()
     meta = json.loads(text)
@@ -95,7 +95,7 @@ def test_no_name_that_a_user_gives_leads_elsewhere(tmp_path: Path, name: str) ->
     """F63"""
     cache = DiskCache(tmp_path / "cache", collection=name, document=name)
 
-    assert cache.put(*page(URL))
+    assert cache.keep(*page(URL))
 
     (body,) = tmp_path.rglob("*.html")
     assert body.relative_to(tmp_path).parts[0] == "cache"
@@ -113,35 +113,35 @@ def test_names_that_differ_give_folders_that_differ() -> None:
 def test_another_page_under_the_same_sixteen_digits_is_a_miss_and_is_replaced(tmp_path: Path) -> None:
     """N6, F63: as if the two hashes began alike"""
     cache = DiskCache(tmp_path)
-    cache.put(*page("https://example.org/b", b"of b"))
+    cache.keep(*page("https://example.org/b", b"of b"))
     other = hashlib.sha256(b"https://example.org/b").hexdigest()[:16]
     for ending in (".html", ".meta.json"):
         (tmp_path / "example.org" / (other + ending)).rename(tmp_path / "example.org" / (HASH[:16] + ending))
 
     assert cache.get(URL) is None
-    assert cache.get_meta(URL) is None
-    assert cache.put(*page(URL, b"of a"))
-    assert cache.get_content(URL) == b"of a"
+    assert cache.entry(URL) is None
+    assert cache.keep(*page(URL, b"of a"))
+    assert cache.body(URL) == b"of a"
 
 
 @pytest.mark.parametrize("missing", [".html", ".meta.json"])
 def test_half_a_page_is_a_miss_and_heals(tmp_path: Path, missing: str) -> None:
     """N7: what a writer that is killed between its two files leaves"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     (tmp_path / "example.org" / (HASH[:16] + missing)).unlink()
 
     assert cache.get(URL) is None
     assert list(cache.entries()) == []
     assert cache.verify() == Checked(0, 0)
-    assert cache.put(*page(URL))
-    assert cache.get_content(URL) == b"hello"
+    assert cache.keep(*page(URL))
+    assert cache.body(URL) == b"hello"
 
 
 def test_an_old_meta_file_beside_a_new_body_is_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """N7"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     (tmp_path / "example.org" / f"{HASH[:16]}.html").write_bytes(b"something else")
     os.utime(tmp_path / "example.org" / f"{HASH[:16]}.meta.json", (1, 1))
 
@@ -153,7 +153,7 @@ def test_an_old_meta_file_beside_a_new_body_is_damage(tmp_path: Path, caplog: py
 def test_a_page_in_memory_is_read_anew_when_its_meta_file_changes(tmp_path: Path) -> None:
     """N7"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     os.utime(tmp_path / "example.org" / f"{HASH[:16]}.meta.json", (1, 1))
     hold(cache, URL)
     meta = tmp_path / "example.org" / f"{HASH[:16]}.meta.json"
@@ -165,30 +165,30 @@ def test_a_page_in_memory_is_read_anew_when_its_meta_file_changes(tmp_path: Path
 def test_a_page_whose_meta_file_is_new_is_not_remembered(tmp_path: Path) -> None:
     """N6: another of the same size, written in the same tick of a coarse clock, may get the number of the old file"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     meta, body = (tmp_path / "example.org" / (HASH[:16] + ending) for ending in (".meta.json", ".html"))
 
     for age, content in ((-3600, None), (3600, b"hello")):
-        cache.put(*page(URL))
+        cache.keep(*page(URL))
         os.utime(meta, (time.time() - age, time.time() - age))
         hold(cache, URL)
-        assert cache.get_content(URL) == b"hello"
+        assert cache.body(URL) == b"hello"
         body.write_bytes(b"other")
-        assert cache.get_content(URL) == content
+        assert cache.body(URL) == content
 
 
 def test_a_page_that_another_replaced_while_a_use_was_noted_is_read_anew(tmp_path: Path) -> None:
     """N6: then the new file may have the number, the size and the time of the old one"""
     cache = DiskCache(tmp_path)
     meta, body = (tmp_path / "example.org" / (HASH[:16] + ending) for ending in (".meta.json", ".html"))
-    cache.put(*page(URL, b"other"))
+    cache.keep(*page(URL, b"other"))
     written = meta.read_bytes()
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     os.utime(meta, (1, 1))
     hold(cache, URL)
-    assert cache.get_content(URL) == b"hello"
+    assert cache.body(URL) == b"hello"
     os.utime(meta, (time.time(), 1))
-    assert cache.get_content(URL) == b"hello"
+    assert cache.body(URL) == b"hello"
     before = meta.stat()
 
     meta.write_bytes(written)
@@ -198,7 +198,7 @@ def test_a_page_that_another_replaced_while_a_use_was_noted_is_read_anew(tmp_pat
     os.utime(meta, (time.time(), 1))
 
     assert (meta.stat().st_mtime_ns, meta.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-    assert cache.get_content(URL) == b"other"
+    assert cache.body(URL) == b"other"
 
 
 def test_a_meta_file_that_is_about_to_be_written_is_a_miss_and_no_damage(
@@ -207,11 +207,11 @@ def test_a_meta_file_that_is_about_to_be_written_is_a_miss_and_no_damage(
     """N7"""
     clock = FakeClock(epoch=time.time())
     cache = DiskCache(tmp_path, clock=clock)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").write_bytes(b"")
 
     assert cache.get(URL) is None
-    assert cache.get_meta(URL) is None
+    assert cache.entry(URL) is None
     assert list(cache.entries()) == []
     assert cache.verify() == Checked(0, 0)
     assert not cache.refresh(page(URL)[0])
@@ -229,10 +229,10 @@ def test_a_meta_file_may_say_of_its_body_what_it_likes(tmp_path: Path) -> None:
     entry, body = page(URL)
 
     for size in (10**18, 10**30):
-        cache.put(entry, body)
+        cache.keep(entry, body)
         meta = pair.encode(msgspec.structs.replace(entry, body_size=size))
         (tmp_path / "example.org" / f"{HASH[:16]}.meta.json").write_bytes(meta)
-        assert cache.get_content(URL) in (None, body)
+        assert cache.body(URL) in (None, body)
 
 
 def test_a_meta_file_that_says_more_than_we_know_of_is_read() -> None:
@@ -248,14 +248,14 @@ def test_a_page_with_more_headers_than_a_meta_file_may_have_is_not_kept(
 ) -> None:
     """N6"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     kept = cache.get(URL)
     assert kept is not None
     large = [("X-Large", "x" * MIB)]
 
     assert not cache.refresh(msgspec.structs.replace(kept.entry, headers=tuple(large)))
     assert cache.get(URL) == kept
-    assert not cache.put(*page(URL, headers=large))
+    assert not cache.keep(*page(URL, headers=large))
     assert cache.get(URL) is None
     assert caplog.text == ""
 
@@ -264,7 +264,7 @@ def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> No
     """N7"""
     clock = FakeClock(epoch=time.time())
     cache = DiskCache(tmp_path, clock=clock)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     folder = tmp_path / "example.org"
     left = [f"{HASH[:16]}.99-ab-1.html.part", "0123456789abcdef.html", "fedcba9876543210.meta.json"]
     for name in left:
@@ -308,7 +308,7 @@ def test_the_last_use_is_noted_once_an_hour(tmp_path: Path) -> None:
     """N6"""
     clock = FakeClock(epoch=time.time())
     cache = DiskCache(tmp_path, clock=clock)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     meta = tmp_path / "example.org" / f"{HASH[:16]}.meta.json"
     written = meta.stat().st_mtime_ns
 
@@ -325,7 +325,7 @@ def test_the_last_use_is_noted_once_an_hour(tmp_path: Path) -> None:
 def test_many_short_lived_programs_keep_the_limit_between_them(tmp_path: Path) -> None:
     """N6: none of them writes enough to look at the size for that alone"""
     for number in range(200):
-        DiskCache(tmp_path, max_size=400_000).put(*page(url_of(number), bytes(4000)))
+        DiskCache(tmp_path, max_size=400_000).keep(*page(url_of(number), bytes(4000)))
 
     assert DiskCache(tmp_path).size < 600_000
 
@@ -357,9 +357,9 @@ def test_a_folder_that_cannot_be_written_stops_nothing_but_its_own_pages(
     put_there(tmp_path / "example.org")
 
     for number in range(10):
-        assert not cache.put(*page(f"https://example.org/{number}"))
+        assert not cache.keep(*page(f"https://example.org/{number}"))
         assert cache.get(f"https://example.org/{number}") is None
-        assert cache.put(*page(url_of(number)))
+        assert cache.keep(*page(url_of(number)))
         assert cache.get(url_of(number)) is not None
 
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -373,13 +373,13 @@ def test_a_collection_that_cannot_be_written_is_left_alone_for_a_while(
     clock = FakeClock()
     cache = DiskCache(tmp_path, collection="handbook", clock=clock)
     (tmp_path / "handbook").write_text("in the place of a folder")
-    assert not cache.put(*page(URL))
+    assert not cache.keep(*page(URL))
     assert "cannot be written" in caplog.text
     (tmp_path / "handbook").unlink()
 
-    assert not cache.put(*page(URL))
+    assert not cache.keep(*page(URL))
     clock.advance(61)
-    assert cache.put(*page(URL))
+    assert cache.keep(*page(URL))
 
 
 @pytest.mark.parametrize("ending", [".html", ".meta.json"])
@@ -387,31 +387,31 @@ def test_a_collection_that_cannot_be_written_is_left_alone_for_a_while(
 def test_an_empty_folder_in_the_place_of_a_file_is_removed(tmp_path: Path, ending: str, is_half: bool) -> None:
     """U16"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     for each in (".html", ".meta.json"):
         if each == ending or is_half:
             (tmp_path / "example.org" / (HASH[:16] + each)).unlink()
     (tmp_path / "example.org" / (HASH[:16] + ending)).mkdir()
 
     assert cache.get(URL) is None
-    cache.put(*page(URL, b"new"))
-    assert cache.put(*page(URL, b"new"))
-    assert cache.get_content(URL) == b"new"
+    cache.keep(*page(URL, b"new"))
+    assert cache.keep(*page(URL, b"new"))
+    assert cache.body(URL) == b"new"
 
 
 @pytest.mark.parametrize("ending", [".html", ".meta.json"])
 def test_a_folder_with_something_in_it_is_left_alone_and_so_are_other_pages(tmp_path: Path, ending: str) -> None:
     """U16"""
     cache = DiskCache(tmp_path)
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     place = tmp_path / "example.org" / (HASH[:16] + ending)
     place.unlink()
     place.mkdir()
     (place / "precious").write_text("not ours")
 
-    assert not cache.put(*page(URL, b"new"))
+    assert not cache.keep(*page(URL, b"new"))
     assert cache.get(URL) is None
-    assert cache.put(*page("https://example.org/b"))
-    assert cache.get_content("https://example.org/b") == b"hello"
+    assert cache.keep(*page("https://example.org/b"))
+    assert cache.body("https://example.org/b") == b"hello"
     assert (place / "precious").read_text() == "not ours"
     assert [name for name in names(tmp_path) if HASH[:16] in name] == [f"example.org/{HASH[:16]}{ending}/precious"]

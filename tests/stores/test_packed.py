@@ -23,7 +23,7 @@ from curtsy.stores import rows
 from curtsy.stores.packed import PackedCache
 from curtsy.stores.packfile import OURS, PackFile
 from curtsy.stores.pages import Checked
-from curtsy.stores.rows import BATCH, SCHEMA, TABLES, number_of
+from curtsy.stores.rows import BATCH, SCHEMA, TABLES, first_number
 from tests.support.pages import ROOT, body_of, fill, hold, page, url_of, writer
 from tests.support.warm import Process
 
@@ -50,14 +50,14 @@ def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
     cache: PackedCache, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     cache.close()
     path.write_bytes(b"no database at all " * 1000)
     again = PackedCache(path, clock=FakeClock(epoch=1_800_000_000))
 
     assert again.get(URL) is None
-    assert again.put(*page(URL))
-    assert again.get_content(URL) == b"hello"
+    assert again.keep(*page(URL))
+    assert again.body(URL) == b"hello"
     again.close()
 
     assert [aside.name for aside in asides(path)] == ["pages.db.damaged-1800000000"]
@@ -74,7 +74,7 @@ def test_only_the_last_damaged_file_is_held(cache: PackedCache, path: Path) -> N
         clock.advance(10)
         again = PackedCache(path, clock=clock)
         assert again.get(URL) is None
-        again.put(*page(URL))
+        again.keep(*page(URL))
         again.close()
 
     assert len(asides(path)) == 1
@@ -100,8 +100,8 @@ def test_a_file_that_is_damaged_while_two_have_it_open_is_put_aside_once(cache: 
     fill(ours, range(50))
 
     for number in range(50):
-        assert ours.get_content(url_of(number)) == body_of(number)
-        assert other.get_content(url_of(number)) == body_of(number)
+        assert ours.body(url_of(number)) == body_of(number)
+        assert other.body(url_of(number)) == body_of(number)
     assert len([aside for aside in asides(path) if aside.name[-1].isdigit()]) == 1
     ours.close()
     other.close()
@@ -109,13 +109,13 @@ def test_a_file_that_is_damaged_while_two_have_it_open_is_put_aside_once(cache: 
 
 def test_a_file_that_is_removed_while_open_is_begun_anew(cache: PackedCache, path: Path) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     for each in path.parent.iterdir():
         each.unlink()
 
     assert cache.get(URL) is None
-    assert cache.put(*page(URL))
-    assert cache.get_content(URL) == b"hello"
+    assert cache.keep(*page(URL))
+    assert cache.body(URL) == b"hello"
     assert path.exists()
 
 
@@ -128,7 +128,7 @@ def test_the_database_of_another_program_is_left_alone(path: Path, caplog: pytes
     before = path.read_bytes()
     cache = PackedCache(path)
 
-    assert not cache.put(*page(URL))
+    assert not cache.keep(*page(URL))
     assert cache.get(URL) is None
     cache.close()
 
@@ -142,7 +142,7 @@ def test_a_table_whose_name_is_damaged_is_damage(
     cache: PackedCache, path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     cache.close()
     old = b"pages" if name == "qages" else b"contents"
     path.write_bytes(
@@ -151,7 +151,7 @@ def test_a_table_whose_name_is_damaged_is_damage(
     again = PackedCache(path)
 
     assert again.get(URL) is None
-    assert again.put(*page(URL))
+    assert again.keep(*page(URL))
     again.close()
     assert len(asides(path)) == 1
 
@@ -161,7 +161,7 @@ def test_what_looks_like_a_full_disk_after_a_rest_though_there_is_room_is_damage
 ) -> None:
     """U16"""
     noise = random.Random(1).randbytes(20_000)
-    cache.put(*page(URL, noise))
+    cache.keep(*page(URL, noise))
     cache.close()
     data = bytearray(path.read_bytes())
     start = data.index(noise[:100])
@@ -171,20 +171,20 @@ def test_what_looks_like_a_full_disk_after_a_rest_though_there_is_room_is_damage
     clock = FakeClock()
     again = PackedCache(path, clock=clock)
 
-    while again.put(*page(url_of(len(list(again.entries()))), noise)):  # until its place in the tree is needed
+    while again.keep(*page(url_of(len(list(again.entries()))), noise)):  # until its place in the tree is needed
         pass
     if not asides(path):  # else this version of SQLite has seen at once what it is
         clock.advance(61)
-        assert not again.put(*page(url_of(100), noise))
+        assert not again.keep(*page(url_of(100), noise))
     assert len(asides(path)) == 1
-    assert again.put(*page(url_of(100), noise))
-    assert again.get_content(url_of(100)) == noise
+    assert again.keep(*page(url_of(100), noise))
+    assert again.body(url_of(100)) == noise
     again.close()
 
 
 def test_what_looks_read_only_after_a_rest_though_it_is_not_is_damage(cache: PackedCache, path: Path) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     cache.close()
     data = bytearray(path.read_bytes())
     data[18] ^= 0x40  # the version of the format for writing: SQLite reads such a file and does not write it
@@ -192,10 +192,10 @@ def test_what_looks_read_only_after_a_rest_though_it_is_not_is_damage(cache: Pac
     clock = FakeClock()
     again = PackedCache(path, clock=clock)
 
-    assert not again.put(*page(URL))
+    assert not again.keep(*page(URL))
     clock.advance(61)
-    assert not again.put(*page(URL))
-    assert again.put(*page(URL))
+    assert not again.keep(*page(URL))
+    assert again.keep(*page(URL))
     again.close()
     assert len(asides(path)) == 1
 
@@ -215,11 +215,11 @@ if sys.argv[2] == "later":
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
 noise = random.Random(1).randbytes(500_000)
 for _ in range(4):
-    kept = cache.put(*page("https://example.org/a", noise))
+    kept = cache.keep(*page("https://example.org/a", noise))
     print(kept, sum(cache.get(url_of(number)) is not None for number in range(20)))
     clock.advance(61)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(cache.put(*page("https://example.org/a", noise)), len(list(cache.entries())))
+print(cache.keep(*page("https://example.org/a", noise)), len(list(cache.entries())))
 cache.close()
 """
 
@@ -271,14 +271,14 @@ def test_whatever_comes_in_the_middle_of_a_transaction_it_is_rolled_back(
 
 def test_what_a_tool_has_learnt_of_the_tables_is_no_damage(cache: PackedCache, path: Path) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     cache.close()
     with closing(sqlite3.connect(path)) as db:
         db.execute("ANALYZE")
     again = PackedCache(path)
 
-    assert again.get_content(URL) == b"hello"
-    assert again.put(*page(URL, b"new"))
+    assert again.body(URL) == b"hello"
+    assert again.keep(*page(URL, b"new"))
     again.close()
     assert asides(path) == []
 
@@ -288,7 +288,7 @@ def test_a_file_whose_tree_is_out_of_order_is_found_by_verify(cache: PackedCache
     fill(cache, range(20))
     cache.close()
     data = bytearray(path.read_bytes())
-    rest, last = divmod(number_of(page(url_of(1))[0].url_sha256) % 2**64, 256)
+    rest, last = divmod(first_number(page(url_of(1))[0].url_sha256) % 2**64, 256)
     written = bytes(rest >> 7 * place & 0x7F | 0x80 for place in range(7, -1, -1)) + bytes([last])  # SQLite's varint
     data[data.index(written)] ^= 0x40
     path.write_bytes(data)
@@ -302,15 +302,15 @@ def test_a_file_whose_tree_is_out_of_order_is_found_by_verify(cache: PackedCache
 
 def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: PackedCache, path: Path) -> None:
     """F63: as if the two hashes began alike"""
-    cache.put(*page("https://example.org/b", b"of b"))
-    number = number_of(page(URL)[0].url_sha256)
+    cache.keep(*page("https://example.org/b", b"of b"))
+    number = first_number(page(URL)[0].url_sha256)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE pages SET id = ?", (number,))
 
     assert cache.get(URL) is None
-    assert cache.get_meta(URL) is None
-    assert cache.put(*page(URL, b"of a"))
-    assert cache.get_content(URL) == b"of a"
+    assert cache.entry(URL) is None
+    assert cache.keep(*page(URL, b"of a"))
+    assert cache.body(URL) == b"of a"
 
 
 @pytest.mark.parametrize(
@@ -342,13 +342,13 @@ def test_another_page_under_the_same_number_is_a_miss_and_is_replaced(cache: Pac
 )
 def test_a_damaged_row_is_a_miss_and_nothing_worse(cache: PackedCache, path: Path, change: str) -> None:
     """N7, U16"""
-    cache.put(*page(URL, body_of(1)))
+    cache.keep(*page(URL, body_of(1)))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute(change)
 
-    assert cache.get_content(URL) in (None, body_of(1))
-    assert cache.put(*page(URL, body_of(1)))
-    assert cache.get_content(URL) == body_of(1)
+    assert cache.body(URL) in (None, body_of(1))
+    assert cache.keep(*page(URL, body_of(1)))
+    assert cache.body(URL) == body_of(1)
     assert cache.verify() == Checked(1, 0)
     assert asides(path) == []
 
@@ -364,7 +364,7 @@ def test_a_use_that_is_not_there_is_long_ago(cache: PackedCache, path: Path) -> 
         db.execute("UPDATE pages SET used = NULL")
     again = PackedCache(path)
 
-    assert again.get_content(url_of(1)) == body_of(1)
+    assert again.body(url_of(1)) == body_of(1)
     again.gc(0)
     assert list(again.entries()) == []
     again.close()
@@ -380,7 +380,7 @@ def test_two_pages_at_one_place_are_never_mistaken_and_verify_keeps_the_one_that
         db.execute("UPDATE pages SET place = 1")
 
     assert cache.verify() == Checked(1, 9)
-    assert [cache.get_content(url_of(number)) for number in range(10)] == [body_of(0)] + [None] * 9
+    assert [cache.body(url_of(number)) for number in range(10)] == [body_of(0)] + [None] * 9
     fill(cache, range(10))
     assert cache.verify() == Checked(10, 0)
     assert asides(path) == []
@@ -412,8 +412,8 @@ def test_a_file_of_an_earlier_version_is_put_aside_as_such(path: Path, caplog: p
     cache = PackedCache(path, clock=FakeClock(epoch=1_800_000_000))
 
     assert cache.get(URL) is None
-    assert cache.put(*page(URL))
-    assert cache.get_content(URL) == b"hello"
+    assert cache.keep(*page(URL))
+    assert cache.body(URL) == b"hello"
     cache.close()
 
     assert sorted(each.name for each in path.parent.iterdir()) == ["pages.db", "pages.db.former-1800000000"]
@@ -425,15 +425,15 @@ def test_a_file_of_an_earlier_version_is_put_aside_as_such(path: Path, caplog: p
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
 def test_a_file_in_a_folder_that_cannot_be_written_can_be_read(cache: PackedCache, path: Path) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     cache.close()
     path.parent.chmod(0o500)
     try:
         again = PackedCache(path)
 
-        assert again.get_content(URL) == b"hello"
-        assert not again.put(*page(URL, b"new"))
-        assert again.get_content(URL) == b"hello"
+        assert again.body(URL) == b"hello"
+        assert not again.keep(*page(URL, b"new"))
+        assert again.body(URL) == b"hello"
         again.close()
     finally:
         path.parent.chmod(0o700)
@@ -498,7 +498,7 @@ def test_a_journal_in_the_making_is_no_harm_where_it_cannot_be_written(
         with subprocess.Popen([sys.executable, "-c", DROPPING, path], stdin=PIPE, stdout=PIPE, cwd=ROOT) as other:
             assert other.stdout is not None
             other.stdout.readline()
-            cache.get_meta(url_of(0))  # looks at the file anew, at once
+            cache.entry(url_of(0))  # looks at the file anew, at once
 
             assert there(cache) == 39
             other.communicate(timeout=30)
@@ -527,7 +527,7 @@ def test_who_begins_to_write_is_noticed_where_that_cannot_be_done(path: Path, vi
         with subprocess.Popen([sys.executable, "-c", DROPPING, path], stdin=PIPE, stdout=PIPE, cwd=ROOT) as other:
             assert other.stdout is not None
             other.stdout.readline()
-            cache.get_meta(url_of(0))  # looks at the file anew, at once
+            cache.entry(url_of(0))  # looks at the file anew, at once
             assert there(cache) == 39
             other.communicate(timeout=30)
 
@@ -538,25 +538,25 @@ def test_a_journal_that_cannot_be_read_is_done_without(cache: PackedCache, path:
     """U16: a copy of the two files, where SQLite cannot make the third"""
     source = path.with_name("source.db")
     with closing(PackedCache(source)) as before:
-        before.put(*page(URL))
+        before.keep(*page(URL))
     with closing(PackedCache(source)) as writing:
-        writing.put(*page(url_of(1)))
+        writing.keep(*page(url_of(1)))
         for ending in ("", "-wal"):
             shutil.copy(f"{source}{ending}", f"{path}{ending}")
     again = PackedCache(view)
 
     for _ in range(2):
-        assert again.get_content(URL) == b"hello"
-        assert not again.put(*page(URL, b"new"))
+        assert again.body(URL) == b"hello"
+        assert not again.keep(*page(URL, b"new"))
     again.close()
 
 
 def test_bodies_are_compressed_unless_that_is_no_gain(cache: PackedCache, path: Path) -> None:
     """N6"""
     noise = random.Random(1).randbytes(5000)
-    cache.put(*page(url_of(0), b"the same again, and " * 5000))
-    cache.put(*page(url_of(1), noise))
-    cache.put(*page(url_of(2), b""))
+    cache.keep(*page(url_of(0), b"the same again, and " * 5000))
+    cache.keep(*page(url_of(1), noise))
+    cache.keep(*page(url_of(2), b""))
 
     with closing(sqlite3.connect(path)) as db:
         sizes = sorted(size for (size,) in db.execute("SELECT length(body) FROM contents"))
@@ -564,7 +564,7 @@ def test_bodies_are_compressed_unless_that_is_no_gain(cache: PackedCache, path: 
     assert sizes[0] == 0
     assert sizes[1] < 200
     assert sizes[2] == 5000
-    assert [cache.get_content(url_of(number)) for number in range(3)] == [b"the same again, and " * 5000, noise, b""]
+    assert [cache.body(url_of(number)) for number in range(3)] == [b"the same again, and " * 5000, noise, b""]
 
 
 def test_a_304_does_not_rewrite_the_body_and_a_new_page_ends_it(cache: PackedCache, path: Path) -> None:
@@ -575,9 +575,9 @@ def test_a_304_does_not_rewrite_the_body_and_a_new_page_ends_it(cache: PackedCac
             ((meta, body, renewed),) = db.execute("SELECT meta, body, renewed FROM pages JOIN contents USING (place)")
         return meta, body, renewed
 
-    cache.put(*page(URL, body_of(1)))
+    cache.keep(*page(URL, body_of(1)))
     before = there()
-    kept = cache.get_meta(URL)
+    kept = cache.entry(URL)
     assert kept is not None
 
     assert cache.refresh(msgspec.structs.replace(kept, lifetime=999.0))
@@ -589,9 +589,9 @@ def test_a_304_does_not_rewrite_the_body_and_a_new_page_ends_it(cache: PackedCac
     assert (again.entry.lifetime, again.body) == (999.0, body_of(1))
     assert cache.verify() == Checked(1, 0)
 
-    cache.put(*page(URL, body_of(2)))
+    cache.keep(*page(URL, body_of(2)))
     assert there()[2] is None
-    assert cache.get_content(URL) == body_of(2)
+    assert cache.body(URL) == body_of(2)
 
 
 def test_what_is_replaced_or_dropped_leaves_nothing_behind(cache: PackedCache, path: Path) -> None:
@@ -609,13 +609,13 @@ def test_what_is_replaced_or_dropped_leaves_nothing_behind(cache: PackedCache, p
 
 def test_places_that_were_never_given_out_are_damage(cache: PackedCache, path: Path) -> None:
     """U16"""
-    cache.put(*page(URL))
+    cache.keep(*page(URL))
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("UPDATE contents SET place = 9223372036854775807")
 
-    cache.put(*page(url_of(1)))
-    assert cache.put(*page(url_of(1)))
-    assert cache.get_content(url_of(1)) == page(url_of(1))[1]
+    cache.keep(*page(url_of(1)))
+    assert cache.keep(*page(url_of(1)))
+    assert cache.body(url_of(1)) == page(url_of(1))[1]
     assert len(asides(path)) == 1
 
 
@@ -665,7 +665,7 @@ def test_a_journal_left_by_a_killed_writer_is_used(path: Path) -> None:
 
     cache = PackedCache(path)
 
-    assert [cache.get_content(url_of(number)) for number in range(40)] == [body_of(number) for number in range(40)]
+    assert [cache.body(url_of(number)) for number in range(40)] == [body_of(number) for number in range(40)]
     cache.close()
 
 
@@ -674,7 +674,7 @@ def test_a_use_is_known_though_the_file_need_not_be_asked(path: Path) -> None:
     clock = FakeClock()
     cache = PackedCache(path, clock=clock)
     for number in range(2):
-        cache.put(*page(url_of(number), random.Random(number).randbytes(100_000)))
+        cache.keep(*page(url_of(number), random.Random(number).randbytes(100_000)))
     os.utime(path.with_name("pages.db-wal"), (1, 1))
     for number in (0, 0, 1, 1, 0):
         clock.advance(1)

@@ -66,7 +66,7 @@ def test_a_page_that_waits_is_known_to_its_cache_at_once_and_to_others_when_it_i
     """N6, Issue 4"""
     ours, theirs = opened(LONG), opened()
 
-    assert ours.put(*page(URL, b"first"))
+    assert ours.keep(*page(URL, b"first"))
     assert ours.get(URL) == page(URL, b"first")
     assert theirs.get(URL) is None
 
@@ -77,22 +77,22 @@ def test_a_page_that_waits_is_known_to_its_cache_at_once_and_to_others_when_it_i
 def test_two_caches_of_one_process_know_what_waits_in_each_other_s_place(opened: Open) -> None:
     """N7"""
     one, two = opened(LONG), opened(LONG)
-    one.put(*page(URL, b"first"))
-    assert two.get_content(URL) == b"first"
+    one.keep(*page(URL, b"first"))
+    assert two.body(URL) == b"first"
 
-    two.put(*page(URL, b"second"))
-    assert one.get_content(URL) == b"second"
+    two.keep(*page(URL, b"second"))
+    assert one.body(URL) == b"second"
     two.drop(URL)
     assert one.get(URL) is None
 
-    one.put(*page(url_of(1), body_of(1)))
-    two.put(*page(url_of(2), body_of(2)))
+    one.keep(*page(url_of(1), body_of(1)))
+    two.keep(*page(url_of(2), body_of(2)))
     two.close()
-    one.put(*page(url_of(3), body_of(3)))
+    one.keep(*page(url_of(3), body_of(3)))
     two.close()
     one.close()
     there = opened()
-    assert [there.get_content(url_of(number)) for number in (1, 2, 3)] == [body_of(number) for number in (1, 2, 3)]
+    assert [there.body(url_of(number)) for number in (1, 2, 3)] == [body_of(number) for number in (1, 2, 3)]
     assert there.get(URL) is None
 
 
@@ -101,12 +101,12 @@ def test_everything_that_looks_at_the_whole_cache_has_what_waits(opened: Open) -
     looks: list[Callable[[PackedCache], object]] = [
         lambda cache: list(cache.entries()) == [page(URL)[0]],
         lambda cache: cache.verify() == Checked(1, 0),
-        lambda cache: cache.get_meta(URL) == page(URL)[0],
+        lambda cache: cache.entry(URL) == page(URL)[0],
         lambda cache: cache.gc(0) >= 0 and list(cache.entries()) == [],
     ]
     for look in looks:
         cache = opened(LONG)
-        cache.put(*page(URL))
+        cache.keep(*page(URL))
         assert look(cache)
         cache.close()
 
@@ -116,8 +116,8 @@ def test_what_waits_is_written_after_the_delay_though_nothing_else_happens(opene
     ours, theirs = opened(0.01), opened()
 
     for number in range(3):
-        ours.put(*page(url_of(number), body_of(number)))
-        wait_for(lambda number=number: theirs.get_content(url_of(number)) == body_of(number))  # type: ignore[misc]
+        ours.keep(*page(url_of(number), body_of(number)))
+        wait_for(lambda number=number: theirs.body(url_of(number)) == body_of(number))  # type: ignore[misc]
         wait_for(lambda: not writing_threads())
 
 
@@ -132,37 +132,37 @@ def test_no_more_than_so_many_pages_and_bytes_wait(opened: Open) -> None:
 
     many = MOST_BYTES // LARGE
     for number in range(100, 100 + many):
-        ours.put(*page(url_of(number), random.Random(number).randbytes(LARGE)))
+        ours.keep(*page(url_of(number), random.Random(number).randbytes(LARGE)))
     assert len(list(theirs.entries())) == MOST + many
 
 
 def test_a_large_page_does_not_wait_and_is_not_replaced_by_an_older_one_that_does(opened: Open) -> None:
     """Issue 4"""
     ours, theirs = opened(LONG), opened()
-    ours.put(*page(URL, b"older"))
+    ours.keep(*page(URL, b"older"))
 
-    ours.put(*page(URL, bytes(LARGE + 1)))
-    assert theirs.get_content(URL) == bytes(LARGE + 1)
+    ours.keep(*page(URL, bytes(LARGE + 1)))
+    assert theirs.body(URL) == bytes(LARGE + 1)
     ours.flush()
 
-    assert theirs.get_content(URL) == ours.get_content(URL) == bytes(LARGE + 1)
+    assert theirs.body(URL) == ours.body(URL) == bytes(LARGE + 1)
 
 
 def test_of_two_answers_that_wait_the_newer_one_is_written(opened: Open) -> None:
     """N6"""
     ours = opened(LONG)
-    ours.put(*page(URL, b"older"))
-    ours.put(*page(URL, b"newer"))
+    ours.keep(*page(URL, b"older"))
+    ours.keep(*page(URL, b"newer"))
 
-    assert ours.get_content(URL) == b"newer"
+    assert ours.body(URL) == b"newer"
     ours.close()
-    assert opened().get_content(URL) == b"newer"
+    assert opened().body(URL) == b"newer"
 
 
 def test_a_page_that_is_dropped_while_it_waits_is_gone(opened: Open) -> None:
     """N6"""
     ours = opened(LONG)
-    ours.put(*page(URL))
+    ours.keep(*page(URL))
     ours.drop(URL)
 
     assert ours.get(URL) is None
@@ -175,7 +175,7 @@ def test_a_page_that_is_dropped_while_it_waits_is_gone(opened: Open) -> None:
 def test_a_304_renews_a_page_that_waits_and_one_that_was_read(opened: Open, is_written: bool, body: bytes) -> None:
     """N6"""
     ours = opened(LONG)
-    ours.put(*page(URL, body))
+    ours.keep(*page(URL, body))
     if is_written:
         ours.flush()
     kept = ours.get(URL)
@@ -193,7 +193,7 @@ def test_a_304_renews_a_page_that_waits_and_one_that_was_read(opened: Open, is_w
 def test_a_304_waits_be_the_page_held_in_memory_or_not(opened: Open, reads: int) -> None:
     """Issue 4"""
     ours, theirs = opened(LONG), opened()
-    theirs.put(*page(URL))
+    theirs.keep(*page(URL))
     for _ in range(reads):
         kept = ours.get(URL)
     assert kept is not None
@@ -209,7 +209,7 @@ def test_a_304_waits_be_the_page_held_in_memory_or_not(opened: Open, reads: int)
 def test_a_304_for_a_page_that_was_dropped_since_it_was_read_changes_nothing(opened: Open) -> None:
     """N6"""
     ours = opened(LONG)
-    ours.put(*page(URL))
+    ours.keep(*page(URL))
     ours.flush()
     kept = ours.get(URL)
     assert kept is not None
@@ -245,18 +245,18 @@ def test_a_304_for_a_page_that_was_replaced_or_is_gone_changes_nothing(opened: O
     ours, theirs = opened(LONG), opened()
     old, body = page(URL, b"old")
     assert not ours.refresh(old)
-    ours.put(old, body)
+    ours.keep(old, body)
     ours.flush()
     ours.get(URL)
 
     assert ours.refresh(msgspec.structs.replace(old, lifetime=999.0))  # it waits, and meanwhile:
-    theirs.put(*page(URL, b"new"))
+    theirs.keep(*page(URL, b"new"))
     ours.flush()
     assert ours.get(URL) == theirs.get(URL) == page(URL, b"new")
 
-    ours.put(*page(URL, b"newest"))
+    ours.keep(*page(URL, b"newest"))
     assert not ours.refresh(old)
-    assert ours.get_content(URL) == b"newest"
+    assert ours.body(URL) == b"newest"
 
 
 def test_what_cannot_be_written_is_forgotten_and_told_once(
@@ -271,25 +271,25 @@ def test_what_cannot_be_written_is_forgotten_and_told_once(
     cache.flush()
 
     assert [cache.get(url_of(number)) for number in range(5)] == [None] * 5
-    assert not cache.put(*page(URL))  # it rests
+    assert not cache.keep(*page(URL))  # it rests
     assert sum("cannot be written" in record.getMessage() for record in caplog.records) == 1
     path.parent.unlink()
     clock.advance(61)
-    assert cache.put(*page(URL))
+    assert cache.keep(*page(URL))
     cache.flush()
-    assert opened().get_content(URL) == b"hello"
+    assert opened().body(URL) == b"hello"
 
 
 def test_a_closed_cache_lets_nothing_wait(opened: Open) -> None:
     """U16"""
     cache = opened(LONG)
-    cache.put(*page(url_of(1)))
+    cache.keep(*page(url_of(1)))
     assert writing_threads()
 
     cache.close()
 
     wait_for(lambda: not writing_threads())
-    assert not cache.put(*page(URL))
+    assert not cache.keep(*page(URL))
     assert not cache.refresh(page(URL)[0])
     assert cache.get(URL) is None
 
@@ -307,7 +307,7 @@ fill(cache, range(10))
     done.communicate(timeout=30)
 
     assert done.returncode == 0
-    assert [opened().get_content(url_of(number)) for number in range(10)] == [body_of(number) for number in range(10)]
+    assert [opened().body(url_of(number)) for number in range(10)] == [body_of(number) for number in range(10)]
 
 
 def test_a_program_that_is_killed_leaves_whole_pages_and_loses_only_those_that_wait(opened: Open, path: Path) -> None:
@@ -331,7 +331,7 @@ for version in itertools.count():
         killed.communicate()
 
         cache = opened()
-        kept = [(number, cache.get_content(url_of(number))) for number in range(100)]
+        kept = [(number, cache.body(url_of(number))) for number in range(100)]
         assert all(body is None or is_body_of(number, body) for number, body in kept)
         assert sum(body is not None for _, body in kept) >= min(100, said - MOST)
         assert cache.verify().damaged == 0
@@ -362,7 +362,7 @@ print(code)
 
     assert said == "0\n"
     cache = opened()
-    assert [cache.get_content(url_of(number)) for number in range(30)] == [body_of(number) for number in range(30)]
+    assert [cache.body(url_of(number)) for number in range(30)] == [body_of(number) for number in range(30)]
 
 
 def test_threads_share_a_cache_in_which_pages_wait(opened: Open) -> None:
@@ -374,8 +374,8 @@ def test_threads_share_a_cache_in_which_pages_wait(opened: Open) -> None:
         try:
             for version in range(20):
                 for number in range(first, first + 10):
-                    cache.put(*page(url_of(number), body_of(number, version)))
-                    if cache.get_content(url_of(number)) != body_of(number, version):
+                    cache.keep(*page(url_of(number), body_of(number, version)))
+                    if cache.body(url_of(number)) != body_of(number, version):
                         wrong.append((number, version))
         except BaseException as error:
             wrong.append(error)
@@ -398,8 +398,8 @@ def test_a_page_in_memory_is_read_anew_when_others_write_after_a_quiet_time(
     ours, theirs = opened(delay), opened()
     journal = path.with_name("pages.db-wal")
     for version in range(4):
-        theirs.put(*page(URL, body_of(1, version)))
-        assert ours.get_content(URL) == body_of(1, version)
+        theirs.keep(*page(URL, body_of(1, version)))
+        assert ours.body(URL) == body_of(1, version)
         wait_for(lambda: time.time_ns() - journal.stat().st_mtime_ns > SETTLED)
 
         first, second = ours.get(URL), ours.get(URL)
@@ -414,12 +414,12 @@ def test_a_write_that_the_clock_of_the_file_system_cannot_tell_from_the_one_befo
 ) -> None:
     """N6: many in a moment, into a journal that does not grow"""
     ours, theirs = opened(), opened()
-    theirs.put(*page(url_of(0), random.Random(1).randbytes(6 * MIB)))  # it is then written from its beginning again
+    theirs.keep(*page(url_of(0), random.Random(1).randbytes(6 * MIB)))  # it is then written from its beginning again
     size = path.with_name("pages.db-wal").stat().st_size
 
     for version in range(100):
-        theirs.put(*page(URL, body_of(1, version)))
+        theirs.keep(*page(URL, body_of(1, version)))
         for _ in range(3):
-            assert ours.get_content(URL) == body_of(1, version)
+            assert ours.body(URL) == body_of(1, version)
 
     assert path.with_name("pages.db-wal").stat().st_size == size

@@ -93,15 +93,15 @@ def test_nothing_is_remembered_without_memory() -> None:
 
 def test_the_last_use_is_known_of_the_pages_used_last() -> None:
     """N6"""
-    lately = Lately(3)
+    lately: Lately[str] = Lately(3)
     keys = [f"{number:016x}{'0' * 48}" for number in range(9)]
     for at, key in enumerate(keys, 1):
         lately.note(key, at)
         lately.note(keys[0], at)
 
-    known = [lately.at(key[:16]) for key in keys]
+    known = [lately.at(key) for key in keys]
     assert known[0] == 9
     assert known[-2:] == [8, 9]
     assert known[1:3] == [0, 0]
-    assert [lately.take(keys[0][:16]) for _ in range(2)] == [9, 0]
-    assert lately.at(keys[0][:16]) == 0
+    assert [lately.take(keys[0]) for _ in range(2)] == [9, 0]
+    assert lately.at(keys[0]) == 0

@@ -85,7 +85,7 @@ def is_body_of(number: int, body: bytes) -> bool:
 def fill(cache: PageCache, numbers: Iterable[int], version: int = 0) -> None:
     """Keep many pages."""
     for number in numbers:
-        cache.put(*page(url_of(number), body_of(number, version)))
+        cache.keep(*page(url_of(number), body_of(number, version)))
 
 
 def writer(kind: str, place: Path, first: int, count: int, rounds: int) -> Process[bytes]:
@@ -98,7 +98,7 @@ def main() -> None:
     cache = open_cache(kind, Path(place))
     for version in range(int(rounds)):
         for number in range(int(first), int(first) + int(count)):
-            cache.put(*page(url_of(number), body_of(number, version)))
+            cache.keep(*page(url_of(number), body_of(number, version)))
             sys.stdout.write(".")
             sys.stdout.flush()
     cache.close()

@@ -59,12 +59,14 @@ def ls(given: Given, domain: str | None, is_json: bool) -> Exit:
     if not found:
         screen.say("nothing is kept." if domain is None else f"nothing is kept of {domain}.")
         return Exit.FINE
-    table = screen.table("age", "fresh for", "size", "status", "url", right=("age", "fresh for", "size"))
+    has_variants = any(each.variant for each in found)
+    names = ("age", "fresh for", "size", "status", *(["variant"] if has_variants else []), "url")
+    table = screen.table(*names, right=("age", "fresh for", "size"))
     for each in found:
         left = each.fetched_at + each.lifetime - each.age - time.time()
         table.add_row(
             span(max(0.0, time.time() - each.fetched_at)), span(left) if left > 0 else "–", screen.size(each.body_size),
-            str(each.status), screen.plain(each.url),
+            str(each.status), *([each.variant or "–"] if has_variants else []), screen.plain(each.url),
         )  # fmt: skip
     screen.show(screen.out(), table)
     screen.say(f"{screen.counted(len(found), 'page')}, {screen.size(sum(each.body_size for each in found))}.")
@@ -80,7 +82,7 @@ def _is_of(entry: Entry, domain: str | None) -> bool:
 
 
 def _fields(entry: Entry) -> dict[str, Any]:
-    names = ("url", "status", "body_size", "fetched_at", "lifetime", "etag", "last_modified", "body_sha256")
+    names = ("url", "variant", "status", "body_size", "fetched_at", "lifetime", "etag", "last_modified", "body_sha256")
     return {name: getattr(entry, name) for name in names}
 
 
@@ -93,24 +95,31 @@ def _fields(entry: Entry) -> dict[str, Any]:
     ),
 )
 @click.argument("url", metavar="URL")
+@click.option("--variant", metavar="HASH", help="The variant to show, as `cache ls` lists it; the newest by default.")
 @click.option("--body", "is_body", is_flag=True, help="Its body, as it was kept, on standard output.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def show(given: Given, url: str, is_body: bool, is_json: bool) -> Exit:
-    """Show one kept page: when it came, how long it is fresh, its headers."""
+def show(given: Given, url: str, variant: str | None, is_body: bool, is_json: bool) -> Exit:
+    """Show one kept page: when it came, how long it is fresh, its headers.
+
+    A page is kept once for each set of request headers that may select another page, such as a language or a key.
+    """
     from rich.text import Text
 
     from curtsy.core.explain import span
-    from curtsy.stores.disk import DiskCache
 
     kept = given.open_cache()
-    page = kept.get(url)
-    if page is None and isinstance(kept, DiskCache):
-        page = kept.find(url)  # its folders may have names of their own
+    pages = kept.pages(url)
     kept.close()
+    wanted = None if variant is None else variant.strip().removeprefix("–")
+    page = next((each for each in pages if wanted in (None, each.entry.variant)), None)
     if page is None:
-        screen.say(f"{url} is not kept, or was damaged. curtsy cache ls lists what is.")
+        what = "is not kept, or was damaged" if not pages else f"has no variant {variant}"
+        screen.say(f"{url} {what}. curtsy cache ls lists what is kept.")
         return Exit.ERROR
+    if variant is None and len(pages) > 1:
+        others = ", ".join(each.entry.variant or "–" for each in pages[1:])
+        screen.say(f"This is the newest of {len(pages)} variants. Others: {others}. Choose one with --variant.")
     if is_body:
         sys.stdout.buffer.write(page.body)
         return Exit.FINE
@@ -124,7 +133,7 @@ def show(given: Given, url: str, is_body: bool, is_json: bool) -> Exit:
     console.print(Text(screen.plain(entry.url), style="bold"), soft_wrap=True)
     fresh = f"for {span(left)} more" if left > 0 else "no: the site is asked whether it still holds"
     rows = [
-        ("status", str(entry.status)), ("size", screen.size(entry.body_size)),
+        ("status", str(entry.status)), ("size", screen.size(entry.body_size)), ("variant", entry.variant or "–"),
         ("kept", f"{span(max(0.0, now - entry.fetched_at))} ago"), ("fresh", fresh), ("sha256", entry.body_sha256),
         *entry.headers,
     ]  # fmt: skip

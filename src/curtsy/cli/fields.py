@@ -51,6 +51,7 @@ _HOST = {
 
 _PAGE = {
     "url": "the URL, values that look secret masked",
+    "variant": "a hash of the request headers that select this copy; empty if there were none",
     "status": "the status that it came with",
     "body_size": "bytes of its body",
     "fetched_at": "when it came, or was last confirmed (epoch seconds)",

@@ -87,13 +87,13 @@ def recall(given: Given, url: Url) -> Known:
     from curtsy.clock import SystemClock
     from curtsy.core.errors import StoreError
     from curtsy.watch.assessment import recall as remembered
-    from curtsy.watch.checks import Known
+    from curtsy.watch.checks import Known, plain_request
 
     settings = given.settings()
     kept = None
     if settings.cache_mode != "off":
         cache = given.open_cache()
-        kept = cache.get_meta(url)
+        kept = cache.entry(plain_request(url, settings))
         cache.close()
     try:
         store = given.open_store()

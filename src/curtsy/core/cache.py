@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
@@ -21,6 +21,7 @@ import msgspec
 from curtsy.core.cachecontrol import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
+from curtsy.core.variant import variant_of
 
 Mode = Literal["normal", "refresh", "revalidate", "offline"]
 """`normal`: by RFC 9111. `refresh`: always ask, as if nothing were kept. `revalidate`: always ask, with validators, as
@@ -55,7 +56,6 @@ SKEW = 60.0
 _OWN_CONDITIONS = frozenset(
     {"range", "if-none-match", "if-modified-since", "if-match", "if-unmodified-since", "if-range"}
 )
-_LOGIN = frozenset({"authorization", "cookie"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 # RFC 9111, 3.1, and what is secret or belongs to one exchange: cookies live in the cookie store only (F62). `Age` is
 # written anew for each use.
@@ -70,11 +70,14 @@ _NOT_KEPT = frozenset(
 # RFC 9111, 3.2: they describe the body that we hold, decoded, and a 304 has none.
 _OF_THE_BODY = frozenset({"content-length", "content-encoding", "content-range", "content-type"})
 _DATES = frozenset({"date", "age"})
+_JUST_ETAG = frozenset({"etag"})
 # RFC 9111, 4.2: in `Expires` they are no date, though elsewhere everybody knows what is meant.
 _OTHER_ZONES = ("UTC", "utc", "0000")
 # Quoted as it should be, or bare as some servers write it; nothing that could end a header line, and no `*`, which
 # sent back would mean "any page" (F15).
 _ETAG = re.compile(r'(?:W/)?"[\x20\x21\x23-\x7e\x80-\xff]{0,1000}"|[A-Za-z0-9._:+/=-]{1,1000}')
+# How Apache, Caddy and Jetty mark the version of a page that they compress: `"x"` becomes `"x-gzip"`, `"x--gzip"`.
+_CODED = re.compile(r'(?<=[^"])--?(?:gzip|br|zstd)"$')
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, rename="camel"):
@@ -116,10 +119,21 @@ class Entry(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     """Seconds beyond its lifetime that it may be used while a new one is asked for."""
 
     vary: tuple[str, ...] = ()
-    """The request headers, lower-case, that the answer depends on."""
+    """The request headers, lower-case, that the response names in `Vary`."""
 
     variant: str = ""
-    """A hash of what the request had in them; empty if it depends on nothing."""
+    """A hash of the request headers that select this copy; empty if there are none. See `variant_of()`."""
+
+    def answers(self, request: Request) -> bool:
+        """Return whether this copy is the variant that the request selects."""
+        return variant_of(self.vary, request) == self.variant
+
+    def response(self, body: bytes, method: str, age: float | None = None) -> Response:
+        """The answer to a request; with its age, unless the site has just said that the copy holds (RFC 9111, 4)."""
+        fields = self.headers
+        if age is not None:
+            fields = (*fields, ("Age", str(int(age) if age < MOST_AGE else MOST_AGE)))
+        return Response(self.status, Headers(fields), b"" if method == "HEAD" else body)
 
 
 class Fresh(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +175,7 @@ Freshness = Fresh | Stale | Absent
 
 
 class Store(msgspec.Struct, frozen=True, gc=False):
-    """Keep this page, in place of any that is kept."""
+    """Keep this page, in place of the same variant."""
 
     entry: Entry
     body: bytes
@@ -174,7 +188,10 @@ class Refresh(msgspec.Struct, frozen=True, gc=False):
 
 
 class Drop(msgspec.Struct, frozen=True, gc=False):
-    """Forget the kept copy, if any: something newer may not be kept. After a 304 it still answers this request."""
+    """Forget a kept copy, because a newer one may not be kept. After a 304 the copy still answers this request."""
+
+    variant: str | None = None
+    """The variant to forget; None for every variant of the URL."""
 
 
 class Leave(msgspec.Struct, frozen=True, gc=False):
@@ -205,7 +222,7 @@ def freshness(
         return _MISS if mode == "offline" else _ASK
     wish = directives(said.get("cache-control"))
     may_ask = not (mode == "offline" or wish.only_if_cached)
-    if entry is None or mode == "refresh" or variant_of(entry.vary, request) != entry.variant:
+    if entry is None or mode == "refresh" or not entry.answers(request):
         return _ASK if may_ask else _MISS
     resident = now - entry.fetched_at
     if resident < 0:  # the calendar was set back: how long the copy has been here is not known
@@ -239,31 +256,35 @@ def _is_usable(entry: Entry, wish: Directives, age: float, staleness: float) -> 
 
 def validators(entry: Entry) -> Fields:
     """The conditions that ask whether a copy still holds."""
-    etag = () if entry.etag is None else (("If-None-Match", entry.etag),)
+    etag = () if entry.etag is None else (("If-None-Match", ", ".join(_forms(entry.etag))),)
     return etag if entry.last_modified is None else (*etag, ("If-Modified-Since", entry.last_modified))
 
 
-def variant_of(vary: Iterable[str], request: Request) -> str:
-    """A hash of what the request has in the headers that the answer depends on; empty if it depends on nothing.
+def _forms(etag: str) -> tuple[str, ...]:
+    """The ETag, and the one that the same version has before it is compressed, if the ETag shows that it is.
 
-    Credentials and cookies always count, whatever `Vary` says: this cache may serve several programs, and what one
-    login was shown is not for another. The hash is short enough to say nothing of a good password.
+    Apache compares `If-None-Match` before it adds the suffix: sent alone, `"x-gzip"` never gets a 304.
     """
-    headers, credentials = request.headers, request.url.credentials
-    if not vary and credentials is None and _LOGIN.isdisjoint(headers.by_name):
-        return ""
-    values = [(name, headers.get(name)) for name in vary]
-    values += [(name, secret) for name in _LOGIN if (secret := headers.get(name)) is not None]
-    if credentials is not None:
-        values.append((":credentials", credentials))  # no field has such a name
-    return _variant(tuple(values))
+    plain = _CODED.sub('"', etag)
+    return (etag,) if plain == etag else (etag, plain)
 
 
-@lru_cache(maxsize=1024)
-def _variant(values: tuple[tuple[str, str | None], ...]) -> str:
-    # Blanks around and inside a value do not matter (RFC 9111, 4.1); an absent field is not an empty one.
-    plain = sorted((name, None if value is None else " ".join(value.split())) for name, value in values)
-    return hashlib.sha256(repr(plain).encode()).hexdigest()[:16]
+def _opaque(etag: str) -> frozenset[str]:
+    """The forms of an ETag as the weak comparison sees them (RFC 9110, 8.8.3.2)."""
+    return frozenset(form.removeprefix("W/") for form in _forms(etag))
+
+
+def names_another(found: Freshness, reply: Reply) -> bool:
+    """Return whether a 304 names a version that the conditions of `found` did not name.
+
+    Such a 304 confirms nothing: the page has to be requested without conditions.
+    """
+    if not isinstance(found, Stale) or not isinstance(reply, Response) or reply.status != 304:
+        return False
+    old, new = found.entry.etag, reply.headers.by_name.get("etag")
+    if old is None or new == old or usable_etag(new) is None:
+        return False
+    return new is not None and new.removeprefix("W/") not in _opaque(old)
 
 
 def absorb(found: Freshness, request: Request, reply: Reply, now: float) -> Absorbed:
@@ -288,7 +309,11 @@ def absorb(found: Freshness, request: Request, reply: Reply, now: float) -> Abso
     if reply.status not in KEPT and reply.status not in KEPT_IF_SAID:
         return Leave()
     entry = entry_of(request, reply, now)
-    return Drop() if entry is None else Store(entry, reply.body)
+    if entry is not None:
+        return Store(entry, reply.body)
+    return Drop(
+        found.entry.variant if isinstance(found, Stale) else variant_of(_names_in(reply.headers.get("vary")), request)
+    )
 
 
 def entry_of(request: Request, reply: Response, now: float) -> Entry | None:
@@ -307,27 +332,28 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     """Freshen the kept copy by a 304 (RFC 9111, 4.3.4)."""
     if not isinstance(found, Stale) or not found.validators:
         return Unusable("the site answered 304 (not modified), but was not asked whether the page had changed")
-    old = found.entry
-    etag = reply.headers.by_name.get("etag")
-    etag = etag if etag == old.etag else usable_etag(etag)
-    if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
+    old, said = found.entry, reply.headers
+    etag = said.by_name.get("etag")
+    if names_another(found, reply):
         return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
+    if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
+        said = said.without(_JUST_ETAG)  # the other form of it: the longer one implies both
     is_dull = old.must_revalidate and not old.lifetime
-    if is_dull and 0 <= now - old.fetched_at < REWRITTEN and _is_known(reply.headers, old.headers):
+    if is_dull and 0 <= now - old.fetched_at < REWRITTEN and _is_known(said, old.headers):
         # A page that is asked about each time, and never used stale, gains nothing by the date of the last time: that
         # is written once a day.
         return Leave()
-    renewed = _kept(reply.headers, _not_renewed)
+    renewed = _kept(said, _not_renewed)
     headers = Headers((*(each for each in old.headers if each[0].lower() not in renewed), *renewed.fields))
     entry = _entry(request, old.status, headers, reply, now, old.body_sha256, old.body_size)
-    return Drop() if entry is None else Refresh(entry)
+    return Drop(old.variant) if entry is None else Refresh(entry)
 
 
 def contradicts(reply: Response, entry: Entry) -> bool:
     """Whether the answer to a HEAD shows that the page is not the one kept any more (RFC 9111, 4.3.5)."""
     said = reply.headers.get
     pairs = ((usable_etag(said("etag")), entry.etag), (said("last-modified"), entry.last_modified))
-    is_other = any(new and old and new.removeprefix("W/") != old.removeprefix("W/") for new, old in pairs)
+    is_other = any(new and old and _opaque(new).isdisjoint(_opaque(old)) for new, old in pairs)
     return reply.status == 200 and is_other
 
 

@@ -182,9 +182,9 @@ class Settle(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recall(msgspec.Struct, frozen=True, gc=False):
-    """Look for a kept copy: `(entry, body)` or None."""
+    """Look for the kept copy that answers a request: `(entry, body)` or None."""
 
-    url: Url
+    request: Request
 
 
 class Keep(msgspec.Struct, frozen=True, gc=False):

@@ -20,7 +20,6 @@ import msgspec
 from curtsy.core import explain
 from curtsy.core.admission import Go, Late, No, Settled
 from curtsy.core.cache import (
-    MOST_AGE,
     Absent,
     Absorbed,
     Drop,
@@ -30,10 +29,12 @@ from curtsy.core.cache import (
     Leave,
     Refresh,
     Stale,
+    Store,
     Unusable,
     absorb,
     contradicts,
     freshness,
+    names_another,
 )
 from curtsy.core.effects import (
     Admitted,
@@ -186,7 +187,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     found: Freshness = Absent()
     kept: tuple[Entry, bytes] | None = None
     if world.has_cache or world.cache_mode == "offline":
-        kept = yield Recall(url)
+        kept = yield Recall(request)
         found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
@@ -196,6 +197,11 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     copy = found if isinstance(found, Fresh) or is_renewed_later else None
     if copy is None:
         end = yield from exchange(request, found, policy, journey)
+        asked: Freshness = found
+        if not isinstance(end, Refusal | Again) and names_another(found, end):
+            # The 304 is of a version that is not kept: only the page itself helps. Its request is one as any other.
+            asked = Absent()
+            end = yield from exchange(request, asked, policy, journey)
         if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
             # It may have taken a while: what the copy is good for now counts.
             late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
@@ -203,8 +209,8 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         if copy is None:
             if isinstance(end, Refusal | Again) or not world.has_cache or journey.cache is not None:
                 return end
-            what, answer = _kept(request, end, found, kept, journey)
-            if not isinstance(what, Leave):
+            changes, answer = _kept(request, end, asked, kept, journey)
+            for what in changes:
                 yield Keep(url, what)
             return answer
 
@@ -220,7 +226,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
     journey.cache = "hit" if isinstance(copy, Fresh) else "stale"
     assert kept is not None
     assert not isinstance(copy, Absent)
-    return _from_cache(kept[0], kept[1], request.method, copy.age)
+    return kept[0].response(kept[1], request.method, copy.age)
 
 
 def _alone(request: Request, journey: Journey) -> Ask:
@@ -373,14 +379,14 @@ def _news(
 def _kept_meanwhile(request: Request, journey: Journey) -> Generator[Effect, Any, Response | None]:
     """The copy that another task or process has fetched while this one stood in line, if it is fresh."""
     world = journey.world
-    kept = yield Recall(request.url)
+    kept = yield Recall(request)
     # A copy that is to be renewed behind: another client may have done it.
     mode = "normal" if journey.ask.is_renewal else world.cache_mode
     found = freshness(kept[0] if kept else None, request, world.epoch(), mode)
     if not isinstance(found, Fresh):
         return None
     journey.cache = "hit"
-    return _from_cache(kept[0], kept[1], request.method, found.age)
+    return found.entry.response(kept[1], request.method, found.age)
 
 
 def _left(go: Go, outcome: Outcome) -> Go:
@@ -403,28 +409,24 @@ def _kept(
     found: Freshness,
     kept: tuple[Entry, bytes] | None,
     journey: Journey,
-) -> tuple[Absorbed, Reply]:
+) -> tuple[tuple[Absorbed, ...], Reply]:
     """What the cache is to make of a reply, and the answer: the kept body where the reply is that it still holds."""
     what = absorb(found, request, reply, journey.world.epoch())
     if request.method == "HEAD" and kept is not None and isinstance(reply, Response) and contradicts(reply, kept[0]):
-        return Drop(), reply
+        return (Drop(kept[0].variant),), reply
     if isinstance(what, Unusable):
-        return Drop(), Failure(Reason.BAD_RESPONSE, what.why, 0.0, 304)
-    if not isinstance(found, Stale) or kept is None:
-        return what, reply
-    if isinstance(reply, Response) and reply.status == 304:
-        journey.cache = "revalidated"
-        entry = what.entry if isinstance(what, Refresh) else kept[0]
-        return what, _from_cache(entry, kept[1], request.method)
-    return what, reply
-
-
-def _from_cache(entry: Entry, body: bytes, method: str, age: float | None = None) -> Response:
-    """The kept copy; with its age, unless the site has just said that it holds (RFC 9111, 4)."""
-    fields = entry.headers
-    if age is not None:
-        fields = (*fields, ("Age", str(int(age) if age < MOST_AGE else MOST_AGE)))
-    return Response(entry.status, Headers(fields), b"" if method == "HEAD" else body)
+        gone = () if kept is None else (Drop(kept[0].variant),)
+        return gone, Failure(Reason.BAD_RESPONSE, what.why, 0.0, 304)
+    if isinstance(what, Drop) and what.variant is not None and kept is not None:
+        what = Drop(kept[0].variant)
+    changes: tuple[Absorbed, ...] = () if isinstance(what, Leave) else (what,)
+    if not isinstance(found, Stale) or kept is None or not isinstance(reply, Response) or reply.status != 304:
+        return changes, reply
+    journey.cache = "revalidated"
+    entry = what.entry if isinstance(what, Refresh) else kept[0]
+    if entry.variant != kept[0].variant:  # the 304 has another `Vary`: the copy is kept as another variant
+        changes = Drop(kept[0].variant), Store(entry, kept[1])
+    return changes, entry.response(kept[1], request.method)
 
 
 def _redirected(request: Request, target: Url, status: int) -> Request:

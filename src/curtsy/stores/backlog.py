@@ -68,7 +68,10 @@ class Backlog:
         return self._pages.get(key)
 
     def add(self, key: str, page: Waiting, write: Callable[[], None]) -> None:
-        """Have a page wait, in place of any that does under `key`."""
+        """Have a page wait, in place of any that does under `key`; another variant is written first."""
+        before = self._pages.get(key)
+        if before is not None and before.entry.variant != page.entry.variant:
+            write()
         with self._lock:
             is_full = self._add(key, page, write)
         if is_full:
@@ -103,10 +106,12 @@ class Backlog:
                 return True
         return False
 
-    def forget(self, key: str) -> None:
-        """Do not write what waits under `key`."""
+    def forget(self, key: str, variant: str | None = None) -> None:
+        """Do not write what waits under `key`, if it is this variant, or None is named."""
         with self._lock:
-            self._remove(key)
+            page = self._pages.get(key)
+            if page is not None and variant in (None, page.entry.variant):
+                self._remove(key)
 
     def waiting(self) -> dict[str, Waiting]:
         """All that waits now. It goes on waiting, so that it can be read until it is written."""

@@ -56,14 +56,14 @@ class Census:
         self._rest_until = -math.inf
 
     def lacks(self, number: int) -> bool:
-        """Whether it is known that no page has this number."""
+        """Whether it is known that no page has this number, nor any other variant of its URL."""
         until, table = self._sure
-        return self._now() < until and not table[number >> 3 & (SIZE - 1)] >> (number & 7) & 1
+        return self._now() < until and not table[number >> 6 & (SIZE - 1)] >> (number >> 3 & 7) & 1
 
     def add(self, number: int) -> None:
         """Note a page that is about to be written."""
-        if self._table:
-            self._table[number >> 3 & (SIZE - 1)] |= 1 << (number & 7)
+        if self._table:  # one bit for all variants of a URL, which differ in the last three
+            self._table[number >> 6 & (SIZE - 1)] |= 1 << (number >> 3 & 7)
 
     def look(self, db: sqlite3.Connection) -> None:
         """Learn more of the file, or see that what is known still holds. Like `add()`, for one thread at a time."""

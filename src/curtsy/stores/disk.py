@@ -3,33 +3,37 @@
     <root>/<host>/<hash>.html                       the body as it was decoded, whatever its type
     <root>/<host>/<hash>.meta.json                  all else: url, status, headers, etag, fetchedAt …
     <root>/<collection>/<document>/<hash>.html      where the user names the two
+    <root>/<host>/<hash>.<variant>.html             another variant of the same URL, with its own meta file
 
 `<hash>` is the first 16 hexadecimal digits of the URL's SHA-256, so no name is ever taken from a URL's path (F63). The
-meta file has that hash in full, and the body's; its last line is a checksum of the lines before. Whatever does not fit
-together is a miss. Nothing is synced to the disk: a write torn by a power cut is found by its checksum, too.
+meta file has that hash in full, and the body's; its last line is a checksum of the lines before. `<variant>` is a hash
+of the request's headers (see `core/variant.py`): the first variant that is kept of a URL has the plain name, whichever
+it is, the others have theirs. Whatever does not fit together is a miss. Nothing is synced to the disk: a write torn by
+a power cut is found by its checksum, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import random
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple, TypeVarTuple, Unpack
+from typing import Any, NamedTuple, TypeVarTuple, Unpack
 
 import msgspec
 
 from curtsy.clock import Clock, SystemClock
-from curtsy.core.cache import Entry
-from curtsy.core.message import SECOND, Url
+from curtsy.core.cache import Entry, entry_of
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import SECOND, Headers, Request, Response, Url
+from curtsy.core.variant import MOST_VARIANTS, variant_of
 from curtsy.log import library_logger
 from curtsy.place import check_path
 from curtsy.stores import pair
+from curtsy.stores.folders import Kept, folder_name, names_of, others, scan, stem_of
 from curtsy.stores.pages import (
     GIB,
     HOUR,
@@ -41,7 +45,9 @@ from curtsy.stores.pages import (
     Page,
     Recent,
     identify,
+    is_wanted,
     may_write,
+    newest_first,
     sha256_of,
     without_secrets,
 )
@@ -51,8 +57,6 @@ _Given = TypeVarTuple("_Given")
 
 _log = library_logger("cache")
 
-_OURS = re.compile(r"[0-9a-f]{16}(?:\.html|\.meta\.json|\..*\.part)")
-
 # What may be wrong with one folder or one file, while all others are well.
 _OF_ONE_PLACE = frozenset(
     {
@@ -61,31 +65,27 @@ _OF_ONE_PLACE = frozenset(
     }
 )  # fmt: skip
 
-# What Windows takes for a device, with any ending.
-_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
+
+class _Found(NamedTuple):
+    """A page that was read."""
+
+    page: Page
+    stem: str
+    stat: os.stat_result
+    """Of its meta file."""
 
 
-@lru_cache(maxsize=4096)
-def folder_name(name: str) -> str:
-    """A folder's name for any text: readable, safe on every system, and another one for another text."""
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].rstrip(".")
-    if plain == name and plain[:1] not in ("", ".") and not _DEVICES.fullmatch(plain):
-        return plain
-    return f"_{plain.lstrip('.')}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-
-
-class _Kept(NamedTuple):
-    """One page as a scan sees it, without reading it; or what is left of one."""
-
-    used: float
-    size: int
-    paths: tuple[str, ...]
-    """The meta file first; a single one if the page is not whole."""
+def _selected(stem: str, first: Entry | None, request: Request) -> Iterable[str]:
+    """Where the variant that a request selects may be, besides the first: what depends on what, the first one tells."""
+    vary = () if first is None else first.vary
+    return dict.fromkeys(stem_of(stem, each) for each in (variant_of(vary, request), variant_of((), request)))
 
 
 class DiskCache:
     """Pages in files. Keywords: `collection` and `document` name the folders instead of the host; `max_size` limits
     the files under `root` in bytes; `memory` bounds what is held of pages read lately (0: nothing).
+
+    `get_meta()`, `get_content()` and `put()` take a collection, a document and a URL as text; a client uses the others.
 
     The limit is looked at now and then, not at each page, for that takes a scan (8 µs a page): for hundreds of
     thousands of pages there is `PackedCache`.
@@ -108,9 +108,10 @@ class DiskCache:
         self._named = os.path.join(self.root, *names) if names else None
         # Of each host, with the separator at its end: made once, for it is looked for with each page.
         self._folder_of = lru_cache(maxsize=4096)(self._folder)
+        self._in = lru_cache(maxsize=64)(self._within)
         self._clock = clock or SystemClock()
-        self._recent: Recent[tuple[int, ...]] = Recent(memory)
-        self._lately = Lately()
+        self._recent: Recent[tuple[str, tuple[int, ...]]] = Recent(memory)
+        self._lately: Lately[str] = Lately()
         self._outage = Outage(self._clock, _log, self.root)
         self._is_told = False
         """Whether it was told that a place cannot be written: of others it is not told again."""
@@ -123,47 +124,114 @@ class DiskCache:
         folder = self._named or os.path.join(self.root, folder_name(domain.replace(":", "_")))
         return folder + os.sep
 
-    def _find(self, url: Url | str) -> tuple[str, str, str] | None:
-        """The URL's text, its key, and the path of its files without their endings."""
+    def _within(self, collection: str, document: str) -> DiskCache:
+        """The cache of one collection and document under the same root."""
+        for name, value in (("collection", collection), ("document", document)):
+            if not isinstance(value, str):
+                raise PolicyError(f"{name} = {value!r} must be text. Give the name of a folder.")
+        return DiskCache(
+            self.root, collection=collection, document=document, max_size=self.max_size, memory=0, clock=self._clock
+        )
+
+    def get_meta(self, collection: str, document: str, url: str) -> dict[str, Any] | None:
+        """Return what is known of a page, as its `.meta.json` has it: `url`, `etag`, `fetchedAt` and so on.
+
+        None if the page is not kept. Of several variants it is the first that was kept.
+        """
+        entry = self._in(collection, document).entry(url)
+        return None if entry is None else pair.as_dict(entry)
+
+    def get_content(self, collection: str, document: str, url: str) -> bytes | None:
+        """Return the body of a page; None if it is not kept, or is damaged."""
+        return self._in(collection, document).body(url)
+
+    def put(self, collection: str, document: str, url: str, body: bytes, etag: str | None = None) -> bool:
+        """Keep a page, so that a client with this `collection` and `document` asks whether it has changed.
+
+        False if it cannot be kept: `url` is no URL, or the disk is full or read-only.
+        """
+        if not isinstance(body, bytes):
+            raise PolicyError(f"body must be bytes, not {type(body).__name__}. Encode text: body.encode().")
+        place = self._in(collection, document)
         found = identify(url)
+        headers = Headers([] if etag is None else [("ETag", etag)])
+        entry = found and entry_of(Request(found[0]), Response(200, headers, body), self._clock.now().epoch / SECOND)
+        return entry is not None and place.keep(entry, body)
+
+    def _find(self, asked: Request | Url | str) -> tuple[str, str, str] | None:
+        """The URL's text, its key, and the path of its first variant's files without their endings."""
+        found = identify(asked)
         if found is None:
             return None
         known, key = found
         return known.text, key, self._folder_of(known.domain) + key[:16]
 
-    def get(self, url: Url | str) -> Page | None:
-        """The page kept for a URL, its body checked; None if there is none, or it is damaged."""
-        place = self._find(url)
+    def get(self, asked: Request | Url | str) -> Page | None:
+        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+
+        None if there is none, or it is damaged.
+        """
+        place = self._find(asked)
         if place is None:
             return None
         text, key, stem = place
-        known = self._recent.find(key)
         try:
-            if known is not None and known[0] == pair.stamp_of(stat := os.stat(stem + META)):
-                page = known[1]
-            else:
-                meta, stat = pair.open_meta(stem + META)
-                found = self._checked(pair.page_at(stem, meta), text, key, stem)
-                if found is None:
-                    return None
-                page = found
-                if time.time_ns() - stat.st_mtime_ns >= SETTLED:  # the next write will show in the stamp
-                    self._recent.keep(key, pair.stamp_of(stat), page)
-        except FileNotFoundError:
-            return None
+            found = self._held(key, asked) or self._read(text, key, stem, asked)
         except OSError as error:
             _log.debug("A kept page cannot be read.", url=text, error=str(error))
             return None
+        if found is None:
+            return None
         epoch = self._clock.now().epoch
-        self._lately.note(key, epoch)
+        self._lately.note(os.path.basename(found.stem), epoch)
         now = epoch // SECOND
-        if stat.st_atime + HOUR < now:
+        if found.stat.st_atime + HOUR < now:
             try:
                 # The last use, for eviction. Set by hand, for many systems are mounted so as not to note it.
-                os.utime(stem + META, ns=(now * 1_000_000_000, stat.st_mtime_ns))
+                os.utime(found.stem + META, ns=(now * 1_000_000_000, found.stat.st_mtime_ns))
             except OSError:
                 pass
-        return page
+        return found.page
+
+    def _held(self, key: str, asked: Request | Url | str) -> _Found | None:
+        """The page from memory, if it answers the request and its file is still the same."""
+        known = self._recent.find(key)
+        if known is None or not is_wanted(known[1].entry, key, asked):
+            return None
+        stem, stamp = known[0]
+        if not isinstance(asked, Request) and len(os.path.basename(stem)) != 16:
+            return None
+        try:
+            stat = os.stat(stem + META)
+        except FileNotFoundError:
+            return None
+        return _Found(known[1], stem, stat) if stamp == pair.stamp_of(stat) else None
+
+    def _read(self, text: str, key: str, stem: str, asked: Request | Url | str) -> _Found | None:
+        """The page from its files: the first variant, or the one by the name that the request selects."""
+        first = self._read_at(stem, text, key)
+        if first is not None and is_wanted(first.page.entry, key, asked):
+            return first
+        if not isinstance(asked, Request):
+            return None
+        for each in _selected(stem, None if first is None else first.page.entry, asked):
+            other = self._read_at(each, text, key)
+            if other is not None and is_wanted(other.page.entry, key, asked):
+                return other
+        return None
+
+    def _read_at(self, stem: str, text: str, key: str) -> _Found | None:
+        """One variant, checked; None if there is none for this URL."""
+        try:
+            meta, stat = pair.open_meta(stem + META)
+            page = self._checked(pair.page_at(stem, meta), text, key, stem)
+        except FileNotFoundError:
+            return None
+        if page is None:
+            return None
+        if time.time_ns() - stat.st_mtime_ns >= SETTLED:  # the next write will show in the stamp
+            self._recent.keep(key, (stem, pair.stamp_of(stat)), page)
+        return _Found(page, stem, stat)
 
     def _checked(self, page: Page | None, text: str, key: str, stem: str) -> Page | None:
         if page is None:
@@ -174,41 +242,63 @@ class DiskCache:
             return None  # another URL with the same 16 digits
         return page.under(text)
 
-    def get_meta(self, url: Url | str) -> Entry | None:
-        """All but the body of the page kept for a URL; whether the body is good is not looked at."""
-        place = self._find(url)
+    def entry(self, asked: Request | Url | str) -> Entry | None:
+        """Return all but the body of the page that answers a request, without a look at the body."""
+        place = self._find(asked)
         if place is None:
             return None
         text, key, stem = place
-        try:
-            entry = pair.decode(pair.open_meta(stem + META)[0])
-        except OSError:
-            return None
-        return None if entry is None or entry.url_sha256 != key else msgspec.structs.replace(entry, url=text)
+        first = pair.entry_at(stem + META)
+        rest = _selected(stem, first, asked) if isinstance(asked, Request) else ()
+        for entry in (first, *(pair.entry_at(each + META) for each in rest)):
+            if entry is not None and is_wanted(entry, key, asked):
+                return msgspec.structs.replace(entry, url=text)
+        return None
 
-    def get_content(self, url: Url | str) -> bytes | None:
-        """The checked body of the page kept for a URL."""
-        page = self.get(url)
-        return None if page is None else page.body
-
-    def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
+    def keep(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the same variant. False if it could not be; then that one is dropped, too."""
         place = self._find(entry.url)
         if place is None or place[1] != entry.url_sha256:
             return False
         written = without_secrets(entry)
+        stem, is_kept = self._stem_for(place[2], entry), False
         if written is not None and len(body) <= self.max_size // 2:
             meta = pair.encode(msgspec.structs.replace(written, body_sha256=sha256_of(body), body_size=len(body)))
             size = len(meta) + len(body)
-            is_kept = len(meta) <= pair.MOST_META and self._write(size, self._put, place[2], body, meta)
-        else:
-            is_kept = False
+            is_kept = len(meta) <= pair.MOST_META and self._write(size, self._put, stem, body, meta)
         if not is_kept:
-            self.drop(entry.url)
+            self.drop(entry.url, entry.variant)
             return False
+        if stem != place[2]:
+            self._limit_variants(place[2], stem)
+        elif entry.variant:  # it may have had a name of its own while another was the first
+            pair.remove(stem_of(stem, entry.variant) + META, stem_of(stem, entry.variant) + BODY)
         if self._until_scan < 0:
             self._evict(self.max_size, self.max_size * 9 // 10)
         return True
+
+    def _stem_for(self, first: str, entry: Entry) -> str:
+        """Where a variant is to be kept: in the first place if that is free or its own, else under its own name."""
+        kept = pair.entry_at(first + META)
+        if kept is None or kept.url_sha256 != entry.url_sha256 or kept.variant == entry.variant:
+            return first
+        return stem_of(first, entry.variant)
+
+    def _limit_variants(self, first: str, newest: str) -> None:
+        """Drop the least recently used variants of a URL beyond the number that is kept, but not the newest.
+
+        The first one's place counts though it may be free: to fill it takes no look at the folder.
+        """
+        uses: list[tuple[float, str]] = []
+        for stem in others(first):
+            try:
+                used = os.stat(stem + META).st_atime
+            except OSError:
+                continue
+            if stem != newest:
+                uses.append((max(used, self._lately.at(os.path.basename(stem)) / SECOND), stem))
+        for _, stem in sorted(uses)[: max(0, len(uses) + 2 - MOST_VARIANTS)]:
+            pair.remove(stem + META, stem + BODY)
 
     def refresh(self, entry: Entry) -> bool:
         """Renew all but the body after a 304. False if that body is not kept (any more)."""
@@ -216,16 +306,17 @@ class DiskCache:
         written = without_secrets(entry)
         if place is None or written is None:
             return False
-        try:
-            before = pair.open_meta(place[2] + META)[0]
-        except OSError:
-            return False
-        kept = pair.decode(before)
-        wanted = place[1], entry.body_sha256, entry.body_size
-        if kept is None or (kept.url_sha256, kept.body_sha256, kept.body_size) != wanted:
-            return False
-        meta = pair.encode(written)
-        return len(meta) <= pair.MOST_META and self._write(len(meta), pair.renew, place[2], before, meta)
+        wanted = place[1], entry.variant, entry.body_sha256, entry.body_size
+        for stem in (place[2], stem_of(place[2], entry.variant)):
+            try:
+                before = pair.open_meta(stem + META)[0]
+            except OSError:
+                continue
+            kept = pair.decode(before)
+            if kept is not None and (kept.url_sha256, kept.variant, kept.body_sha256, kept.body_size) == wanted:
+                meta = pair.encode(written)
+                return len(meta) <= pair.MOST_META and self._write(len(meta), pair.renew, stem, before, meta)
+        return False
 
     def _write(self, size: int, work: Callable[[Unpack[_Given]], bool], *given: *_Given) -> bool:
         if self._outage.is_on:
@@ -271,38 +362,50 @@ class DiskCache:
             "files are elsewhere are kept. See whose that place is and what lies there, or remove it."
         )
 
-    def drop(self, url: Url | str) -> None:
-        """Forget the page kept for a URL, if there is one."""
+    def drop(self, url: Url | str, variant: str | None = None) -> None:
+        """Forget a variant of a URL, or all of them."""
         place = self._find(url)
-        if place is not None:
-            self._recent.forget(place[1])
-            pair.remove(place[2] + META, place[2] + BODY)
+        if place is None:
+            return
+        _, key, first = place
+        self._recent.forget(key)
+        kept = None if variant is None else pair.entry_at(first + META)
+        stems = others(first) if variant is None else [stem_of(first, variant)]
+        if kept is None or kept.url_sha256 != key or kept.variant == variant:
+            stems.append(first)
+        for stem in stems:
+            pair.remove(stem + META, stem + BODY)
 
-    def find(self, url: Url | str) -> Page | None:
-        """The page kept for a URL under any collection and document, the newest of several. Takes a scan."""
+    def body(self, asked: Request | Url | str) -> bytes | None:
+        """Return the checked body of the page that answers a request."""
+        page = self.get(asked)
+        return None if page is None else page.body
+
+    def pages(self, url: Url | str) -> list[Page]:
+        """Return every variant of a URL under any collection and document, the newest first. Takes a scan."""
         found = identify(url)
         if found is None:
-            return None
+            return []
         pages: list[Page] = []
-        for kept in self._scan():
+        for kept in scan(self.root, self._lately):
             stem = kept.paths[0].removesuffix(META)
-            if len(kept.paths) == 2 and stem.endswith(found[1][:16]):
+            if len(kept.paths) == 2 and os.path.basename(stem).startswith(found[1][:16]):
                 with contextlib.suppress(OSError):
                     page = pair.page_at(stem, pair.open_meta(kept.paths[0])[0])
                     if (page := self._checked(page, found[0].text, found[1], stem)) is not None:
                         pages.append(page)
-        return max(pages, key=lambda page: page.entry.fetched_at, default=None)
+        return newest_first(pages)
 
     def entries(self) -> Iterator[Entry]:
         """Everything kept, in no order; secrets in the URLs are masked."""
-        for kept in self._scan():
+        for kept in scan(self.root, self._lately):
             if len(kept.paths) == 2 and (entry := pair.entry_at(kept.paths[0])) is not None:
                 yield entry
 
     def verify(self) -> Checked:
         """Look at every page, and drop those that are damaged."""
         good = damaged = 0
-        for kept in self._scan():
+        for kept in scan(self.root, self._lately):
             if len(kept.paths) != 2:
                 continue
             stem = kept.paths[0].removesuffix(META)
@@ -310,7 +413,7 @@ class DiskCache:
                 page = pair.page_at(stem, pair.open_meta(kept.paths[0])[0])
             except OSError:  # gone meanwhile
                 continue
-            if page is not None and stem.endswith(page.entry.url_sha256[:16]):
+            if page is not None and os.path.basename(stem) in names_of(page.entry):
                 good += 1
             else:
                 damaged += 1
@@ -329,16 +432,16 @@ class DiskCache:
 
     def clear(self, is_meant: Callable[[Entry], bool]) -> None:
         """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
-        whole = [kept for kept in self._scan() if len(kept.paths) == 2]
+        whole = [kept for kept in scan(self.root, self._lately) if len(kept.paths) == 2]
         entries = [(kept, pair.entry_at(kept.paths[0])) for kept in whole]
         self._remove([kept for kept, entry in entries if entry is not None and is_meant(entry)])
 
     def _evict(self, limit: int, target: int) -> int:
         """If more than `limit` bytes are taken, go down to `target`."""
         abandoned = self._clock.now().epoch // SECOND - HOUR
-        pages: list[_Kept] = []
-        gone: list[_Kept] = []
-        for kept in self._scan():
+        pages: list[Kept] = []
+        gone: list[Kept] = []
+        for kept in scan(self.root, self._lately):
             if len(kept.paths) == 2:
                 pages.append(kept)
             elif kept.used < abandoned:
@@ -355,7 +458,7 @@ class DiskCache:
         self._remove(gone)
         return sum(kept.size for kept in gone)
 
-    def _remove(self, gone: list[_Kept]) -> None:
+    def _remove(self, gone: list[Kept]) -> None:
         for kept in gone:
             pair.remove(*kept.paths)
         for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
@@ -364,31 +467,10 @@ class DiskCache:
             except OSError:
                 pass
 
-    def _scan(self) -> Iterator[_Kept]:
-        """What lies under the root, without reading it. Files that are not ours are not seen."""
-        for folder, _, names in os.walk(self.root):
-            ours = {name for name in names if _OURS.fullmatch(name)}
-            for name in ours:
-                path = f"{folder}{os.sep}{name}"
-                try:
-                    if name.endswith(META) and name.removesuffix(META) + BODY in ours:
-                        body = path.removesuffix(META) + BODY
-                        stat = os.stat(path)
-                        if stat.st_size > 0:
-                            used = max(stat.st_atime, self._lately.at(name[:16]) / SECOND)
-                            yield _Kept(used, stat.st_size + os.stat(body).st_size, (path, body))
-                        else:  # somebody is about to write it, or was
-                            yield _Kept(stat.st_mtime, 0, (path,))
-                    elif not name.endswith(BODY) or name.removesuffix(BODY) + META not in ours:
-                        stat = os.stat(path)
-                        yield _Kept(stat.st_mtime, stat.st_size, (path,))
-                except OSError:  # gone meanwhile
-                    continue
-
     @property
     def size(self) -> int:
         """Bytes taken by what is kept. Takes a scan."""
-        return sum(kept.size for kept in self._scan())
+        return sum(kept.size for kept in scan(self.root, self._lately))
 
     def close(self) -> None:
         """Do nothing: no file is held open."""

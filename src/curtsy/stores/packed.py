@@ -13,7 +13,7 @@ import msgspec
 
 from curtsy.clock import Clock, SystemClock
 from curtsy.core.cache import Entry, url_sha256
-from curtsy.core.message import SECOND, Url
+from curtsy.core.message import SECOND, Request, Url
 from curtsy.log import library_logger
 from curtsy.place import check_path
 from curtsy.stores import rows
@@ -29,6 +29,8 @@ from curtsy.stores.pages import (
     Page,
     Recent,
     identify,
+    is_wanted,
+    newest_first,
     sha256_of,
     without_secrets,
 )
@@ -47,6 +49,7 @@ LARGE = 256 * 1024
 class _Seen(NamedTuple):
     """When a page in memory was last found to be the one in the file."""
 
+    number: int
     meta: bytes
     """What the file said of it. That says which body it has, too: the same, the same."""
 
@@ -86,7 +89,7 @@ class PackedCache:
         self._file = PackFile(self.path, rows.SCHEMA, rows.TABLES, rows.FORMER_TABLES, self._clock)
         self._backlog = Backlog.at(self.path, delay) if delay > 0 else None
         self._journal = self.path + "-wal"
-        self._lately = Lately()
+        self._lately: Lately[int] = Lately()
         self._uses: dict[int, int] = {}
         """When pages were last used, as far as that is to be written down and is not yet."""
 
@@ -95,14 +98,20 @@ class PackedCache:
 
     # --- The contract ----------------------------------------------------------------------------------------------
 
-    def get(self, url: Url | str) -> Page | None:
-        """The page kept for a URL, its body checked; None if there is none, or it is damaged."""
-        found = identify(url)
+    def get(self, asked: Request | Url | str) -> Page | None:
+        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+
+        None if there is none, or it is damaged.
+        """
+        found = identify(asked)
         if found is None:
             return None
         text, key = found[0].text, found[1]
         known, journal = self._recent.find(key), None
-        if self._backlog is not None and (waiting := self._backlog.get(key)) is not None:
+        if known is not None and not is_wanted(known[1].entry, key, asked):
+            known = None
+        waiting = None if self._backlog is None else self._backlog.get(key)
+        if waiting is not None and is_wanted(waiting.entry, key, asked):
             if not waiting.is_renewal:
                 page = rows.checked_page(waiting.entry, waiting.body, waiting.is_packed)
                 return None if page is None else page.under(text)
@@ -113,32 +122,45 @@ class PackedCache:
             journal = _look_of(self._journal)
             now = self._now()
             if journal is not None and known[0].journal == journal and 0 <= now - known[0].used < _HOUR:
-                self._lately.note(key, now)
+                self._lately.note(known[0].number, now)
                 return known[1]
-        number = rows.number_of(key)
-        if known is None and self._backlog is not None and self._backlog.census.lacks(number):
+        elif self._backlog is not None and self._backlog.census.lacks(rows.first_number(key)):
             return None
-        return self._file.glance(None, self._get, text, key, number, known, journal)
+        return self._file.glance(None, self._get, text, key, asked, known, journal)
 
-    def get_meta(self, url: Url | str) -> Entry | None:
-        """All but the body of the page kept for a URL; whether the body is good is not looked at."""
+    def entry(self, asked: Request | Url | str) -> Entry | None:
+        """Return all but the body of the page that answers a request, without a look at the body."""
         self.flush()
-        found = identify(url)
-        entry = None if found is None else self._file.do(None, rows.entry_in, found[1])
-        return None if found is None or entry is None else msgspec.structs.replace(entry, url=found[0].text)
+        found = identify(asked)
+        if found is None:
+            return None
+        nothing: list[tuple[int, Entry]] = []
+        for _, entry in self._file.do(nothing, rows.entries_in, found[1]):
+            if is_wanted(entry, found[1], asked):
+                return msgspec.structs.replace(entry, url=found[0].text)
+        return None
 
-    def get_content(self, url: Url | str) -> bytes | None:
-        """The checked body of the page kept for a URL."""
-        page = self.get(url)
+    def body(self, asked: Request | Url | str) -> bytes | None:
+        """Return the checked body of the page that answers a request."""
+        page = self.get(asked)
         return None if page is None else page.body
 
-    def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL. False if it could not be; then that one is dropped, too."""
+    def pages(self, url: Url | str) -> list[Page]:
+        """Return every variant of a URL, the newest first."""
+        self.flush()
+        found = identify(url)
+        if found is None:
+            return []
+        nothing: list[Page] = []
+        return newest_first(page.under(found[0].text) for page in self._file.do(nothing, rows.pages_in, found[1]))
+
+    def keep(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the same variant. False if it could not be; then that one is dropped, too."""
         if url_sha256(entry.url) != entry.url_sha256:
             return False
         written = without_secrets(entry)
         if written is None or len(body) > self.max_size // 2 or self._file.outage.is_on:
-            self.drop(entry.url)
+            self.drop(entry.url, entry.variant)
             return False
         # Compressed here and not when it is written: it is smaller while it waits, and nobody waits for many.
         is_packed, packed = rows.pack(body)
@@ -148,9 +170,9 @@ class PackedCache:
             self._backlog.add(entry.url_sha256, page, self.flush)
             return True
         if self._backlog is not None:
-            self._backlog.forget(entry.url_sha256)
+            self._backlog.forget(entry.url_sha256, entry.variant)
         if not self._file.do(False, self._write, [page]):
-            self.drop(entry.url)
+            self.drop(entry.url, entry.variant)
             return False
         return True
 
@@ -163,22 +185,21 @@ class PackedCache:
         if self._backlog is not None and not self._file.is_closed:
             before = self._backlog.get(entry.url_sha256)
             body = self._recent.body_of(entry.url_sha256) if before is None else before.entry.body_sha256
-            if body == entry.body_sha256:
+            if body == entry.body_sha256 and (before is None or before.entry.variant == entry.variant):
                 page = renewal if before is None else before._replace(entry=written)
                 if self._backlog.replace(entry.url_sha256, before, page, self.flush):
                     return True
             self.flush()
         return self._file.do(False, self._write, [renewal])
 
-    def drop(self, url: Url | str) -> None:
-        """Forget the page kept for a URL, if there is one."""
+    def drop(self, url: Url | str, variant: str | None = None) -> None:
+        """Forget a variant of a URL, or all of them."""
         found = identify(url)
         if found is not None:
             if self._backlog is not None:
-                self._backlog.forget(found[1])
+                self._backlog.forget(found[1], variant)
             self._recent.forget(found[1])
-            if self._file.do(None, rows.entry_in, found[1]) is not None:
-                self._file.do(None, rows.delete, [rows.number_of(found[1])])
+            self._file.do(None, rows.remove, found[1], variant)
 
     def entries(self) -> Iterator[Entry]:
         """Everything kept, in no order; secrets in the URLs are masked."""
@@ -233,10 +254,10 @@ class PackedCache:
             return
         if pages := self._file.do(self._backlog.waiting(), self._catch_up):
             self._backlog.done(pages)
-            gone = [key for key, page in pages.items() if not page.is_renewal]
-            for key in gone:
-                self._recent.forget(key)
-            self._file.do(None, rows.delete, [rows.number_of(key) for key in gone])
+            for key, page in pages.items():
+                if not page.is_renewal:
+                    self._recent.forget(key)
+                    self._file.do(None, rows.remove, key, page.entry.variant)
 
     def close(self) -> None:
         """Give back what is held open. Idempotent."""
@@ -260,43 +281,53 @@ class PackedCache:
         db: sqlite3.Connection,
         text: str,
         key: str,
-        number: int,
+        asked: Request | Url | str,
         known: tuple[_Seen, Page] | None,
         journal: tuple[int, int, int] | None,
     ) -> Page | None:
         page = None
         if known is not None:
+            number = known[0].number
             row = db.execute(rows.META, (number,)).fetchone()
-            if row is None:
-                return None
-            used, meta = row
-            page = known[1] if meta == known[0].meta else None
+            if row is not None and row[1] == known[0].meta:
+                (used, meta), page = row, known[1]
         if page is None:
-            row = db.execute(rows.BOTH, (number,)).fetchone()
-            if row is None:
+            found = self._read(db, text, key, asked)
+            if found is None:
                 if self._backlog is not None:
                     self._backlog.census.look(db)
                 return None
-            used, meta, body = row
-            page = rows.page_of(meta, body)
-            if page is None:
-                _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text)
-                rows.delete(db, [number])
-                return None
-            if page.entry.url_sha256 != key:
-                return None  # another URL with the same 64 bits
-            page = page.under(text)
+            number, used, meta, page = found
         now = self._now()
         is_due = not 0 <= now - used < _HOUR
         if journal is not None and time.time_ns() - journal[0] < SETTLED:
             journal = None
-        self._recent.keep(key, _Seen(meta, journal, now if is_due else used), page)
-        self._lately.note(key, now)
+        self._recent.keep(key, _Seen(number, meta, journal, now if is_due else used), page)
+        self._lately.note(number, now)
         if is_due:
             self._uses[number] = now
             if len(self._uses) >= rows.BATCH:
                 self._note_uses(db)
         return page
+
+    def _read(
+        self, db: sqlite3.Connection, text: str, key: str, asked: Request | Url | str
+    ) -> tuple[int, int, bytes, Page] | None:
+        """The first variant that is wanted: its number, last use, what is known of it, and the page."""
+        found, damaged = None, []
+        for number, used, meta, body in db.execute(rows.BOTHS, (rows.first_number(key),)):
+            decoded = rows.decode(meta)
+            if decoded is not None and not is_wanted(decoded[1], key, asked):
+                continue
+            page = rows.page_of(meta, body)
+            if page is not None:
+                found = number, used, meta, page.under(text)
+                break
+            damaged.append(number)
+        if damaged:
+            _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text)
+            rows.delete(db, damaged)
+        return found
 
     def _catch_up(self, db: sqlite3.Connection) -> dict[str, Waiting]:
         """Write what waits; nothing is left of it then. It is looked at here, where no other thread writes it."""
@@ -314,28 +345,25 @@ class PackedCache:
         contents: list[tuple[int, bytes, bytes]] = []
         places: list[tuple[int, int, int]] = []
         renewed: list[tuple[int, bytes, int]] = []
-        numbers = [rows.number_of(page.entry.url_sha256) for page in pages]
         db.execute("BEGIN IMMEDIATE")
-        known = rows.places(db, numbers)
-        place = rows.last_place(db)
-        for number, (entry, body, is_packed, is_renewal) in zip(numbers, pages, strict=True):
+        last = rows.last_place(db)
+        for entry, body, is_packed, is_renewal in pages:
+            number, place, kept, was_packed = rows.slot_for(db, entry, self._lately.at)
             if is_renewal:
-                row = db.execute(rows.META, (number,)).fetchone()
-                kept = None if row is None else rows.decode(row[1])
-                if kept is None or (kept[1].url_sha256, kept[1].body_sha256) != (entry.url_sha256, entry.body_sha256):
+                if kept is None or kept.body_sha256 != entry.body_sha256:
                     are_kept = False
                     continue
-                meta = rows.encode(entry, kept[0])
+                meta = rows.encode(entry, was_packed)
                 renewed.append((now, meta, number))
             else:
-                if number in known:
-                    former.append((known[number],))
+                if place is not None:
+                    former.append((place,))
                 if self._backlog is not None:
                     self._backlog.census.add(number)
-                place += 1
+                last += 1
                 meta = rows.encode(entry, is_packed)
-                contents.append((place, meta, body))
-                places.append((number, now, place))
+                contents.append((last, meta, body))
+                places.append((number, now, last))
                 size += len(body)
             size += len(meta)
         db.executemany("DELETE FROM contents WHERE place = ?", former)
@@ -361,7 +389,7 @@ class PackedCache:
             oldest: list[int] = []
             later: list[tuple[int, int]] = []
             for number, used, bytes_kept in db.execute(rows.BY_USE, (rows.BATCH,)):
-                if (at := self._lately.take(rows.digits_of(number))) > used:
+                if (at := self._lately.take(number)) > used:
                     later.append((at, number))
                 oldest.append(number)
                 surplus -= bytes_kept or 0

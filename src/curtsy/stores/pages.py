@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -19,10 +19,11 @@ import msgspec
 
 from curtsy.clock import Clock
 from curtsy.core.cache import Entry, url_sha256
-from curtsy.core.message import SECOND, InvalidUrl, Url, parse_url
+from curtsy.core.message import SECOND, InvalidUrl, Request, Url, parse_url
 from curtsy.core.secrets import mask_url
 from curtsy.log import LibraryLogger
 
+Name = TypeVar("Name")
 Stamp = TypeVar("Stamp")
 
 GIB = 1024**3
@@ -65,22 +66,29 @@ class Checked:
 
 
 class PageCache(Protocol):
-    """A blocking cache of pages, one for each URL. Safe to share among threads and processes."""
+    """A blocking cache of pages, up to eight variants of each URL. Safe to share among threads and processes."""
 
-    def get(self, url: Url | str) -> Page | None:
-        """The page kept for a URL, its body checked; None if there is none, or it is damaged."""
+    def get(self, asked: Request | Url | str) -> Page | None:
+        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+
+        None if there is none, or it is damaged.
+        """
         ...
 
-    def get_meta(self, url: Url | str) -> Entry | None:
-        """All but the body of the page kept for a URL; whether the body is good is not looked at."""
+    def entry(self, asked: Request | Url | str) -> Entry | None:
+        """Return all but the body of that page, without a look at the body."""
         ...
 
-    def get_content(self, url: Url | str) -> bytes | None:
-        """The checked body of the page kept for a URL."""
+    def body(self, asked: Request | Url | str) -> bytes | None:
+        """Return the checked body of that page."""
         ...
 
-    def put(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the one kept for its URL, with a hash of its body.
+    def pages(self, url: Url | str) -> list[Page]:
+        """Return every variant of a URL, the newest first."""
+        ...
+
+    def keep(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the same variant, with a hash of its body.
 
         False if it could not be; then that one is dropped, too.
         """
@@ -90,8 +98,8 @@ class PageCache(Protocol):
         """Renew all but the body after a 304. False if that body is not kept (any more)."""
         ...
 
-    def drop(self, url: Url | str) -> None:
-        """Forget the page kept for a URL, if there is one."""
+    def drop(self, url: Url | str, variant: str | None = None) -> None:
+        """Forget a variant of a URL, or all of them."""
         ...
 
     def entries(self) -> Iterator[Entry]:
@@ -123,14 +131,28 @@ class PageCache(Protocol):
         ...
 
 
-def identify(url: Url | str) -> tuple[Url, str] | None:
-    """The canonical URL and the SHA-256 that identifies its page; None if it is no URL that can be asked for."""
-    if isinstance(url, str):
-        parsed = parse_url(url)
+def identify(asked: Request | Url | str) -> tuple[Url, str] | None:
+    """The canonical URL and the SHA-256 that identifies it; None if it is no URL that can be requested."""
+    if isinstance(asked, Request):
+        url = asked.url
+    elif isinstance(asked, Url):
+        url = asked
+    else:
+        parsed = parse_url(asked)
         if isinstance(parsed, InvalidUrl):
             return None
         url = parsed
     return url, url_sha256(url.text)
+
+
+def is_wanted(entry: Entry, key: str, asked: Request | Url | str) -> bool:
+    """Return whether an entry is of the URL with this SHA-256, and answers the request if there is one."""
+    return entry.url_sha256 == key and (not isinstance(asked, Request) or entry.answers(asked))
+
+
+def newest_first(pages: Iterable[Page]) -> list[Page]:
+    """Return pages in the order in which they came, the last first."""
+    return sorted(pages, key=lambda page: -page.entry.fetched_at)
 
 
 def sha256_of(body: bytes) -> str:
@@ -226,34 +248,34 @@ class Recent(Generic[Stamp]):
             self._bytes -= len(found[1].body) + OVERHEAD
 
 
-class Lately:
+class Lately(Generic[Name]):
     """When a page was last used here, for eviction: where it is kept, that is written down once an hour.
 
-    Of the `most` pages used last, and up to as many before them; safe for threads.
+    Of the `most` pages used last, and up to as many before them; safe for threads. A page goes by its name on the disk.
     """
 
     def __init__(self, most: int = MOST_USES) -> None:
         self._most = most
-        # By the first 16 digits of the keys: no more of them is known of what lies on the disk. Two, so that nothing is
-        # to be kept in order, for which threads would have to wait: when the one is full, it takes the other's place.
-        self._uses: dict[str, int] = {}
-        self._before: dict[str, int] = {}
+        # Two, so that nothing is to be kept in order, for which threads would have to wait: when the one is full, it
+        # takes the other's place.
+        self._uses: dict[Name, int] = {}
+        self._before: dict[Name, int] = {}
 
-    def note(self, key: str, at: int) -> None:
-        """Remember that the page under `key` is used."""
+    def note(self, name: Name, at: int) -> None:
+        """Remember that a page is used."""
         uses = self._uses
-        uses[key[:16]] = at
+        uses[name] = at
         if len(uses) >= self._most:
             self._before, self._uses = uses, {}
 
-    def at(self, digits: str) -> int:
-        """When the page whose key begins with these digits was used; 0 if it was not, or long ago."""
-        return self._uses.get(digits) or self._before.get(digits, 0)
+    def at(self, name: Name) -> int:
+        """When a page was used; 0 if it was not, or long ago."""
+        return self._uses.get(name) or self._before.get(name, 0)
 
-    def take(self, digits: str) -> int:
+    def take(self, name: Name) -> int:
         """The same, and forget it: it is about to be written down."""
-        before = self._before.pop(digits, 0)
-        return self._uses.pop(digits, before)
+        before = self._before.pop(name, 0)
+        return self._uses.pop(name, before)
 
 
 class Outage:

@@ -56,14 +56,25 @@ _metas = msgspec.json.Decoder(_Meta)
 _HEADERS, _TIME = (Entry.__struct_fields__.index(name) for name in ("headers", "fetched_at"))
 
 
+def as_dict(entry: Entry) -> dict[str, Any]:
+    """The entry as it stands in the file, by the names that it has there."""
+    found: dict[str, Any] = msgspec.to_builtins(_written(entry))
+    return found
+
+
 def encode(entry: Entry) -> bytes:
     """The entry as JSON to be read by people, at the end with a checksum."""
+    text = msgspec.json.format(msgspec.json.encode(_written(entry)), indent=2).removesuffix(b"\n}")
+    return b'%b%b%08x"\n}\n' % (text, _CHECK, zlib.crc32(text))
+
+
+def _written(entry: Entry) -> msgspec.Struct:
+    """The entry as it is written."""
     values: list[Any] = list(msgspec.structs.astuple(entry))
     values[_HEADERS] = [f"{name}: {value}" for name, value in entry.headers]
     second, millisecond = divmod(int(entry.fetched_at * 1000 + 0.5), 1000)
     values[_TIME] = f"{_second(second)}.{millisecond:03}Z"
-    text = msgspec.json.format(msgspec.json.encode(_Meta(*values)), indent=2).removesuffix(b"\n}")
-    return b'%b%b%08x"\n}\n' % (text, _CHECK, zlib.crc32(text))
+    return _Meta(*values)
 
 
 @lru_cache(maxsize=16)  # the pages of a second have the same one

@@ -1,10 +1,10 @@
 """The rows of the packed cache: what stands in its two tables, and how it is read, checked and removed.
 
-`pages` says for the first 64 bits of a URL's SHA-256 at which place of `contents` its page is, and when it was used
-last, in milliseconds since the epoch. Hashes lie anywhere, so that table is to be small; in the other one pages stand
-in the order in which they came, so that those that are written together lie together: with the hash as the key of all,
-each would go to an end of its own, and writing take three times as long. What a 304 has renewed stands in `pages`, and
-the body need not be rewritten.
+`pages` says for the first 61 bits of a URL's SHA-256 and the number of a variant, three bits, at which place of
+`contents` the page is, and when it was used last, in milliseconds since the epoch. Hashes lie anywhere, so that table
+is to be small; in the other one pages stand in the order in which they came, so that those that are written together
+lie together: with the hash as the key of all, each would go to an end of its own, and writing take three times as long.
+What a 304 has renewed stands in `pages`, and the body need not be rewritten.
 
 SQLite does not notice a flipped bit, so what is known of a page carries a checksum of its own, and in it are the full
 hashes of the URL and of the body. The latter is of the body as it is kept: that says the same, and of a compressed one
@@ -16,11 +16,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import zlib
+from collections.abc import Callable
 
 import msgspec
 import zstandard
 
 from curtsy.core.cache import Entry
+from curtsy.core.variant import MOST_VARIANTS
 from curtsy.stores.pages import Page, sha256_of
 
 Row = tuple[int, Entry | None]
@@ -47,7 +49,10 @@ CREATE INDEX IF NOT EXISTS pages_by_use ON pages (used, place);
 _FROM = "FROM pages LEFT JOIN contents USING (place)"
 _USED = "ifnull(CAST(used AS INTEGER), 0)"  # in a damaged file it may be anything
 META = f"SELECT {_USED}, ifnull(renewed, meta) {_FROM} WHERE id = ?"
-BOTH = f"SELECT {_USED}, ifnull(renewed, meta), body {_FROM} WHERE id = ?"
+_VARIANTS = f"{_FROM} WHERE id BETWEEN ?1 AND ?1 + {MOST_VARIANTS - 1} ORDER BY id"
+METAS = f"SELECT id, ifnull(renewed, meta) {_VARIANTS}"
+BOTHS = f"SELECT id, {_USED}, ifnull(renewed, meta), body {_VARIANTS}"
+SLOTS = f"SELECT id, {_USED}, place, ifnull(renewed, meta) {_VARIANTS}"
 BY_USE = f"SELECT id, {_USED}, length(ifnull(renewed, meta)) + length(body) {_FROM} ORDER BY used LIMIT ?"
 
 
@@ -74,14 +79,14 @@ def _meta_type() -> type[msgspec.Struct]:
 _metas = msgspec.msgpack.Decoder(_meta_type())  # read into its type at once: a fifth of the time
 
 
-def number_of(key: str) -> int:
-    """The number under which the page with a URL's hash is kept."""
-    return int(key[:16], 16) - 2**63
+def first_number(key: str) -> int:
+    """The number of the first variant of the URL with this hash; those of the others follow."""
+    return first_of(int(key[:16], 16) - 2**63)
 
 
-def digits_of(number: int) -> str:
-    """The first 16 digits of the hash of the URL whose page is kept under a number."""
-    return f"{number + 2**63:016x}"
+def first_of(number: int) -> int:
+    """The number of the first variant of the same URL."""
+    return number & -MOST_VARIANTS
 
 
 def pack(body: bytes) -> tuple[bool, bytes]:
@@ -125,11 +130,46 @@ def checked_page(entry: Entry, body: bytes, is_packed: bool) -> Page | None:
         return None
 
 
-def entry_in(db: sqlite3.Connection, key: str) -> Entry | None:
-    """All but the body of the page with a URL's hash."""
-    row = db.execute(META, (number_of(key),)).fetchone()
-    decoded = None if row is None else decode(row[1])
-    return None if decoded is None or decoded[1].url_sha256 != key else decoded[1]
+def entries_in(db: sqlite3.Connection, key: str) -> list[tuple[int, Entry]]:
+    """All but the body of each variant of the URL with this hash, with its number."""
+    rows = [(number, decode(meta)) for number, meta in db.execute(METAS, (first_number(key),))]
+    return [(number, each[1]) for number, each in rows if each is not None and each[1].url_sha256 == key]
+
+
+def pages_in(db: sqlite3.Connection, key: str) -> list[Page]:
+    """Every variant of the URL with this hash that is good."""
+    pages = [page_of(meta, body) for _, _, meta, body in db.execute(BOTHS, (first_number(key),))]
+    return [page for page in pages if page is not None and page.entry.url_sha256 == key]
+
+
+def remove(db: sqlite3.Connection, key: str, variant: str | None) -> None:
+    """Remove a variant of the URL with this hash, or all of them."""
+    gone = [number for number, entry in entries_in(db, key) if variant is None or entry.variant == variant]
+    if gone:
+        delete(db, gone)
+
+
+def slot_for(
+    db: sqlite3.Connection, entry: Entry, used_at: Callable[[int], int]
+) -> tuple[int, int | None, Entry | None, bool]:
+    """The number that a page is kept under; and the place, the entry and the compression of what is there.
+
+    That is its own variant, or a free number, or else what was least recently used; `used_at` may know of later uses.
+    """
+    first = first_number(entry.url_sha256)
+    slots = [(number, used, place, decode(meta)) for number, used, place, meta in db.execute(SLOTS, (first,))]
+    for number, _, place, kept in slots:
+        if kept is not None and (kept[1].url_sha256, kept[1].variant) == (entry.url_sha256, entry.variant):
+            return number, place, kept[1], kept[0]
+    for number, _, place, kept in slots:
+        if kept is None:  # damaged
+            return number, place, None, False
+    taken = {number for number, *_ in slots}
+    free = [number for number in range(first, first + MOST_VARIANTS) if number not in taken]
+    if free:
+        return free[0], None, None, False
+    number, _, place, _ = min(slots, key=lambda slot: max(slot[1], used_at(slot[0])))
+    return number, place, None, False
 
 
 def known(db: sqlite3.Connection, last: int) -> list[Row]:
@@ -144,14 +184,9 @@ def checked(db: sqlite3.Connection, last: int) -> list[Row]:
     query = f"SELECT id, ifnull(renewed, meta), body {_FROM} WHERE id > ? ORDER BY id LIMIT ?"
     rows = [(number, page_of(meta, body)) for number, meta, body in db.execute(query, (last, BATCH))]
     return [
-        (number, page.entry if page is not None and number_of(page.entry.url_sha256) == number else None)
+        (number, page.entry if page and first_number(page.entry.url_sha256) == first_of(number) else None)
         for number, page in rows
     ]
-
-
-def places(db: sqlite3.Connection, numbers: list[int]) -> dict[int, int]:
-    """The places of those pages that are there."""
-    return dict(db.execute(f"SELECT id, place FROM pages WHERE id IN ({', '.join('?' * len(numbers))})", numbers))
 
 
 def numbers(db: sqlite3.Connection, last: int) -> list[int]:

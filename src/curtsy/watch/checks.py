@@ -10,7 +10,8 @@ from curtsy.core.admission import Wait, admit
 from curtsy.core.cache import Absent, Entry, Fresh, Stale, freshness
 from curtsy.core.explain import span
 from curtsy.core.host import Host
-from curtsy.core.message import SECOND, Now, Request, Url
+from curtsy.core.journey import own_headers
+from curtsy.core.message import SECOND, Headers, Now, Request, Url
 from curtsy.core.policy import Policy
 from curtsy.core.rules import Rules, agent_rules, crawl_delay, judge
 from curtsy.settings import Settings
@@ -21,6 +22,11 @@ from curtsy.watch.words import origin as where
 
 State = Literal["yes", "no", "wait", "unknown", "off"]
 """How a single thing stands, as a mark shows it."""
+
+
+def plain_request(url: Url, settings: Settings) -> Request:
+    """The request that a fetch without headers of its own sends: it selects the variant that is looked at."""
+    return Request(url, headers=own_headers(Headers(), url, settings.policies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def freshness_of(url: Url, settings: Settings, known: Known) -> Fresh | Stale | 
     """What the kept copy is good for."""
     if settings.cache_mode == "off":
         return Absent()
-    return freshness(known.kept, Request(url), known.now.epoch / SECOND, settings.cache_mode)
+    return freshness(known.kept, plain_request(url, settings), known.now.epoch / SECOND, settings.cache_mode)
 
 
 def _robots(url: Url, settings: Settings, policy: Policy, known: Known) -> Check:

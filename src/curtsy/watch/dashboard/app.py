@@ -24,6 +24,7 @@ from curtsy.settings import Settings
 from curtsy.stores import Store
 from curtsy.stores.pages import PageCache
 from curtsy.watch.assessment import assess, recall
+from curtsy.watch.checks import plain_request
 from curtsy.watch.dashboard.actions import Action, act
 from curtsy.watch.dashboard.board import Board
 from curtsy.watch.dashboard.security import Guard, guarded_names
@@ -218,7 +219,9 @@ class Dashboard:
 
     def _assessed(self, url: Url) -> dict[str, Any]:
         settings = self._settings()
-        kept = None if self._cache is None or settings.cache_mode == "off" else self._cache.get_meta(url)
+        kept = None
+        if self._cache is not None and settings.cache_mode != "off":
+            kept = self._cache.entry(plain_request(url, settings))
         return assess(url, settings, recall(url, settings, self._store, kept)).as_dict()
 
     async def _stream(self, request: Request) -> Response:
