@@ -45,6 +45,11 @@ bench: $(VENV)/.installed-bench   ## Measure against peers (some minutes)
 
 soak: $(VENV)/.installed-test   ## Run the long tests
 	@sh tools/need redis-server redis-server
+	@# What comes with Debian's package apache2 besides the server itself would be a service.
+	@sh tools/need apache2 apache2-bin
+	@sh tools/need nginx nginx
+	@sh tools/need lighttpd lighttpd lighttpd-mod-deflate
+	@sh tools/need caddy caddy
 	@$(BIN)/python -m pytest -m soak --timeout 3600
 
 fuzz: $(VENV)/.installed-fuzz   ## Fuzz the parsers for ten minutes (SECONDS=… for another time)
