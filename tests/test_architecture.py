@@ -29,7 +29,7 @@ UNITS = (
     "unseen", "log",  # tells
     "clock",  # where Now comes from
     "watch.distribution", "watch.statistics",  # what is counted, which stores keep too
-    "fields", "tally", "cookies", "site", "place",  # small nouns that know only the core
+    "fields", "tally", "cookies", "site", "place", "ownfile",  # small nouns that know only the core
     "threads", "ending",  # where what blocks is done, and what at a program's end
     "settings",  # files, environment, arguments -> policies
     "stores",  # remember

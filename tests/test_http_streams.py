@@ -40,6 +40,8 @@ class Kept:
         self._pause = pause
         self._error = error
 
+    decodes = True
+
     def begin(self, status: int, headers: Headers) -> bool:
         self.status = status
         return self._wanted

@@ -134,9 +134,9 @@ def _headers(given: Mapping[str, str]) -> Headers:
     return Headers(fields)
 
 
-def part_for(url: str, path: str | os.PathLike[str], max_size: int | None) -> Part:
+def part_for(url: str, path: str | os.PathLike[str], max_size: int | None, decode: bool) -> Part:
     """Where `download` is to write."""
     if not _is_path(path):
         raise rule("path", path, "the path of a file")
     check_path("path", path)
-    return Part(url, Path(path), None if max_size is None else whole("max_size", max_size, 0))
+    return Part(url, Path(path), None if max_size is None else whole("max_size", max_size, 0), decode)

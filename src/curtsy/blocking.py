@@ -290,11 +290,17 @@ class Client:
                 future.cancel()
 
     def download(
-        self, url: str, path: str | os.PathLike[str], *, max_size: int | None = GIB, deadline: float | None = None
+        self,
+        url: str,
+        path: str | os.PathLike[str],
+        *,
+        max_size: int | None = GIB,
+        deadline: float | None = None,
+        decode: bool = False,
     ) -> DownloadResult:
         """Save a URL as a file, in its turn; see `AsyncClient.download`."""
         client = self._opened()
-        return self._thread.call(client.download(url, path, max_size=max_size, deadline=deadline))
+        return self._thread.call(client.download(url, path, max_size=max_size, deadline=deadline, decode=decode))
 
     def stats(self) -> StatisticsSnapshot:
         """What this client has done so far."""

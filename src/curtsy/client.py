@@ -319,16 +319,23 @@ class AsyncClient:
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def download(
-        self, url: str, path: str | os.PathLike[str], *, max_size: int | None = GIB, deadline: float | None = None
+        self,
+        url: str,
+        path: str | os.PathLike[str],
+        *,
+        max_size: int | None = GIB,
+        deadline: float | None = None,
+        decode: bool = False,
     ) -> DownloadResult:
         """Save a URL as a file, in its turn; it is there only when whole.
 
         What an earlier try has left is gone on with, if the server can. The body may be up to `max_size` bytes, and
-        take as long as it likes while it comes at all: `deadline` is for what comes before it.
+        take as long as it likes while it comes at all: `deadline` is for what comes before it. The file has the bytes
+        that the server sends; `decode` undoes a Content-Encoding, and such a body cannot be resumed.
         """
         self._check_open()
         ask = Ask(url, deadline=patience_of(deadline))
-        part = part_for(url, path, max_size)
+        part = part_for(url, path, max_size, decode)
         if part.path in self._paths:
             raise PolicyError(f"path = {str(path)!r} is being written by another download. Wait for it.")
         around = replace(self._around, cache=None, told=lambda record: None)

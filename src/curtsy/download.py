@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import re
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from curtsy.core.message import Headers, Request
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.core.secrets import mask_url
+from curtsy.ownfile import create_own, open_own
 from curtsy.threads import in_thread
 
 if sys.platform != "win32":
@@ -34,6 +36,9 @@ TOO_LARGE = "Raise max_size to have it."
 
 UNWANTED = 65_536
 """Bytes of an error page, or another body that is not the file's, that are read to keep the connection."""
+
+MOST_NOTE = 65_536
+"""Bytes of a note that are read."""
 
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII | re.IGNORECASE)
 
@@ -90,6 +95,9 @@ class _Note(msgspec.Struct, frozen=True):
     size: int | None = None
     """Bytes of the whole file, as they were announced; None if they were not."""
 
+    coding: str | None = None
+    """The Content-Encoding of what has come, which is kept as it came; None if there was none."""
+
 
 class Part:
     """The file as far as it has come: `<name>.part` beside where it will be, with a note in `<name>.part.json`.
@@ -97,7 +105,7 @@ class Part:
     It is a sink for the sender: `prepare` asks for the rest, `begin` looks at what the answer is, `write` appends.
     """
 
-    def __init__(self, url: str, path: Path, max_size: int | None) -> None:
+    def __init__(self, url: str, path: Path, max_size: int | None, decode: bool = False) -> None:
         if os.path.isdir(path):
             raise PolicyError(f"path = {str(path)!r} must be a file, not a directory. Add a file name.")
         if os.path.exists(path) and not os.path.isfile(path):  # it would be replaced by a file
@@ -106,6 +114,7 @@ class Part:
             )
         self.path = path
         self.max_size = max_size
+        self.decodes = decode
         self.resumed_at = 0
         self.came = 0
         """Bytes that the present answer has brought."""
@@ -123,7 +132,7 @@ class Part:
     def size(self) -> int:
         """Bytes that have come so far."""
         try:
-            return self._part.stat().st_size
+            return self._part.lstat().st_size
         except OSError:
             return 0
 
@@ -140,6 +149,8 @@ class Part:
         fields = [each for each in request.headers.fields if each[0].lower() not in unfit]
         fields.append(("Accept-Encoding", "identity"))  # a range of a coded body could not be put together
         note, size = self._read_note(), self.size
+        if note is not None and note.coding is not None and self.decodes:
+            note = None  # what has come is coded, and could not be decoded any more
         validator = None if note is None else (note.etag or note.last_modified)
         self._asked_by = note if size and validator else None
         if size and validator:
@@ -150,10 +161,11 @@ class Part:
         """Make ready for a body; what is not the file's (an error page, a redirect) is read and thrown away."""
         self.close()
         self.came, self._answer = 0, (status, headers)
-        is_coded = (headers.get("content-encoding") or "identity").strip().lower() != "identity"
+        coding = _coding_of(headers)
         if status == 206:
             note, size = self._asked_by, self.size
-            if note is None or is_coded or _is_other(note, headers):
+            # The head of a part may leave out what the whole had (RFC 9110, 15.3.7), but not contradict it.
+            if note is None or coding not in (None, note.coding) or _is_other(note, headers):
                 return True
             total = _total_of(headers, size, note.size)
             if total is None:
@@ -166,9 +178,10 @@ class Part:
             self._part.parent.mkdir(parents=True, exist_ok=True)
             self._file = _opened(self._part)
             self._file.truncate(0)
-            # A body that came coded is kept decoded: no range of what the server has would fit it.
-            note = _Note(self._url_sha256) if is_coded else _noted(self._url_sha256, headers)
-            self._note.write_bytes(msgspec.json.encode(note))
+            # No range of what the server has would fit a body that is decoded.
+            is_decoded = self.decodes and coding is not None
+            note = _Note(self._url_sha256) if is_decoded else _noted(self._url_sha256, coding, headers)
+            self._write_note(note)
         self._is_begun = self._file is not None
         return True
 
@@ -188,12 +201,18 @@ class Part:
 
     def finish(self) -> tuple[int, str]:
         """Put the whole file in its place, in one step; answers its size and SHA-256."""
-        digest = hashlib.sha256()
-        with self._part.open("rb") as file:
-            while piece := file.read(1 << 20):
+        digest, size = hashlib.sha256(), 0
+        number = open_own(self._part, os.O_RDONLY) if self._file is None else self._file.fileno()
+        try:
+            while piece := _read_at(number, size):
                 digest.update(piece)
-            os.fsync(file.fileno())
-            size = file.tell()
+                size += len(piece)
+            os.fsync(number)
+            if not os.path.samestat(os.fstat(number), self._part.lstat()):
+                raise OSError(errno.EBUSY, f"{self._part.name} was replaced meanwhile")
+        finally:
+            if self._file is None:
+                os.close(number)
         self._part.replace(self.path)
         self._note.unlink(missing_ok=True)
         return size, digest.hexdigest()
@@ -218,10 +237,22 @@ class Part:
 
     def _read_note(self) -> _Note | None:
         try:
-            note = msgspec.json.decode(self._note.read_bytes(), type=_Note)
+            with open(open_own(self._note, os.O_RDONLY), "rb") as file:
+                note = msgspec.json.decode(file.read(MOST_NOTE), type=_Note)
         except (OSError, msgspec.DecodeError):
             return None
         return note if note.url_sha256 == self._url_sha256 else None
+
+    def _write_note(self, note: _Note) -> None:
+        """Write the note in one step, in place of whatever has its name."""
+        aside = self._note.with_name(f"{self._note.name}.{os.getpid()}")
+        try:
+            with open(create_own(aside), "wb") as file:
+                file.write(msgspec.json.encode(note))
+            aside.replace(self._note)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
 
     def result(self, result: FetchResult) -> DownloadResult:
         """What the caller gets; a whole file is put in its place."""
@@ -250,20 +281,44 @@ class Part:
 
 def _opened(part: Path) -> IO[bytes]:
     """Open a part to go on with it, for one download at a time: another's would be put in place half written."""
-    file = part.open("ab")
+    file = open(open_own(part, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab")  # noqa: SIM115
     is_ours = True
     if sys.platform != "win32":
         try:
+            _check_owner(part, file.fileno())
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.path.samestat(os.fstat(file.fileno()), part.stat())  # else it was put in place meanwhile
+            is_ours = os.path.samestat(os.fstat(file.fileno()), part.lstat())  # else it was put in place meanwhile
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
+        except PermissionError:
+            file.close()
+            raise
         except OSError:
             pass  # a file system without such locks
     if not is_ours:
         file.close()
         raise OSError(errno.EBUSY, "another download is writing it")
     return file
+
+
+def _check_owner(part: Path, number: int) -> None:
+    """Raise PermissionError for a part that another user has left where all can write: its owner could change it."""
+    if sys.platform != "win32" and part.parent.stat().st_mode & stat.S_IWOTH:
+        found = os.fstat(number)
+        if found.st_uid != os.geteuid() or found.st_nlink > 1:
+            raise PermissionError(errno.EPERM, f"{part.name} belongs to another user. Choose another directory")
+
+
+def _read_at(number: int, place: int) -> bytes:
+    """Some bytes of a file from a place on, wherever it is written."""
+    os.lseek(number, place, os.SEEK_SET)
+    return os.read(number, 1 << 20)
+
+
+def _coding_of(headers: Headers) -> str | None:
+    """The Content-Encoding of a body; None if there is none."""
+    coding = (headers.get("content-encoding") or "").strip().lower()
+    return None if coding in ("", "identity") else coding
 
 
 def _append(file: IO[bytes], piece: bytes) -> None:
@@ -294,15 +349,15 @@ def _is_other(note: _Note, headers: Headers) -> bool:
     return headers.get("last-modified") not in (None, note.last_modified)
 
 
-def _noted(url_sha256: str, headers: Headers) -> _Note:
+def _noted(url_sha256: str, coding: str | None, headers: Headers) -> _Note:
     """What names this version of the file. A weak validator must not put parts together (RFC 9110, 13.1.5)."""
     length = headers.get("content-length") or ""
     size = int(length) if re.fullmatch(r"\d{1,18}", length, re.ASCII) else None
     etag = headers.get("etag")
     if etag is not None:
         strong = usable_etag(etag)
-        return _Note(url_sha256, None if strong is None or strong.startswith("W/") else strong, size=size)
+        return _Note(url_sha256, None if strong is None or strong.startswith("W/") else strong, None, size, coding)
     # Within a second of its change a file may have changed again (RFC 9110, 8.8.2.2).
     last_modified, sent = http_date(headers.get("last-modified")), http_date(headers.get("date"))
     is_strong = last_modified is not None and sent is not None and last_modified < sent
-    return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None, size)
+    return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None, size, coding)

@@ -85,6 +85,11 @@ def _limits_of(policy: Policy) -> Limits:
 class Sink(Protocol):
     """Where a streamed body goes."""
 
+    @property
+    def decodes(self) -> bool:
+        """Whether the body is decoded; if not, it comes as the server has sent it."""
+        ...
+
     def begin(self, status: int, headers: Headers) -> bool:
         """A body comes: whether it is wanted. If not, it is read as any other, and is the body of the reply."""
         ...
@@ -199,7 +204,8 @@ class Exchange:
             return self._too_large(f"{int(announced or 0):,} bytes are announced")
         try:
             # A part of a coded body means nothing by itself.
-            coding = None if status == 206 else headers.get("Content-Encoding")
+            is_raw = status == 206 or (sink is not None and not sink.decodes)
+            coding = None if is_raw else headers.get("Content-Encoding")
             decoder = decoder_of(coding, None if announced is not None else headers.get("Transfer-Encoding"))
         except UnknownCoding as error:
             return self._fail(Reason.BAD_RESPONSE, f"the body is coded in a way that was not asked for: {error}")

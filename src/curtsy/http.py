@@ -46,7 +46,8 @@ class Sender(Protocol):
     async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
         """Send one request, once, and give the body away as it comes: the reply's own is empty.
 
-        The body has no deadline, only a size and a least speed. It comes decoded, but for a part (206) of one.
+        The body has no deadline, only a size and a least speed. It comes decoded if `sink` says so, but for a part
+        (206) of one.
         """
         ...
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -376,7 +377,37 @@ async def test_a_file_whose_length_is_told_only_with_its_rest_is_gone_on_with(si
     assert result.resumed_at > 0
 
 
-async def test_a_coded_body_that_broke_off_is_fetched_anew(site: Site, path: Path) -> None:
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "br", "aes128gcm", "gzip, gzip, gzip, gzip, gzip"])
+@pytest.mark.parametrize("is_told_again", [True, False])
+async def test_a_file_that_is_labelled_as_coded_is_kept_as_it_comes_and_resumed(
+    site: Site, path: Path, coding: str, is_told_again: bool
+) -> None:
+    """U15: `f.tar.gz` with `Content-Encoding: gzip`, and any other label"""
+    first = cut(CONTENT, 100_000, **{"Content-Encoding": coding})
+    site.on("/file", served(CONTENT, first, **({"Content-Encoding": coding} if is_told_again else {})))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256) == (True, SHA256)
+    assert result.resumed_at > 0
+    assert [visit.header("Accept-Encoding") for visit in site.visits("/file")] == ["identity"] * 2
+    assert files(path) == [path.name]
+
+
+async def test_a_rest_that_is_coded_otherwise_is_not_put_together_with_what_came(site: Site, path: Path) -> None:
+    """U15: the first was labelled gzip, the rest is labelled br"""
+    first = cut(CONTENT, 100_000, **{"Content-Encoding": "gzip"})
+    site.on("/file", served(CONTENT, first, **{"Content-Encoding": "br"}))
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), path)
+
+    assert (result.ok, result.sha256, result.resumed_at) == (True, SHA256, 0)
+    assert [visit.header("Range") is None for visit in site.visits("/file")] == [True, False, True]
+
+
+async def test_a_coded_body_that_is_decoded_and_broke_off_is_fetched_anew(site: Site, path: Path) -> None:
     """U15: what was decoded has no place in what the server has"""
     packed = encoded(CONTENT, "gzip").body
     assert isinstance(packed, bytes)
@@ -385,10 +416,26 @@ async def test_a_coded_body_that_broke_off_is_fetched_anew(site: Site, path: Pat
     site.on("/file", served(packed, first, **{"Content-Encoding": "gzip"}))
 
     async with client() as web:
-        result = await web.download(site.url("/file"), path)
+        result = await web.download(site.url("/file"), path, decode=True)
 
     assert (result.ok, result.sha256) == (True, SHA256)
     assert site.visits("/file")[1].header("Range") is None
+
+
+async def test_what_was_kept_as_it_came_is_not_resumed_to_be_decoded(site: Site, path: Path) -> None:
+    """U15: nor the other way round"""
+    packed = encoded(CONTENT, "gzip").body
+    assert isinstance(packed, bytes)
+    fields = {"ETag": '"1"', "Content-Encoding": "gzip"}
+    half = Reply(body=packed, headers=fields, stop_after=len(packed) // 2, end="close")
+
+    async with client(max_retries=0) as web:
+        for decode, expected in ((True, CONTENT), (False, packed)):
+            site.on("/file", served(packed, half, **{"Content-Encoding": "gzip"}))
+            await web.download(site.url("/file"), path, decode=not decode)
+            result = await web.download(site.url("/file"), path, decode=decode)
+
+            assert (result.ok, result.sha256) == (True, hashlib.sha256(expected).hexdigest())
 
 
 async def test_a_part_of_another_url_is_not_gone_on_with(site: Site, path: Path) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", required=True, help="Save it as this.")
 @click.option("--max-size", type=Size(), metavar="SIZE", default="1G", help="Give up beyond this; 1G by default.")
 @click.option("--deadline", type=Duration(), metavar="TIME", help="Until its turn comes and it is there: 20s, 5m.")
+@click.option("--decode", is_flag=True, help="Undo a Content-Encoding; by default the bytes are saved as they come.")
 @click.option("--cookies", is_flag=True, help="Keep cookies while it runs, each for the host that set it.")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
 @click.option("--json", "is_json", is_flag=True, help="What came of it, as JSON.")
@@ -42,6 +43,7 @@ def download(
     output: Path,
     max_size: int,
     deadline: float | None,
+    decode: bool,
     cookies: bool,
     is_verbose: bool,
     is_json: bool,
@@ -57,7 +59,7 @@ def download(
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
     from curtsy.download import TOO_LARGE
 
-    result = run(lambda: _download(given, url, output, max_size, deadline, cookies, is_verbose))
+    result = run(lambda: _download(given, url, output, max_size, deadline, decode, cookies, is_verbose))
     message = result.message.replace(TOO_LARGE, "Raise --max-size to have it.")
     if is_json:
         screen.write_json(
@@ -76,7 +78,14 @@ def download(
 
 
 async def _download(
-    given: Given, url: str, output: Path, max_size: int, deadline: float | None, cookies: bool, is_verbose: bool
+    given: Given,
+    url: str,
+    output: Path,
+    max_size: int,
+    deadline: float | None,
+    decode: bool,
+    cookies: bool,
+    is_verbose: bool,
 ) -> DownloadResult:
     from curtsy.cli.bar import Bar
     from curtsy.cli.telling import Steps
@@ -84,4 +93,4 @@ async def _download(
     policies = given.settings().policies
     with Steps(policies) if is_verbose else Bar(policies) as teller:
         async with given.open_client(teller, cache=False, cookies=cookies) as client:
-            return await client.download(url, output, max_size=max_size, deadline=deadline)
+            return await client.download(url, output, max_size=max_size, deadline=deadline, decode=decode)

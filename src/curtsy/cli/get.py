@@ -21,6 +21,7 @@ from curtsy.cli.exits import Exit, exit_for, worst
 from curtsy.cli.given import Given
 from curtsy.cli.running import run
 from curtsy.cli.values import Duration, Header
+from curtsy.ownfile import create_own
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
@@ -267,7 +268,7 @@ class _Target:
         else:
             self._aside = path.with_name(f"{path.name}.{os.getpid()}.part")
             try:
-                self._file = self._aside.open("wb")
+                self._file = open(create_own(self._aside), "wb")  # noqa: SIM115
             except OSError as error:
                 raise OSError(error.errno, error.strerror, str(path)) from None  # which is the one that was named
 

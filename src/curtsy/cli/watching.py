@@ -201,6 +201,11 @@ class _WatchedSink:
         self._start = 0
         self._total: int | None = None
 
+    @property
+    def decodes(self) -> bool:
+        """Whether the body is decoded."""
+        return self._inner.decodes
+
     def begin(self, status: int, headers: Headers) -> bool:
         """A body comes: note how long it will be."""
         length = headers.get("content-length") or ""
@@ -208,7 +213,7 @@ class _WatchedSink:
         if status == 206:  # the rest of what an earlier try has left
             if (found := _RANGE.match(headers.get("content-range") or "")) is not None:
                 self._start, self._total = int(found[1]), int(found[2]) if found[2].isdecimal() else None
-        elif status == 200 and length.isdecimal() and "content-encoding" not in headers:
+        elif status == 200 and length.isdecimal() and not (self.decodes and "content-encoding" in headers):
             self._total = int(length)
         return self._inner.begin(status, headers)
 

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 from curtsy.core.errors import StoreError
+from curtsy.ownfile import open_own
 
 if sys.platform != "win32":
     import fcntl
@@ -32,7 +33,7 @@ class Identity:
             path = folder / (_FILE if number == 0 else f"{_FILE}-{number}")
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+                file = open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
             except OSError as error:
                 raise StoreError(
                     f"{path} cannot be kept: {error.strerror}. Give another folder for the job."

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.errors import StoreError
+from curtsy.ownfile import open_own
 
 if sys.platform != "win32":
     import fcntl
@@ -160,7 +161,7 @@ class Ledger:
     def _take(self) -> None:
         """Make the file ours, or say whose it is."""
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        self._lock = os.open(self.path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock = open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         if sys.platform != "win32":  # there, SQLite's own lock does alone
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,6 +11,8 @@ import os
 import sys
 import time
 
+from curtsy.ownfile import open_own
+
 if sys.platform != "win32":
     import fcntl
 
@@ -38,7 +40,7 @@ class Turn:
         while sys.platform != "win32":  # without flock, the short random retries of the database do alone
             if self._file is None:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+                self._file = open_own(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             except OSError as error:

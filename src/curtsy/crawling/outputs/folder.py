@@ -21,6 +21,7 @@ from curtsy.core.errors import NotWritten
 from curtsy.crawling.outputs.entry import encode, entry_of
 from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.ownfile import create_own
 from curtsy.place import check_path
 
 INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
@@ -99,7 +100,7 @@ class Folder:
         check_path("path", path)
         self.path = os.path.abspath(path)
         self._mask_secrets = mask_secrets
-        self._index = Trail(os.path.join(self.path, INDEX))
+        self._index = Trail(os.path.join(self.path, INDEX), is_ours=True)
         self._unflushed: list[str] = []
         """Bodies that were written since the index was last flushed."""
 
@@ -204,10 +205,10 @@ def _files_after(index: str, place: int) -> list[str]:
 def _create(path: str, data: bytes) -> None:
     part = path + PART
     try:
-        file = open(part, "wb", buffering=0)  # noqa: SIM115
+        file = open(create_own(part), "wb", buffering=0)  # noqa: SIM115
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        file = open(part, "wb", buffering=0)  # noqa: SIM115
+        file = open(create_own(part), "wb", buffering=0)  # noqa: SIM115
     with file:
         rest = memoryview(data)
         while rest:

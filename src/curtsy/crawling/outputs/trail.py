@@ -14,6 +14,7 @@ import msgspec
 
 from curtsy.core.errors import NotWritten, StoreError
 from curtsy.log import library_logger
+from curtsy.ownfile import open_own
 
 if sys.platform != "win32":
     import fcntl
@@ -35,8 +36,10 @@ class Trail:
     since is not in it, and must not be thought to be. Standard output and pipes cannot be taken back.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_ours: bool = False) -> None:
+        """`is_ours`: the name is not the user's own, so a link under it is not the user's wish, and is not followed."""
         self.path = path
+        self._is_ours = is_ours
         self._file: FileIO | None = None
         self._buffer = bytearray()
         self._written = 0
@@ -68,7 +71,8 @@ class Trail:
             self._begin(FileIO(1, "w", closefd=False), 0)
             return
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-        file = FileIO(self.path, "a")
+        own = open_own(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if self._is_ours else None
+        file = FileIO(self.path if own is None else own, "a")
         try:
             self._is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             if self._is_regular:

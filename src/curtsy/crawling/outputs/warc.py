@@ -74,8 +74,8 @@ class Warc:
         self._remember = remember
         self._archive = uuid.UUID(int=0)
         self._number = 1
-        self._trail = Trail(self._path(1))
-        self._payloads = Trail(f"{self._stem}.payloads.txt")
+        self._trail = Trail(self._path(1), is_ours=True)
+        self._payloads = Trail(f"{self._stem}.payloads.txt", is_ours=True)
         self._known: dict[bytes, bytes] = {}
         """By its digest, where a payload is: its record, date and URL."""
 
@@ -126,7 +126,7 @@ class Warc:
             if os.path.getsize(path):
                 raise foreign(path)
         self._archive = uuid.uuid4()
-        self._number, self._trail = 1, Trail(self._path(1))
+        self._number, self._trail = 1, Trail(self._path(1), is_ours=True)
         self._trail.open(None, self._whole)
         self._payloads.open(None, whole_lines)
         self._flushed = WarcState(str(self._archive), 1, 0, 0)
@@ -138,7 +138,7 @@ class Warc:
                 if not records.begins_with(path, self._beginning(number), self.gzip):
                     raise foreign(path)
                 os.unlink(path)
-        self._number, self._trail = state.file, Trail(self._path(state.file))
+        self._number, self._trail = state.file, Trail(self._path(state.file), is_ours=True)
         self._trail.open(state.offset, self._whole)
         self._payloads.open(state.payloads, whole_lines)
         self._flushed = state
@@ -200,7 +200,7 @@ class Warc:
         if self._trail.size >= self._max_size:
             self._trail.close()
             self._number += 1
-            self._trail = Trail(self._path(self._number))
+            self._trail = Trail(self._path(self._number), is_ours=True)
             self._trail.open(None, self._whole)
         if not self._trail.size:
             self._trail.write(*self._made(self._info()))
