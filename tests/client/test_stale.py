@@ -14,6 +14,7 @@ from curtsy.client import fetch_url
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, RefusedByPolicy
 from curtsy.core.record import FetchRecord
+from curtsy.stores.disk import DiskCache
 from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.client.keeping import HOUR, dated, keeping
@@ -371,3 +372,15 @@ async def test_a_copy_whose_time_ended_in_the_line_does_not_stand_in(site: Site,
         late = await web.fetch(site.url("/a"))
 
     assert (late.status, late.from_cache) == (500, False)
+
+
+async def test_a_page_that_was_put_by_hand_is_asked_about_with_its_etag(site: Site, tmp_path: Path) -> None:
+    """N6: a collection and a document are named, and a client uses what is there"""
+    site.page("/a", "from the site", etag='"1"')
+    DiskCache(tmp_path).put("handbook", "one", site.url("/a"), b"put by hand", '"1"')
+
+    async with client(cache=DiskCache(tmp_path, collection="handbook", document="one")) as web:
+        result = await web.fetch(site.url("/a"))
+
+    assert (result.text, result.record.cache) == ("put by hand", "revalidated")
+    assert site.visits("/a")[0].header("If-None-Match") == '"1"'

@@ -10,11 +10,16 @@ import os
 import time
 import zlib
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+import curtsy
 from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
 from curtsy.stores import pair
@@ -415,3 +420,68 @@ def test_a_folder_with_something_in_it_is_left_alone_and_so_are_other_pages(tmp_
     assert cache.body("https://example.org/b") == b"hello"
     assert (place / "precious").read_text() == "not ours"
     assert [name for name in names(tmp_path) if HASH[:16] in name] == [f"example.org/{HASH[:16]}{ending}/precious"]
+
+
+# --- By collection and document ------------------------------------------------------------------------------------
+
+
+def test_a_page_is_put_and_read_with_nothing_but_text_and_bytes(tmp_path: Path) -> None:
+    """N6: `put`, `get_meta`, `get_content`, as a program uses them that knows no other type"""
+    cache = curtsy.DiskCache(tmp_path)
+
+    assert cache.get_meta("handbook", "chapter 1", URL) is None
+    assert cache.get_content("handbook", "chapter 1", URL) is None
+    assert cache.put("handbook", "chapter 1", URL, b"hello", '"1"')
+
+    assert cache.get_content("handbook", "chapter 1", URL) == b"hello"
+    assert cache.get_content("handbook", "chapter 2", URL) is None
+    meta = cache.get_meta("handbook", "chapter 1", URL)
+    assert meta is not None
+    assert (meta["url"], meta["etag"], meta["status"]) == (URL, '"1"', 200)
+    assert meta["bodySha256"] == hashlib.sha256(b"hello").hexdigest()
+    [path] = (tmp_path / "handbook").rglob("*.meta.json")
+    assert json.loads(path.read_text()) | {"check": ""} == meta | {"check": ""}
+    assert path.with_name(path.name.replace(".meta.json", ".html")).read_bytes() == b"hello"
+    assert datetime.fromisoformat(meta["fetchedAt"]).timestamp() == pytest.approx(time.time(), abs=60)
+
+
+@given(collection=st.text(max_size=30), document=st.text(max_size=30), body=st.binary(max_size=100))
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_names_have_folders_of_their_own_under_the_root(
+    collection: str, document: str, body: bytes, tmp_path: Path
+) -> None:
+    """N6, F63"""
+    root = tmp_path / "pages"
+    cache = curtsy.DiskCache(root)
+
+    assert cache.put(collection, document, URL, body)
+
+    assert cache.get_content(collection, document, URL) == body
+    assert cache.get_content(collection + "x", document, URL) is None
+    assert {path.parent.parent.parent for path in tmp_path.rglob("*.html")} == {root}
+    cache.gc(0)
+
+
+@pytest.mark.parametrize("url", ["", "no URL", "ftp://example.org/", "https://"])
+def test_what_is_no_url_is_not_kept_and_what_is_no_text_is_an_error(url: str, tmp_path: Path) -> None:
+    """N6, N7"""
+    cache: Any = curtsy.DiskCache(tmp_path)
+
+    assert not cache.put("a", "b", url, b"hello")
+    assert cache.get_meta("a", "b", url) is None
+    assert cache.get_content("a", "b", url) is None
+    for wrong in ((None, "b", URL, b""), ("a", 1, URL, b""), ("a", "b", URL, "text")):
+        with pytest.raises(curtsy.PolicyError, match="must be"):
+            cache.put(*wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_etag_that_cannot_be_sent_is_not_kept_as_one(tmp_path: Path) -> None:
+    """F15"""
+    cache = curtsy.DiskCache(tmp_path)
+
+    assert cache.put("a", "b", URL, b"hello", '"x"\r\nX-Injected: 1')
+
+    meta = cache.get_meta("a", "b", URL)
+    assert meta is not None
+    assert meta["etag"] is None

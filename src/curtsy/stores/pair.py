@@ -58,7 +58,7 @@ _HEADERS, _TIME = (Entry.__struct_fields__.index(name) for name in ("headers", "
 
 def as_dict(entry: Entry) -> dict[str, Any]:
     """The entry as it stands in the file, by the names that it has there."""
-    found: dict[str, Any] = msgspec.to_builtins(_written(entry))
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_written(entry)))
     return found
 
 
