@@ -16,7 +16,7 @@ CORE = (
     # What everything speaks in.
     "errors", "dates", "secrets", "text", "bounded", "message", "record", "crawl", "pattern", "policy",
     # What sites say.
-    "robots", "rules", "cachecontrol", "variant", "cache", "outcome",
+    "filelines", "robots", "rules", "cachecontrol", "variant", "cache", "outcome",
     # One limit each, and the record that they all share.
     "breaker", "budget", "pace", "host", "admission",
     # The way of a request.

@@ -11,6 +11,7 @@ from curtsy.core import explain
 from curtsy.core.admission import CrawlDelay, Late, No
 from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Remember, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
+from curtsy.core.filelines import whole_lines
 from curtsy.core.journey import (
     AGAIN,
     NOT_ADMITTED,
@@ -28,10 +29,9 @@ from curtsy.core.journey import (
     redirect_target,
     shorter,
 )  # fmt: skip
-from curtsy.core.message import Failure, Headers, InvalidUrl, Request, Url, parse_url
+from curtsy.core.message import Failure, Headers, InvalidUrl, Reply, Request, Url, parse_url
 from curtsy.core.outcome import classify, is_sent
 from curtsy.core.policy import Policy
-from curtsy.core.robots import whole_lines
 from curtsy.core.rules import MOST, Busy, Claimed, Known, Rules, crawl_delay, judge
 
 ROBOTS_REDIRECTS = 5
@@ -122,11 +122,9 @@ def _robots_txt(
         there = policy if is_own else journey.policies.of(url.domain)
         if there.denied and is_own:
             return Refusal(Reason.DOMAIN_DENIED, explain.denied(request.url))
-        if not is_own and (there.denied or there.refuses_path(url.target)):
+        if not is_own and (why := (yield from _barred(url, headers, there, journey))):
             # Not "there is none": whoever shares what is learned here may well ask for it.
-            return Found(None, f"{url.text}, where it redirects to, is not to be asked for: the settings deny it")
-        if not is_own and (line := (yield from _forbidden(url, headers, there, journey))) is not None:
-            return Found(None, f"{url.text}, where it redirects to, is forbidden by line {line} of that host's own")
+            return Found(None, f"{url.text}, where it redirects to, is not to be asked for: {why}")
         is_guest = not is_own and journey.world.is_foreign(request.url, url)
         way = entrance(url, there, journey, robots=True, first=is_own, guest=is_guest)
         asked_at = journey.world.now()
@@ -160,27 +158,34 @@ def _robots_txt(
         yield Settle(ticket, unheard if has_run_out else outcome)
         if has_run_out:
             return Refusal(Reason.DEADLINE, explain.cut_off(request.url))
-        if isinstance(reply, Failure):
-            if reply.ended_at_proxy:
-                return reply
-            if reply.reason in REFUSALS and (url is first or reply.reason in (Reason.CLOSED, Reason.DEADLINE)):
-                return reply
-            if reply.reason in REFUSALS:
-                return NO_FILE
-            return Found(None, f"{url.text} could not be fetched: {reply.detail}", reply.part)
-        if 200 <= reply.status < 300:
-            return Found(whole_lines(reply.body, is_cut=not reply.is_whole))
-        if reply.status == 429 or reply.status >= 500:
-            return Found(None, f"{url.text} answered with status {reply.status}")
-        target = redirect_target(url, reply)
-        if target is None:
-            return NO_FILE  # RFC 9309, 2.3.1.3
-        url, redirects = target, redirects + 1
+        found = _meant(reply, url, is_first=url is first)
+        if isinstance(found, Found | Failure):
+            return found
+        url, redirects = found, redirects + 1
     return NO_FILE  # RFC 9309, 2.3.1.2: after five redirects it is unavailable
 
 
-def _forbidden(url: Url, headers: Headers, policy: Policy, journey: Journey) -> Generator[Effect, Any, int | None]:
-    """The line of its own host's rules that forbids to ask for a URL; None if there is none, or nothing is known."""
+def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url | InvalidUrl:
+    """What a reply means: a file, none, one that cannot be had, a failure that is to be told, or where to go on."""
+    if isinstance(reply, Failure):
+        if reply.ended_at_proxy:
+            return reply
+        if reply.reason in REFUSALS and (is_first or reply.reason in (Reason.CLOSED, Reason.DEADLINE)):
+            return reply
+        if reply.reason in REFUSALS:
+            return NO_FILE
+        return Found(None, f"{url.text} could not be fetched: {reply.detail}", reply.part)
+    if 200 <= reply.status < 300:
+        return Found(whole_lines(reply.body, is_cut=not reply.is_whole))
+    if reply.status == 429 or reply.status >= 500:
+        return Found(None, f"{url.text} answered with status {reply.status}")
+    return redirect_target(url, reply) or NO_FILE  # RFC 9309, 2.3.1.3
+
+
+def _barred(url: Url, headers: Headers, policy: Policy, journey: Journey) -> Generator[Effect, Any, str | None]:
+    """Why another host is not to be asked for a robots.txt: by the settings, or by what is known of its own rules."""
+    if policy.denied or policy.refuses_path(url.target):
+        return "the settings deny it"
     if not policy.respect_robots:
         return None
     known = journey.world.known_rules(url.origin)
@@ -188,7 +193,7 @@ def _forbidden(url: Url, headers: Headers, policy: Policy, journey: Journey) -> 
     if rules is None:
         return None
     verdict = judge(rules, policy, headers.get("user-agent") or journey.policies.user_agent, url.text)
-    return None if verdict.allowed else verdict.line
+    return None if verdict.allowed or verdict.line is None else f"line {verdict.line} of its own robots.txt forbids it"
 
 
 def judged(rules: Rules, agent: str, request: Request, policy: Policy, journey: Journey) -> Refusal | None:

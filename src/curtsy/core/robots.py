@@ -6,22 +6,17 @@ Nothing here raises for what a file, an agent or a URL contains. How octets are 
 
 import math
 import re
-from array import array
 from bisect import bisect_left
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import time
 from functools import lru_cache
-from itertools import accumulate
 from operator import itemgetter
 
+from curtsy.core.filelines import MAX_BYTES as MAX_BYTES
+from curtsy.core.filelines import MAX_LINE as MAX_LINE
+from curtsy.core.filelines import Texts, lines_of, shortened, text_of
 from curtsy.core.pattern import WHITE, Patterns, Rule, octets_of
-
-MAX_BYTES = 500 * 1024
-"""What is read of a file (2.5: at least 500 KiB), cut at the last whole line."""
-
-MAX_LINE = 2083 * 8 - 1
-"""Octets that are read of a line, as Google's parser does; the RFC sets no limit."""
 
 MAX_WARNINGS = 100
 """Oddities that are told; a file of rubbish has one on each line."""
@@ -58,7 +53,6 @@ _USUAL = {
 # letters, hyphens and underscores only. Google's parser stops at any other character, so that it takes "Wren9bot" for
 # "Wren"; here a token with digits, dots or other characters is another token than its beginning.
 _token = re.compile(r'[^\x00-\x20\x7f"(),/:;<=>?@\[\\\]{}*\ud800-\udfff]*').match
-_marks = re.compile("(?:\xef\xbb\xbf)*(?:\xef\xbb?)?").match  # Google's parser, too, skips one that is cut short
 _white = re.compile("[ \t]+")
 _number = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
 _clock = "([01]?[0-9]|2[0-3]):?([0-5][0-9])"
@@ -232,7 +226,7 @@ class Robots:
     def content_signals(self, user_agent: str) -> tuple[ContentSignal, ...]:
         """List the `Content-Signal` and `Content-Usage` records of the agent's groups, in the file's order."""
         records = self._records_of(user_agent, _SIGNAL, _USAGE)
-        return tuple(ContentSignal(line, name, _text(value)) for name, line, value in records)
+        return tuple(ContentSignal(line, name, text_of(value)) for name, line, value in records)
 
     def groups(self, user_agent: str) -> tuple[RuleGroup, ...]:
         """List the groups of the file, in its order, each with whether it is for the agent."""
@@ -241,8 +235,8 @@ class Robots:
         for agent, groups in self._groups.items():
             for line, rules in groups:
                 before = found.get(id(rules))
-                agents = (_text(agent),) if before is None else (*before.agents, _text(agent))
-                texts = tuple((number, _text(self._lines[number - 1])) for number, _, _ in rules)
+                agents = (text_of(agent),) if before is None else (*before.agents, text_of(agent))
+                texts = tuple((number, text_of(self._lines[number - 1])) for number, _, _ in rules)
                 first = line if before is None else min(line, before.line)
                 is_ours = agent == ours or (before is not None and before.applies)
                 found[id(rules)] = RuleGroup(first, agents, texts, is_ours)
@@ -296,11 +290,11 @@ class AgentRules:
         """Seconds between two requests that the site asks for; None when nothing is said."""
 
         signals = [record for record in told if record[0] in (_SIGNAL, _USAGE)][:MAX_SIGNALS]
-        self.content_signals = tuple(ContentSignal(line, name, _text(value)) for name, line, value in signals)
+        self.content_signals = tuple(ContentSignal(line, name, text_of(value)) for name, line, value in signals)
         """The first `Content-Signal` and `Content-Usage` records, in the file's order."""
 
-        self._agents = _Texts([line for line, _ in groups], lines)
-        self._rules = _Texts(list(map(itemgetter(0), rules)), lines)
+        self._agents = Texts([line for line, _ in groups], lines)
+        self._rules = Texts(list(map(itemgetter(0), rules)), lines)
         self._patterns = Patterns(rules)
         self._verdicts: dict[int, Verdict] = {}
         """By the place of the rule that decides: a verdict has nothing of the URL in it."""
@@ -332,44 +326,26 @@ class AgentRules:
             return Verdict(True, None, None, None, "the file has no group for this agent, and none for *")
         if place < 0:
             group = agents.text(0)
-            reason = f'no rule of "{_short(group)}" matches' if len(rules) else f'"{_short(group)}" has no rules'
+            reason = f'no rule of "{shortened(group)}" matches' if len(rules) else f'"{shortened(group)}" has no rules'
             return Verdict(True, None, None, group, reason)
         line, allowed = rules.numbers[place], self._patterns.allows(place)
         group, rule = agents.text(bisect_left(agents.numbers, line) - 1), rules.text(place)
         says = "allows" if allowed else "forbids"
-        return Verdict(allowed, line, rule, group, f'line {line}, "{_short(rule)}", {says} it to "{_short(group)}"')
-
-
-class _Texts:
-    """Some lines of a file, packed: their numbers, and all their octets in one string."""
-
-    __slots__ = ("_ends", "_octets", "numbers", "size")
-
-    def __init__(self, numbers: Sequence[int], lines: list[str]) -> None:
-        chosen = list(map(["", *lines].__getitem__, numbers))
-        self.numbers = array("I", numbers)
-        self._octets = "".join(chosen)
-        self._ends = array("I", accumulate(map(len, chosen)))
-        self.size = len(self._octets) + 8 * len(numbers)
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def text(self, place: int) -> str:
-        """The line at a place."""
-        return _text(self._octets[self._ends[place - 1] if place else 0 : self._ends[place]])
+        return Verdict(
+            allowed, line, rule, group, f'line {line}, "{shortened(rule)}", {says} it to "{shortened(group)}"'
+        )
 
 
 def parse(body: bytes) -> Robots:
     """Read a robots.txt file; any bytes will do."""
-    lines, remarks = _lines_of(body)
+    lines, remarks = lines_of(body)
     groups, further, sitemaps = _grouped(lines)
-    return Robots(sitemaps, lines, groups, further, remarks)
+    return Robots(sitemaps, lines, groups, further, [Oddity(*remark) for remark in remarks])
 
 
 def parse_for(body: bytes, token: str) -> AgentRules:
     """Read what a robots.txt file says to one agent, given by its token (see `token_of`); any bytes will do."""
-    lines, _ = _lines_of(body)
+    lines, _ = lines_of(body)
     groups, further, sitemaps = _grouped(lines, (token, "*"))
     key = token if token in groups else "*"  # as in `Robots._key`
     return AgentRules(groups.get(key, []), further.get(key, []), sitemaps, lines)
@@ -412,7 +388,7 @@ def _grouped(
             if not told or told[-1] is not records:
                 told.append(records)
         elif known is _SITEMAP:
-            sitemaps[_text(value)] = None  # 2.2.4: it belongs to no group
+            sitemaps[text_of(value)] = None  # 2.2.4: it belongs to no group
         elif known:
             records.append((known, number, value))
     groups.pop("", None)
@@ -422,65 +398,6 @@ def _grouped(
 
 parse_robots = parse
 """The same by the name that it has among the others of the package."""
-
-
-def _lines_of(body: bytes) -> tuple[list[str], list[Oddity]]:
-    """Cut a file into lines, an octet a character, without comments; and say what was odd about it as a whole."""
-    remarks = []
-    read = whole_lines(body)
-    if wide := _wide_encoding(body[:4]):
-        remarks.append(Oddity(1, f"the file is in {wide.upper()}, not UTF-8 (RFC 9309, 2.3); it is read all the same"))
-        text = read.decode(wide, "replace").encode().decode("latin-1")
-    else:
-        text = read.decode("latin-1")
-    if mark := _marks(text):
-        text = text[mark.end() :]
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")  # 2.2: EOL is CR, LF or both; nothing else ends a line
-    if len(body) > MAX_BYTES:
-        remarks.append(Oddity(text.count("\n") + 1, f"only the first {MAX_BYTES} bytes of {len(body)} are read"))
-    if "\0" in text:
-        number = text.count("\n", 0, text.index("\0")) + 1
-        remarks.append(Oddity(number, "a NUL byte; the rest of its line is not read"))  # as in Google's parser
-        text = text.replace("\0", "#")
-    first, *commented = text.split("#")
-    lines = "".join((first, *(part[part.find("\n") :] for part in commented if "\n" in part))).split("\n")
-    if len(text) > MAX_LINE and max(map(len, lines)) > MAX_LINE:
-        long = [number for number, line in enumerate(lines, 1) if len(line) > MAX_LINE]
-        remarks += [Oddity(number, f"only the first {MAX_LINE} bytes of this line are read") for number in long]
-        lines = [line[:MAX_LINE] for line in lines]
-    return lines, remarks
-
-
-def whole_lines(body: bytes, *, is_cut: bool = False) -> bytes:
-    """Take what is read of a file: 500 KiB at most, and of a file that goes on or `is_cut` no incomplete line.
-
-    Half a line may say the opposite of the whole one: `Allow: /zzz` cut short is `Allow: /`.
-    """
-    if len(body) <= MAX_BYTES and not is_cut:
-        return body
-    wide = _wide_encoding(body[:4])
-    unit = 2 if wide else 1
-    read = body[: MAX_BYTES + unit]  # the character behind the last may be the end of its line
-    end = max(_last(each.encode(wide or "latin-1"), read) for each in "\r\n") + unit
-    return read[: min(end, MAX_BYTES)] if end >= unit else b""
-
-
-def _last(character: bytes, read: bytes) -> int:
-    """The place of the last such character, which is one or two octets long; negative if there is none."""
-    unit, at = len(character), len(read)
-    while (at := read.rfind(character, 0, at)) >= 0 and at % unit:
-        at += unit - 1
-    return at if at >= 0 else -unit
-
-
-def _wide_encoding(start: bytes) -> str | None:
-    """Tell UTF-16 by its mark, or by the NUL bytes beside the first two letters."""
-    if start[:2] == b"\xff\xfe" or (start[1::2] == b"\0\0" and 0 not in start[::2]):
-        return "utf-16-le"
-    if start[:2] == b"\xfe\xff" or (start[::2] == b"\0\0" and 0 not in start[1::2]):
-        return "utf-16-be"
-    return None
 
 
 def _read(line: str) -> tuple[str | None, str]:
@@ -509,14 +426,6 @@ def _longest(delays: Sequence[_Record]) -> float | None:
     """The longest of some `Crawl-delay` records that can be read; None if there is none."""
     seconds = map(_seconds, {value for _, _, value in delays})
     return max((each for each in seconds if each is not None), default=None)
-
-
-def _text(octets: str) -> str:
-    return octets.strip(WHITE).encode("latin-1").decode("utf-8", "replace")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def _seconds(value: str) -> float | None:
@@ -563,7 +472,7 @@ def _oddities(lines: list[str]) -> list[Oddity]:
             spelt = f"read as {known}"
             message = f"{spelt}; {message}" if message else spelt
         if message:
-            found.append(Oddity(number, f'"{_short(_text(line))}": {message}'))
+            found.append(Oddity(number, f'"{shortened(text_of(line))}": {message}'))
     return found
 
 
