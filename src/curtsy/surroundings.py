@@ -32,7 +32,7 @@ from curtsy.site import are_apart
 from curtsy.stores import Step
 from curtsy.stores.pages import Page, PageCache
 
-_log = library_logger("rules")
+_log = library_logger("gate")
 
 NOT_YET = object()
 """The answer to an effect that cannot be answered at once."""
