@@ -20,27 +20,31 @@ class Clock(Protocol):
         ...
 
 
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""The clock that never jumps and goes on in sleep; None where the system has none."""
+
+
+def _ticks() -> int:
+    return time.monotonic_ns() if _BOOT_TIME is None else time.clock_gettime_ns(_BOOT_TIME)
+
+
 class SystemClock:
-    """This process's monotonic clock: for records that no other process reads."""
+    """This machine's boot-time clock, for records that no other process reads."""
 
     def now(self) -> Now:
         """The present."""
-        return Now(Instant(time.monotonic_ns() // 1000), time.time_ns() // 1000)
+        return Now(Instant(_ticks() // 1000), time.time_ns() // 1000)
 
 
 class BootClock:
     """The machine's boot-time clock: one for all its processes, goes on in sleep, starts anew at a reboot."""
 
     def __init__(self) -> None:
-        self._clock = getattr(
-            time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC if hasattr(time, "CLOCK_MONOTONIC") else None
-        )
         self._boot = _boot_number()
 
     def now(self) -> Now:
         """The present."""
-        at = time.monotonic_ns() if self._clock is None else time.clock_gettime_ns(self._clock)
-        return Now(Instant(at // 1000), time.time_ns() // 1000, self._boot)
+        return Now(Instant(_ticks() // 1000), time.time_ns() // 1000, self._boot)
 
 
 def _boot_number() -> int:

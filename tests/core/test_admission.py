@@ -32,9 +32,8 @@ from curtsy.core.admission import (
     ready_in,
     settle,
 )
-from curtsy.core.budget import Day, today
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import Host, in_time
+from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import ROLL, spent_after
@@ -100,9 +99,9 @@ def test_a_denial_changes_nothing_and_go_charges_exactly_one(history: list[Event
     assert host is not None
     assert host.sent_at == play.at
     assert decision.lease.number == host.serial
-    day = today(before.days if before else (), play.epoch // SECOND, policy.calendar)
     if decision.lease.day is not None:
-        assert Day(day.starts, day.ends, day.requests + 1, day.pages + 1) in host.days
+        day = (before or fresh(play.now)).spending(play.now, policy.calendar).charged(1, 1, play.at)
+        assert host.day == day
 
 
 @ANY

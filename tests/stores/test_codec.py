@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.record import Record
@@ -162,3 +163,38 @@ def test_a_codec_that_could_not_read_what_it_writes_is_refused() -> None:
         Codec([Thing2])
     with pytest.raises(TypeError, match="share a tag"):
         Codec([Thing1, Thing2], MIGRATIONS)
+
+
+def _host_of(number: int, **fields: object) -> bytes:
+    """A host as an earlier format has it: all fields but those that are given are as in a fresh one."""
+    names = [name for name in Host.__struct_fields__ if name not in ("format", "jumped_at")]
+    values = {"recent": [], "places": [], "earlier": [], "overrides": [], "delays": [], "day": None, **fields}
+    return msgspec.msgpack.encode(["host", number, *(values.get(name, 0) for name in names)])
+
+
+def test_a_host_of_format_2_keeps_what_was_spent() -> None:
+    """B7, C19: its days did not say when they were last charged"""
+    midnight = 1_800_057_600
+    written = {"offset": (midnight - 5_000) * 10**6, "written_at": 7_000_500_000, "boot": 3, "requests": 9}
+    yesterday, today = [midnight - 86_400, midnight, 4, 3], [midnight, midnight + 86_400, 5, 2]
+
+    host = unpack(_host_of(2, **written, earlier=[yesterday], day=today))
+
+    assert isinstance(host, Host)
+    assert host.earlier == Day(midnight, midnight - 5_000, 5_000, 4, 3)
+    assert host.day == Day(midnight + 86_400, midnight - 5_000, 7_001, 5, 2)
+    assert (host.format, host.boot, host.requests, host.jumped_at) == (3, 3, 9, 0)
+    assert unpack(pack(host)) == host
+
+
+def test_a_host_of_format_1_keeps_what_was_spent() -> None:
+    """B7: it had all its days in one list"""
+    midnight = 1_800_057_600
+    days = [[midnight - 86_400, midnight, 4, 3], [midnight, midnight + 86_400, 5, 2]]
+    short = msgspec.msgpack.decode(_host_of(1, offset=midnight * 10**6, written_at=9_000_000, earlier=days))[:-2]
+
+    host = unpack(msgspec.msgpack.encode(short))
+
+    assert isinstance(host, Host)
+    assert [(day.requests, day.pages) for day in host.days] == [(4, 3), (5, 2)]
+    assert unpack(_host_of(2)) == Host()

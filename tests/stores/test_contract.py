@@ -31,7 +31,9 @@ FULL = Host(
     sent_at=2**53 + 1,
     recent=(1, 2**62, -5),
     places=(Lease(7, 1, 2), Lease(8, 3, 4)),
-    day=Day(1_800_000_000, 1_800_086_400, 200, 100),
+    earlier=Day(1_800_000_000, 1_799_999_000, 900, 9, 8),
+    day=Day(1_800_086_400, 1_799_999_000, 1000, 200, 100),
+    jumped_at=77,
     overrides=(("qps", 0.1), ("max_requests_per_day", None)),
     paused_until=-1,
 )
@@ -317,7 +319,7 @@ hosts = st.builds(
     sent_at=st.integers(0, 2**62),
     requests=st.integers(0, 300),
     recent=st.lists(st.integers(0, 2**40), max_size=3).map(tuple),
-    earlier=st.lists(st.builds(Day, st.integers(0, 2**31), st.integers(0, 2**31), small, small), max_size=2).map(tuple),
+    day=st.none() | st.builds(Day, *[st.integers(0, 2**31)] * 3, small, small),
     overrides=st.lists(st.tuples(st.text(max_size=5), st.none() | st.floats(0, 1e9)), max_size=2).map(tuple),
 )
 keys = st.sampled_from(["", "host:a", "host:b", "global", "host:a*", "\0", "é"])

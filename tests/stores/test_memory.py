@@ -76,7 +76,7 @@ def used():
         return int(file.read().split()[1]) * 4096
 
 def spend(record, now):
-    day = Day(now.epoch // 10**6, now.epoch // 10**6 + 86400, 3, 2)
+    day = Day(now.epoch // 10**6 + 86400, (now.epoch - now.at) // 10**6, now.at // 10**6, 3, 2)
     host = Host(offset=now.epoch, sent_at=now.at, spent=500_000, serial=3, day=day, latency=90_000, requests=3)
     return host, None
 

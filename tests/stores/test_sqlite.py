@@ -19,7 +19,7 @@ import pytest
 
 from curtsy.clock import FakeClock
 from curtsy.core.errors import StoreError
-from curtsy.core.host import Host
+from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
 from curtsy.stores.database import SCHEMA, Database
@@ -281,7 +281,7 @@ def test_records_that_say_nothing_any_more_are_swept_away(path: Path) -> None:
     """L10: a broad crawl does not grow the file for ever."""
     clock = FakeClock()
     store = SQLiteStore(path, clock=clock)
-    store.update_many([(f"host:{number}", count) for number in range(50)])
+    store.update_many([(f"host:{number}", lambda record, now: (fresh(now), None)) for number in range(50)])
     store.update("paused", lambda record, now: (Host(paused_until=-1), None))
     store.close()
 
@@ -291,6 +291,25 @@ def test_records_that_say_nothing_any_more_are_swept_away(path: Path) -> None:
     store.update("host:new", count)
 
     assert store.keys() == ["host:new", "paused"]
+    store.close()
+
+
+def test_a_clock_that_is_set_ahead_makes_the_store_forget_nothing(path: Path) -> None:
+    """B6, C19: what a sweep by the calendar would drop is spent still when the clock is put right"""
+    clock = FakeClock()
+    store = SQLiteStore(path, clock=clock)
+    store.update_many([(f"host:{number}", lambda record, now: (fresh(now), None)) for number in range(250)])
+    store.close()
+
+    clock.set_back(-400 * 86_400)
+    for _ in range(3):  # each sweeps a part
+        store = SQLiteStore(path, clock=clock)
+        store.update("host:new", count)
+        store.close()
+    clock.set_back(400 * 86_400)
+    store = SQLiteStore(path, clock=clock)
+
+    assert len(store.keys()) == 251
     store.close()
 
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 import msgspec
 
 from curtsy.core import breaker
-from curtsy.core.budget import Day, charged, refunded, today
+from curtsy.core.budget import ALIKE, Day, refunded
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, parted, shared, with_delays
+from curtsy.core.host import CLOSE, Host, Place, fresh, in_time, offset_at, shared, with_delays
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import (
@@ -91,7 +91,7 @@ class No(msgspec.Struct, frozen=True, gc=False):
     """Which limit it was: `requests` or `pages` of the budget."""
 
     day: int = 0
-    """The first epoch second of the day that is spent."""
+    """The first epoch second of the day that is spent; 0 if the last 24 h count, because the clock has jumped."""
 
 
 class Late(msgspec.Struct, frozen=True, gc=False):
@@ -165,25 +165,32 @@ def admit(
     places = host.places
     if places:
         places = _still_held(places, at)
-    latest = host.day
-    day = requests_left = pages_left = None
+    day, earlier, jumped_at, charged = host.day, host.earlier, host.jumped_at, None
+    requests_left = pages_left = None
     requests = pages = 0
     wait_until, because = 0, ""
     most_requests, most_pages = policy.max_requests_per_day, policy.max_pages_per_day
     if most_requests or most_pages:
-        second, day = now.epoch // SECOND, latest
-        if day is None or not day.starts <= second < day.ends:
-            day = today(host.days, second, policy.calendar)
-        requests, pages = day.requests, day.pages
+        second = now.epoch // SECOND
+        if (
+            day is not None
+            and second < day.ends
+            and not jumped_at
+            and -ALIKE <= second - at // SECOND - day.offset <= ALIKE
+        ):
+            requests, pages = day.requests, day.pages
+        else:
+            spending = host.spending(now, policy.calendar)
+            day, earlier, jumped_at = spending.day, spending.earlier, spending.jumped_at
+            requests, pages = spending.requests, spending.pages
         if most_requests and requests >= most_requests:
-            return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "requests", day.starts)
+            return given, _exceeded(host, now, policy, "requests")
         if page and most_pages and pages >= most_pages:
             # A request on its way has a page set aside. If it brings none, there is one left after all.
             if not places:
-                return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, day.ends - now.epoch / SECOND, "pages", day.starts)
+                return given, _exceeded(host, now, policy, "pages")
             wait_until, because = min(place.until for place in places), "in_flight"
-        if guest:
-            day = None  # it has an allowance of its own
+        charged = None if guest else day  # a guest has an allowance of its own
 
     concurrency = policy.concurrency
     if places and concurrency is not None and len(places) >= concurrency:
@@ -227,13 +234,8 @@ def admit(
         burst = int(policy.burst)
         before = departures(sent_before, spent, host.recent, burst) if sent_before else host.recent
         recent = (*before, *[at] * count)[-burst:]
-    earlier = host.earlier
-    if day is not None:
-        if day is latest:
-            latest = Day(day.starts, day.ends, requests + 1, pages + page)
-        else:
-            *others, latest = charged(host.days, day, 1, page)
-            earlier = tuple(others)
+    if charged is not None:
+        day = Day(charged.ends, charged.offset, shared(-(-at // SECOND)), charged.requests + 1, charged.pages + page)
         if most_requests:
             requests_left = most_requests - requests - 1
         if most_pages:
@@ -254,12 +256,21 @@ def admit(
         serial=serial,
         places=places,
         earlier=earlier,
-        day=latest,
+        day=day,
+        jumped_at=jumped_at,
         written_at=at,
     )
     departed = sent_before if count == 1 else -1
-    lease = Lease(serial, at, lasts, page and day is not None, day, trial, departed, spent)
+    lease = Lease(serial, at, lasts, page and charged is not None, charged, trial, departed, spent)
     return left, Go(lease, requests_left, pages_left)
+
+
+def _exceeded(host: Host, now: Now, policy: Policy, limit: str) -> No:
+    """The refusal of a budget that is spent: which limit, and when the next request can go."""
+    spending = host.spending(now, policy.calendar)
+    most = policy.max_requests_per_day if limit == "requests" else policy.max_pages_per_day
+    starts = 0 if spending.jumped_at else policy.calendar.day_of(now.epoch // SECOND)[0]
+    return No(Reason.DOMAIN_BUDGET_EXCEEDED, spending.opens_in(most, limit, now), limit, starts)
 
 
 def _still_held(places: tuple[Place, ...], at: int) -> tuple[Place, ...]:
@@ -378,7 +389,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
     The pace stays as charged even if nothing was sent: a host that cannot be reached is no reason to hurry.
     """
-    at, places, days = now.at, host.places, None
+    at, places, day, earlier = now.at, host.places, host.day, host.earlier
     sent_at, spent, recent = host.sent_at, host.spent, host.recent
     until = lease.left_at + lease.lasts * SECOND if policy.concurrency is None else 0.0
     for place in places:
@@ -388,8 +399,10 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
     # A lease that ran out is a dead holder's: its charge stays, whoever comes back with it.
     is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
     is_no_page = lease.page and not outcome.page
-    if (is_free or is_no_page) and at < until and lease.day is not None:
-        days = parted(refunded(host.days, lease.day, int(is_free), int(is_no_page)))
+    # Nor can it be told what it was charged to if the calendar has jumped since.
+    if (is_free or is_no_page) and at < until and lease.day is not None and host.jumped_at <= lease.left_at:
+        day = refunded(day, lease.day, int(is_free), int(is_no_page))
+        earlier = refunded(earlier, lease.day, int(is_free), int(is_no_page))
     if outcome.sent and outcome.sent_ago is not None:
         really = at - round(outcome.sent_ago * SECOND)
         if recent and lease.left_at < really <= at and lease.left_at in recent:
@@ -404,8 +417,8 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
         host,
         offset=offset,
         written_at=at,
-        earlier=host.earlier if days is None else days["earlier"],
-        day=host.day if days is None else days["day"],
+        earlier=earlier,
+        day=day,
         sent_at=sent_at,
         spent=spent,
         recent=recent,
@@ -615,10 +628,12 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             is_known = longest == host.crawl_delay and delays == host.delays
             return given if is_known else edit(host, crawl_delay=longest, delays=delays)
         case Spend(page):
-            day = today(host.days, now.epoch // SECOND, policy.calendar)
+            spending = host.spending(now, policy.calendar)
             return edit(
                 host,
-                **parted(charged(host.days, day, 1, int(page))),
+                day=spending.charged(1, int(page), now.at),
+                earlier=spending.earlier,
+                jumped_at=spending.jumped_at,
                 requests=host.requests + 1,
                 pages=host.pages + page,
             )

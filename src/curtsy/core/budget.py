@@ -1,106 +1,161 @@
-"""DailyBudget: requests and pages a day.
+"""Daily budget: requests and pages of a host, by calendar day, safe against clocks that jump (B6, C19).
 
-The days of a host are stretches of the calendar that never overlap, each with what was spent in it. Whatever the clock
-does, a moment belongs to one stretch, and no stretch is spent twice (B6). Old ones are merged into one that counts as
-much as the largest of them: a clock set back by years still finds its day used.
+A day starts at zero at midnight. The calendar alone cannot say that: a clock that is set back or ahead would open a
+second budget. So each day notes how far the calendar was ahead of the store's clock, which never jumps. While that
+offset is the same (±60 s), the calendar is believed. When it has changed, whatever was spent within the last 24 h by
+the store's clock counts, and goes on counting for the 24 h that follow: no real 24 h with a jump in them see more than
+the limit. A change of the time zone that would make two days overlap is treated like a jump.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from curtsy.core.policy import Calendar
+from curtsy.core.message import SECOND, Now
+from curtsy.core.policy import DAY, Calendar
 
-KEPT = 2
-"""Days listed in a record: the present one, and all earlier ones in one; a clock set back may need a third."""
+ALIKE = 60
+"""Seconds by which calendar and clock may drift apart within a day."""
+
+UNKNOWN = -(1 << 40)
+"""An offset that no clock has: the calendar has jumped."""
 
 
 class Day(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was spent on a host within one local day. Its ends are absolute: no change of zone moves them."""
-
-    starts: int
-    """Epoch second."""
+    """What was spent on a host within one calendar day. All instants are whole seconds."""
 
     ends: int
-    """Epoch second."""
+    """Epoch second at which the day ends. Absolute: no change of the time zone moves it."""
+
+    offset: int
+    """Epoch minus the store's clock when the day was opened, or when it was first charged after a jump."""
+
+    spent_at: int = 0
+    """The last charge, by the store's clock, rounded up."""
 
     requests: int = 0
     pages: int = 0
-    """Pages received, and requests on their way that may become one."""
+    """Pages received, and requests in flight that may bring one."""
 
 
-def today(days: tuple[Day, ...], second: int, calendar: Calendar) -> Day:
-    """The day that holds `second`: the one listed, or a new one that overlaps none of those."""
-    if days and days[-1].starts <= second < days[-1].ends:
-        return days[-1]
-    for day in days:
-        if day.starts <= second < day.ends:
-            return day
-    starts, ends = calendar.day_of(second)
-    for day in days:
-        if day.ends <= second:
-            starts = max(starts, day.ends)
+class Spending(msgspec.Struct, frozen=True, gc=False):
+    """What counts against the limits of a host at one moment."""
+
+    day: Day
+    """The day that a request would be charged to; a new one has nothing spent."""
+
+    earlier: Day | None
+    """What was spent before that day, if some of it may lie within the last 24 h."""
+
+    jumped_at: int
+    """When a charge first found that the clock had jumped, in microseconds; 0 if that is over 24 h ago."""
+
+    is_astray: bool
+    """Whether the clock has jumped since the last charge: a charge would note the jump now."""
+
+    requests: int
+    pages: int
+
+    def charged(self, requests: int, pages: int, at: int) -> Day:
+        """Return the day after something more was spent on it at the instant `at`."""
+        day = self.day
+        return Day(day.ends, day.offset, -(-at // SECOND), day.requests + requests, day.pages + pages)
+
+    def opens_in(self, limit: int, of: str, now: Now) -> float:
+        """Return the seconds until less than `limit` counts, of `requests` or `pages`, if nothing more is spent."""
+        day, earlier = self.day, self.earlier
+        here = day.requests if of == "requests" else day.pages
+        before = 0 if earlier is None else earlier.requests if of == "requests" else earlier.pages
+        midnight = day.ends * SECOND - now.epoch
+        if not self.jumped_at:
+            return midnight / SECOND
+        # Later the calendar is believed again, unless the jump was not noted yet.
+        over = self.jumped_at + DAY * SECOND - now.at if not self.is_astray else None
+        here_until = (day.spent_at + DAY) * SECOND - now.at
+        before_until = 0 if earlier is None else (earlier.spent_at + DAY) * SECOND - now.at
+        for moment in sorted(each for each in (midnight, over, here_until, before_until) if each is not None):
+            is_today = moment < midnight if over is not None else moment < here_until
+            is_over = over is not None and moment >= over
+            total = here * (is_today or (moment < here_until and not is_over))
+            total += before * (moment < before_until and not is_over)
+            if moment > 0 and total < limit:
+                return moment / SECOND
+        return max(midnight, here_until, before_until) / SECOND
+
+
+def spending(day: Day | None, earlier: Day | None, jumped_at: int, now: Now, calendar: Calendar) -> Spending:
+    """Return what counts now, given what the record says."""
+    second, tick = now.epoch // SECOND, now.at // SECOND
+    if jumped_at and now.at - jumped_at >= DAY * SECOND:
+        jumped_at = 0
+    if day is None:
+        return Spending(Day(calendar.day_of(second)[1], second - tick), None, 0, False, 0, 0)
+    is_alike = -ALIKE <= second - tick - day.offset <= ALIKE
+    is_astray = False
+    if not is_alike or second >= day.ends:
+        starts, ends = calendar.day_of(second)
+        if not is_alike or starts < day.ends:
+            is_astray, jumped_at = True, now.at
+        if ends != day.ends or _is_past(day, tick):
+            earlier, day = _merged(earlier, day, tick), Day(ends, second - tick)
         else:
-            ends = min(ends, day.starts)
-    return Day(starts, ends)
+            day = Day(day.ends, second - tick, day.spent_at, day.requests, day.pages)
+    if earlier is not None and _is_past(earlier, tick):
+        earlier = None
+    requests, pages = day.requests, day.pages
+    if jumped_at and earlier is not None:
+        requests, pages = requests + earlier.requests, pages + earlier.pages
+    return Spending(day, earlier, jumped_at, is_astray, requests, pages)
 
 
-def charged(days: tuple[Day, ...], day: Day, requests: int, pages: int) -> tuple[Day, ...]:
-    """The days after something more was spent on `day`, which `today()` gave."""
-    present = Day(day.starts, day.ends, day.requests + requests, day.pages + pages)
-    if days and days[-1] is day:
-        return (*days[:-1], present)
-    listed = sorted((*(each for each in days if each.starts != day.starts), present), key=lambda each: each.starts)
-    while len(listed) > KEPT:
-        # Merge two neighbours, neither of them the present day: first of those behind us, then of those ahead.
-        place = listed.index(present)
-        if place >= 2:
-            listed[0:2] = [_merged(listed[0], listed[1])]
-        elif len(listed) - place > 2:
-            listed[-2:] = [_merged(listed[-2], listed[-1])]
-        else:
-            break
-    return tuple(listed)
+def _is_past(day: Day, tick: int) -> bool:
+    """Return whether nothing of it was spent within the last 24 h."""
+    return day.spent_at + DAY <= tick
 
 
-def _merged(*days: Day) -> Day:
-    # The largest count is safe for each of them: no single day had more.
-    return Day(
-        min(day.starts for day in days),
-        max(day.ends for day in days),
-        max(day.requests for day in days),
-        max(day.pages for day in days),
-    )
+def _merged(earlier: Day | None, day: Day, tick: int) -> Day | None:
+    """Return what is to be known of the days before a new one; sums are safe, for each part counts for long enough."""
+    if _is_past(day, tick):
+        return None
+    if earlier is None or _is_past(earlier, tick):
+        return day
+    return _sum(day, earlier.spent_at, earlier.requests, earlier.pages)
+
+
+def _sum(day: Day, spent_at: int, requests: int, pages: int) -> Day:
+    return Day(day.ends, day.offset, max(day.spent_at, spent_at), day.requests + requests, day.pages + pages)
 
 
 def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) -> tuple[Day, ...]:
-    """The days of a record together with what was spent in `ours`, which went its own way from `base`.
+    """Return the days of a record together with what was spent in `ours`, which diverged from `base`.
 
-    Days of the two that overlap without being the same become one, which counts as much as any of them and all that
-    was added: too much is safe, too little is not.
+    The latest day comes last, and all others become one before it. Too much is safe, too little is not.
     """
+    found = {day.ends: day for day in days}
     for day in ours:
-        before = next((each for each in base if (each.starts, each.ends) == (day.starts, day.ends)), Day(0, 0))
+        before = next((each for each in base if each.ends == day.ends), Day(0, 0))
         requests, pages = max(0, day.requests - before.requests), max(0, day.pages - before.pages)
         if requests or pages:
-            met = [each for each in days if each.starts < day.ends and day.starts < each.ends]
-            apart = tuple(each for each in days if each not in met)
-            days = charged(apart, _merged(Day(day.starts, day.ends), *met), requests, pages)
-    return days
+            there = found.get(day.ends, Day(day.ends, day.offset))
+            found[day.ends] = _sum(there, day.spent_at, requests, pages)
+    if list(found.values()) == [*days]:
+        return days
+    *others, latest = sorted(found.values(), key=lambda each: (each.spent_at, each.ends))
+    while len(others) > 1:
+        first, second = others[:2]
+        others[:2] = [_sum(second, first.spent_at, first.requests, first.pages)]
+    return (*others, latest)
 
 
 def is_behind(days: tuple[Day, ...], known: tuple[Day, ...]) -> bool:
-    """Whether something that was spent in `known` is missing in `days`."""
-    return joined(days, known, days) is not days
+    """Return whether something that was spent in `known`, and that a later charge has not outlived, is missing."""
+    latest = days[-1].spent_at if days else 0
+    lately = tuple(day for day in known if not days or day.spent_at + DAY > latest)
+    return joined(days, lately, days) is not days
 
 
-def refunded(days: tuple[Day, ...], paid_on: Day, requests: int, pages: int) -> tuple[Day, ...]:
-    """The days after something that was charged to one of them is given back.
-
-    A day that has been merged meanwhile keeps its charge: too much is safe, too little is not.
-    """
-    for place, day in enumerate(days):
-        if (day.starts, day.ends) == (paid_on.starts, paid_on.ends):
-            less = Day(day.starts, day.ends, max(0, day.requests - requests), max(0, day.pages - pages))
-            return (*days[:place], less, *days[place + 1 :])
-    return days
+def refunded(day: Day | None, paid_on: Day, requests: int, pages: int) -> Day | None:
+    """Return the day after something that was charged to it is given back; another day stays as it is."""
+    if day is None or day.ends != paid_on.ends:
+        return day
+    return Day(day.ends, day.offset, day.spent_at, max(0, day.requests - requests), max(0, day.pages - pages))

@@ -54,8 +54,8 @@ def refused(url: Url, policy: Policy, no: No) -> str:
         case Reason.DOMAIN_BUDGET_EXCEEDED:
             limit = f"max_{no.limit}_per_day"
             count = policy.max_pages_per_day if no.limit == "pages" else policy.max_requests_per_day
-            date = policy.calendar.date_of(no.day)
-            return f"{domain} has had its {count} {no.limit} for {date}.{wait} Raise {limit} only if the site agreed."
+            when = f"for {policy.calendar.date_of(no.day)}" if no.day else "within 24 h (the system clock was changed)"
+            return f"{domain} has had its {count} {no.limit} {when}.{wait} Raise {limit} only if the site agreed."
         case Reason.CIRCUIT_OPEN:
             return (
                 f"not asking {domain}: its circuit breaker is open (it failed, refused us, or was tripped by hand)."

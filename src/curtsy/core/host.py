@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import ClassVar, Self, TypedDict
+from typing import ClassVar, Self
 
 import msgspec
 
 from curtsy.core import breaker, budget
-from curtsy.core.budget import Day
+from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending
 from curtsy.core.message import SECOND, Now
-from curtsy.core.policy import DAY, TOKEN
+from curtsy.core.policy import DAY, TOKEN, Calendar
 from curtsy.core.record import WEEK, Record
 
 CLOSE = SECOND // 1000
@@ -38,8 +38,8 @@ class Host(Record, frozen=True, tag="host"):
     An instant of 0 means never.
     """
 
-    format: int = 2
-    current: ClassVar[int] = 2
+    format: int = 3
+    current: ClassVar[int] = 3
 
     boot: int = 0
     """The run of the clock that the instants below belong to."""
@@ -65,8 +65,8 @@ class Host(Record, frozen=True, tag="host"):
     places: tuple[Place, ...] = ()
     """Requests on their way."""
 
-    earlier: tuple[Day, ...] = ()
-    """What was spent on other days than `day`."""
+    earlier: Day | None = None
+    """What was spent before `day`; counts for 24 h if the clock jumps."""
 
     rest_until: int = 0
     """Cooldown: the site said when to come back."""
@@ -140,10 +140,17 @@ class Host(Record, frozen=True, tag="host"):
 
     guests_until: int = 0
 
+    jumped_at: int = 0
+    """When a charge last found that the calendar had jumped (C19)."""
+
     @property
     def days(self) -> tuple[Day, ...]:
         """What was spent, per day, the latest last."""
-        return self.earlier if self.day is None else (*self.earlier, self.day)
+        return tuple(day for day in (self.earlier, self.day) if day is not None)
+
+    def spending(self, now: Now, calendar: Calendar) -> Spending:
+        """What counts against the budget. The record is on the present clock already."""
+        return budget.spending(self.day, self.earlier, self.jumped_at, now, calendar)
 
     def lasts(self, now: Now) -> int | None:
         """Microseconds after which this says no more than a fresh record would; None while a hand has changed it.
@@ -159,7 +166,7 @@ class Host(Record, frozen=True, tag="host"):
         days = 5 * WEEK // (DAY * SECOND) if host.recent else max(1, host.spent / TOKEN)
         pace = host.sent_at and host.sent_at + days * DAY * SECOND
         held = max((place.until for place in host.places), default=0)
-        day = (host.days[-1].ends * SECOND - now.epoch + now.at) if host.days else 0
+        day = (host.day.spent_at + 25 * 3600) * SECOND if host.day is not None else 0  # no day is longer
         written_at = host.written_at or now.at
         until = max(pace, held, day, host.rest_until, written_at) + 2 * DAY * SECOND
         if host.delay or host.tripped_at or host.crawl_delay:
@@ -180,6 +187,7 @@ class Host(Record, frozen=True, tag="host"):
         later, earlier = (ours, self) if is_later else (self, ours)
         both_sent = ours.serial != was.serial and self.serial != was.serial
         open_longer = max(self, ours, key=lambda each: (each.tripped_at != 0, each.tripped_at + each.cooldown))
+        *before, day = (None, None, *budget.joined(self.days, ours.days, was.days))
         return msgspec.structs.replace(
             self,
             sent_at=later.sent_at,
@@ -188,7 +196,9 @@ class Host(Record, frozen=True, tag="host"):
             recent=tuple(sorted((*self.recent, *(Counter(ours.recent) - Counter(was.recent)).elements()))),
             serial=max(self.serial, ours.serial),
             places=(*(place for place in self.places if place.number not in gone), *new),
-            **parted(budget.joined(self.days, ours.days, was.days)),
+            earlier=before[-1],
+            day=day,
+            jumped_at=_latest(self.jumped_at, ours.jumped_at),
             rest_until=_latest(self.rest_until, ours.rest_until),
             delay=max(self.delay, ours.delay),
             backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
@@ -278,7 +288,8 @@ def in_time(host: Host, now: Now) -> Host:
     if host.boot == now.boot and host.written_at <= at:
         return host
     shift = 0 if host.boot == now.boot else host.offset - (now.epoch - at)
-    shift -= max(0, host.written_at + shift - at)
+    ahead = max(0, host.written_at + shift - at)
+    shift -= ahead
 
     def moved(instant: int) -> int:
         return instant and (instant + shift or 1)  # 0 means never, and stays that
@@ -299,19 +310,23 @@ def in_time(host: Host, now: Now) -> Host:
         # Below 0 it would mean until resumed; 1 is as long past.
         paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
         written_at=at,
+        earlier=_day_moved(host, host.earlier, shift, ahead, now),
+        day=_day_moved(host, host.day, shift, ahead, now),
+        jumped_at=moved(host.jumped_at),
     )
 
 
-class Parted(TypedDict):
-    """Days as the record has them."""
+def _day_moved(host: Host, day: Day | None, shift: int, ahead: int, now: Now) -> Day | None:
+    """The day on the present run of the clock. The calendar is believed if it has not gone back (C19).
 
-    earlier: tuple[Day, ...]
-    day: Day | None
-
-
-def parted(days: tuple[Day, ...]) -> Parted:
-    """Days, the latest last, as the record has them: that one by itself, for it is the one that is charged."""
-    return {"earlier": days[:-1], "day": days[-1] if days else None}
+    `ahead` is by how much the last write would lie in the future.
+    """
+    if day is None:
+        return None
+    has_jumped = ahead > ALIKE * SECOND or abs(host.offset // SECOND - day.offset) > ALIKE
+    offset = UNKNOWN if has_jumped else now.epoch // SECOND - now.at // SECOND
+    spent_at = min(day.spent_at - (-shift // SECOND), -(-now.at // SECOND))  # both rounded up
+    return Day(day.ends, offset, spent_at, day.requests, day.pages)
 
 
 def with_delays(delays: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:

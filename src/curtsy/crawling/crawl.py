@@ -137,6 +137,7 @@ class AsyncCrawl:
         self._check_open()
         notes = await self._checked_notes()
         policies = self.client.policies
+        now = await self.client.store.now()
         allowed: int | None = 0
         gaps, overall = [], UNLIMITED
         for host in dict.fromkeys(host_of(seed) for seed in self.seeds):
@@ -145,7 +146,7 @@ class AsyncCrawl:
                 overall = policies.overall
             record = await self.client.store.read(policy.key_for(host))
             gaps.append(gap_of(policy, 0.0 if record is None else record.crawl_delay / SECOND))
-            left = pages_left(policy, record, self.client.epoch())
+            left = pages_left(policy, record, now)
             allowed = None if left is None or allowed is None else allowed + left
         pages = self.options.max_pages
         if pages is not None:  # of which a job may have some already

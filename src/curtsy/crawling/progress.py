@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from curtsy.core.budget import today
 from curtsy.core.explain import span
-from curtsy.core.host import Host
+from curtsy.core.host import Host, fresh, in_time
+from curtsy.core.message import Now
 from curtsy.core.policy import Policy
 
 
@@ -200,9 +200,9 @@ def gap_of(policy: Policy, crawl_delay: float = 0.0) -> float:
     return max(by_rate, (policy.pause_min + policy.pause_max) / 2, policy.delay, crawl_delay)
 
 
-def pages_left(policy: Policy, host: Host | None, epoch: float) -> int | None:
+def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
     """Pages that a host's budget still allows today; None if it is unlimited. One request is robots.txt's."""
-    day = today(() if host is None else host.days, int(epoch), policy.calendar)
+    day = (fresh(now) if host is None else in_time(host, now)).spending(now, policy.calendar)
     lefts = []
     if policy.max_pages_per_day:
         lefts.append(policy.max_pages_per_day - day.pages)

@@ -14,9 +14,9 @@ from weakref import WeakSet
 from pydantic import BaseModel, Field
 
 from curtsy.core.admission import Spend, amend
-from curtsy.core.budget import Day, today
+from curtsy.core.budget import Spending
 from curtsy.core.errors import Reason
-from curtsy.core.host import Host, in_time
+from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy, rule
 from curtsy.guards.places import opened
@@ -87,12 +87,12 @@ class DomainDailyBudgetManager:
 
     def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
         """Say whether the domain's budget allows one more request today. Counts nothing."""
-        policy, budget, second = self._look(domain)
-        spent = None
+        policy, budget, now = self._look(domain)
+        spent, retry_after = None, None
         if policy.max_requests_per_day and budget.requests >= policy.max_requests_per_day:
-            spent = "max_requests_per_day"
+            spent, retry_after = "max_requests_per_day", budget.opens_in(policy.max_requests_per_day, "requests", now)
         elif policy.max_pages_per_day and budget.pages >= policy.max_pages_per_day:
-            spent = "max_pages_per_day"
+            spent, retry_after = "max_pages_per_day", budget.opens_in(policy.max_pages_per_day, "pages", now)
         if spent:
             _log.info("Domain daily budget exceeded", domain=domain, limit=spent)
         return DomainBudgetCheckResult(
@@ -101,7 +101,7 @@ class DomainDailyBudgetManager:
             requests_remaining=_left(policy.max_requests_per_day, budget.requests),
             pages_remaining=_left(policy.max_pages_per_day, budget.pages),
             limit=spent,
-            retry_after=budget.ends - second if spent else None,
+            retry_after=retry_after,
         )
 
     def record_domain_request(self, domain: str, is_page: bool = False) -> None:
@@ -117,26 +117,27 @@ class DomainDailyBudgetManager:
 
     def get_domain_budget(self, domain: str) -> DomainDailyBudget:
         """What the domain has had today, of what it may have."""
-        policy, budget, second = self._look(domain)
+        policy, budget, now = self._look(domain)
         return DomainDailyBudget(
             domain=parse_domain(domain),
             requests_today=budget.requests,
             pages_today=budget.pages,
             max_requests_per_day=policy.max_requests_per_day,
             max_pages_per_day=policy.max_pages_per_day,
-            date=policy.calendar.date_of(int(second)),
+            date=policy.calendar.date_of(now.epoch // SECOND),
             requests_remaining=_left(policy.max_requests_per_day, budget.requests),
             pages_remaining=_left(policy.max_pages_per_day, budget.pages),
         )
 
-    def _look(self, domain: str) -> tuple[Policy, Day, float]:
-        """What holds for the domain, what it has had today, and when that is, in seconds since 1970."""
+    def _look(self, domain: str) -> tuple[Policy, Spending, Now]:
+        """Return what holds for the domain, what counts against its limits, and the store's present."""
         policy = self._policy(domain)
 
-        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Policy, Day, float]]:
-            days = () if host is None else in_time(host, now).days
-            day = today(days, now.epoch // SECOND, policy.calendar)
-            return host, (_by_hand(policy, host), day, now.epoch / SECOND)
+        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Policy, Spending, Now]]:
+            # After a reboot, the record with its instants moved is kept: what was spent must run out (C19).
+            host = host and in_time(host, now)
+            spending = (host or fresh(now)).spending(now, policy.calendar)
+            return host, (_by_hand(policy, host), spending, now)
 
         return self._update(policy.key_for(parse_domain(domain)), step)
 

@@ -15,6 +15,7 @@ import msgspec
 from curtsy.core.crawl import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
+from curtsy.core.message import SECOND
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.watch.statistics import ProcessStatistics
@@ -113,11 +114,29 @@ def _tag(kind: type[Record]) -> str:
 KINDS: tuple[type[Record], ...] = (Host, Rules, CrawlRecord, ProcessStatistics)
 """Every kind of record that stores keep."""
 
-MIGRATIONS: dict[tuple[str, int], Migration] = {
-    ("host", 1): lambda fields: (
-        fields
-    ),  # all its days are `earlier` ones, and the latest goes to `day` when it is charged
-}
+
+def _host_1(fields: list[Any]) -> list[Any]:
+    """Format 1 had no day of its own: all its days are earlier ones."""
+    return fields
+
+
+def _host_2(fields: list[Any]) -> list[Any]:
+    """Format 2 had days as [start, end, requests, pages], and did not note when they were last charged.
+
+    Taken for that are the last write, or the end of the day if that came first.
+    """
+    fields += [*_HOST_2[len(fields) :]]
+    offset, written = fields[1] // SECOND, -(-fields[29] // SECOND)
+    old = [*fields[8], *([] if fields[31] is None else [fields[31]])]
+    days = [[ends, offset, min(written, ends - offset), *spent] for _, ends, *spent in old]
+    fields[8], fields[31] = days[-2] if len(days) > 1 else None, days[-1] if days else None
+    return fields
+
+
+_HOST_2: list[Any] = [0, 0, 0, 0, 0, [], 0, [], [], *[0] * 15, [], *[0] * 5, [], None]
+"""The fields of a host of format 2 that nothing is known of."""
+
+MIGRATIONS: dict[tuple[str, int], Migration] = {("host", 1): _host_1, ("host", 2): _host_2}
 """By tag and format: how to get from that format to the next."""
 
 DEFAULT = Codec(KINDS, MIGRATIONS)

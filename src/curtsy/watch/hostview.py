@@ -10,7 +10,7 @@ import msgspec
 
 from curtsy.core.admission import OVERRIDABLE, Go, Wait, admit
 from curtsy.core.breaker import State
-from curtsy.core.budget import today
+from curtsy.core.budget import Spending
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now
@@ -74,6 +74,16 @@ class HostView:
     """By hand, over its policy."""
 
 
+def _reset_in(spending: Spending, now: Now, policy: Policy) -> float:
+    """Seconds until what was spent counts no more, or some of it, if a limit is reached."""
+    opens = [spending.day.ends - now.epoch / SECOND]
+    if 0 < policy.max_requests_per_day <= spending.requests:
+        opens.append(spending.opens_in(policy.max_requests_per_day, "requests", now))
+    elif 0 < policy.max_pages_per_day <= spending.pages:
+        opens.append(spending.opens_in(policy.max_pages_per_day, "pages", now))
+    return opens[-1]
+
+
 def view_of(domain: str, host: Host | None, now: Now, policy: Policy) -> HostView:
     """The figures of one host; None is one that nothing is known of."""
     host = fresh(now) if host is None else in_time(host, now)
@@ -87,18 +97,18 @@ def view_of(domain: str, host: Host | None, now: Now, policy: Policy) -> HostVie
             next_in, waiting_for = seconds, because
         case no:
             next_in, waiting_for = no.retry_after, no.reason.value
-    day = today(host.days, now.epoch // SECOND, policy.calendar)
+    spending = host.spending(now, policy.calendar)
     state = host.breaker_state(now) if policy.breaker else State.CLOSED
     is_paused = host.paused_until < 0 or host.paused_until > now.at
     return HostView(
         domain=domain,
         next_in=next_in,
         waiting_for=waiting_for,
-        requests_today=day.requests,
+        requests_today=spending.requests,
         max_requests_per_day=policy.max_requests_per_day,
-        pages_today=day.pages,
+        pages_today=spending.pages,
         max_pages_per_day=policy.max_pages_per_day,
-        budget_resets_in=day.ends - now.epoch / SECOND,
+        budget_resets_in=_reset_in(spending, now, policy),
         breaker=state.value,
         breaker_left=_seconds(host.tripped_at + host.cooldown - now.at) if state is State.OPEN else None,
         failures=host.failures,
