@@ -46,6 +46,17 @@ def _nothing_stays_warm() -> Iterator[None]:
     WARM.end()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _runtime_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What processes count while their state file cannot be written stays among the tests."""
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
+    yield
+    os.environ.pop("XDG_RUNTIME_DIR")
+    if before is not None:
+        os.environ["XDG_RUNTIME_DIR"] = before
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     """A site whose robots.txt allows everything, as it has none."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from curtsy.core.admission import Renew
+from curtsy.core.admission import Late, Renew
 from curtsy.core.effects import (
     Amend,
     Ask,
@@ -57,6 +57,9 @@ from curtsy.threads import in_thread
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
 
+
+STORE_GRACE = 0.1
+"""Seconds after which a deadline ends a wait that the gate should have ended itself."""
 
 _log = library_logger("drive")
 
@@ -160,11 +163,23 @@ class AsyncDriver:
         task.add_done_callback(self.surroundings.unfinished.discard)
         return await asyncio.shield(task)
 
+    async def _in_time(self, seconds: float | None, work: Coroutine[Any, Any, Result]) -> Result | Late:
+        """Wait for the store no longer than the deadline allows: one that hangs does not know of it (C18)."""
+        if seconds is None or self.gate.is_immediate:
+            return await work
+        try:
+            async with asyncio.timeout(seconds + STORE_GRACE) as limit:
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Late(0.0)
+
     async def _do(self, effect: Effect, passage: Passage) -> Any:
         around = self.surroundings
         match effect:
             case Enter():
-                answer = await self.gate.enter(around.gate_request(effect))
+                answer = await self._in_time(effect.deadline, self.gate.enter(around.gate_request(effect)))
                 passage.ticket = answer if isinstance(answer, Ticket) else None
                 return answer
             case Settle(ticket, outcome):
@@ -179,7 +194,8 @@ class AsyncDriver:
                 return await in_thread(around.keep, url, what)
             case Claim():
                 waiter = self.gate.alarm.async_waiter()
-                return await self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+                claiming = self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+                return await self._in_time(effect.deadline, claiming)
             case Hold(origin):
                 held = await self._store.update(rules_key(origin), around.claim_step(effect))
                 if not isinstance(held, Claimed):

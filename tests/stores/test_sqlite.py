@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from curtsy.clock import FakeClock
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
@@ -379,7 +379,7 @@ def test_a_file_of_a_later_format_is_refused_and_left_alone(path: Path) -> None:
     store = SQLiteStore(path)
 
     for use in (lambda: store.update("a", count), store.keys):
-        with pytest.raises(StoreError, match=r"format 4, but this curtsy knows formats up to 3.*Upgrade curtsy"):
+        with pytest.raises(PolicyError, match=r"format 4, but this curtsy knows formats up to 3.*Upgrade curtsy"):
             use()
     store.close()
     assert path.read_bytes() == before
@@ -393,7 +393,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> 
     before = path.read_bytes()
     store = SQLiteStore(path)
 
-    with pytest.raises(StoreError, match=r"is a database of another program\. Give curtsy a file of its own"):
+    with pytest.raises(PolicyError, match=r"is a database of another program\. Give curtsy a file of its own"):
         store.update("a", count)
     store.close()
     assert path.read_bytes() == before

@@ -141,17 +141,20 @@ def open_store(
 
         return MemoryStore(clock)  # what cannot fail needs no shelter
     store: Store
+    ledger = None
     if kind == "sqlite":
+        from curtsy.stores.ledger import ledger_of
         from curtsy.stores.sqlite import SQLiteStore
 
         store = SQLiteStore(place, clock=clock)
+        ledger = ledger_of(place)
     else:
         store = _redis().RedisStore(place, clock=clock)
     if shelter:
         from curtsy.stores.refuge import refuge_of
         from curtsy.stores.shelter import Shelter
 
-        store = Shelter(store, refuge=refuge_of(store.identity, lambda: share))
+        store = Shelter(store, refuge=refuge_of(store.identity, lambda: share, ledger))
     return store
 
 
@@ -165,17 +168,20 @@ def open_async_store(
 
         return AsyncMemoryStore(clock=clock)
     store: AsyncStore
+    ledger = None
     if kind == "sqlite":
+        from curtsy.stores.ledger import ledger_of
         from curtsy.stores.sqlite import AsyncSQLiteStore
 
         store = AsyncSQLiteStore(place, clock=clock)
+        ledger = ledger_of(place)
     else:
         store = _redis().AsyncRedisStore(place, clock=clock)
     if shelter:
         from curtsy.stores.refuge import refuge_of
         from curtsy.stores.shelter import AsyncShelter
 
-        store = AsyncShelter(store, refuge=refuge_of(store.identity, lambda: share))
+        store = AsyncShelter(store, refuge=refuge_of(store.identity, lambda: share, ledger))
     return store
 
 

@@ -12,13 +12,14 @@ import logging
 import os
 import random
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.record import Record
 from curtsy.stores import Loss
 from curtsy.stores.codec import DamagedRecord
@@ -41,6 +42,9 @@ _SWEEP_EVERY = 60.0
 
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
+
+_PEEK = 0.2
+"""Seconds to wait for a look into a file that cannot be written."""
 
 _TROUBLE = (sqlite3.Error, UnicodeDecodeError)
 """What the sqlite3 module raises: the second when it quotes from a damaged file in a message."""
@@ -169,9 +173,9 @@ class Database:
             if self._schema[0].encode() in made_by:
                 raise DamagedFile(f"{self._path} is damaged: its table is ours, its application_id is not.")
             if made_by:
-                raise StoreError(f"{self._path} is a database of another program. Give curtsy a file of its own.")
+                raise PolicyError(f"{self._path} is a database of another program. Give curtsy a file of its own.")
         if version > len(self._schema):
-            raise StoreError(
+            raise PolicyError(
                 f"{self._path} has format {version}, but this curtsy knows formats up to {len(self._schema)}: a later "
                 "version wrote it. Upgrade curtsy, or use another store."
             )
@@ -234,6 +238,31 @@ class Database:
         except DamagedRecord as damage:
             self._is_doubtful = True
             raise Unready(f"{self._path} is damaged.") from damage
+
+    def peek(self, key: str) -> Record | None:
+        """The record under `key` in a file that cannot be written; None if it cannot be read either.
+
+        Without the room or the right for SQLite's own files, only what is in the file itself can be had: all of it
+        if those who wrote it last have closed it.
+        """
+        for how in ("mode=ro", "mode=ro&immutable=1"):
+            with contextlib.suppress(*_TROUBLE, StoreError, OSError, ValueError):
+                if not stat.S_ISREG(os.stat(self._path).st_mode):
+                    return None
+                connection = sqlite3.connect(
+                    f"{Path(self._path).as_uri()}?{how}", uri=True, timeout=_PEEK, isolation_level=None
+                )
+                connection.text_factory = bytes
+                try:
+                    [application], [version] = (
+                        _pragma(connection, name) for name in ("application_id", "user_version")
+                    )
+                    if application != APPLICATION or version > len(self._schema):
+                        return None
+                    return decoded(key, connection.execute(SELECT, (encode(key),)).fetchone())
+                finally:
+                    connection.close()
+        return None
 
     def keys(self, prefix: str) -> list[str]:
         """All keys that begin with `prefix`, in order: that of UTF-8's bytes, which is that of the characters."""

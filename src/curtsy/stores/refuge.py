@@ -5,6 +5,7 @@ The state behind both shelters. It asks the store nothing itself: `come_back()` 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
 from curtsy.stores import Answer, Loss, Step
+from curtsy.stores.ledger import Entry, Ledger
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.watched import Sight, Watch, Watched
 
@@ -29,6 +31,9 @@ REMEMBERED = 4096
 
 PROBE = "\0probe"
 """A key that nobody else has, which is written to see whether a store takes it."""
+
+SHARED = ("host:", "global")
+"""Keys whose records go into the ledger: those that limits are counted in."""
 
 AT_ONCE = 128
 """Records that are put back together."""
@@ -55,10 +60,21 @@ class Gone(Exception):
 
 
 class Refuge:
-    """What both shelters share: what is remembered, what is counted in memory, and whether the store is out."""
+    """What both shelters share: what is remembered, what is counted in memory, and whether the store is out.
 
-    def __init__(self, name: str, share: Callable[[], float] | None, monotonic: Callable[[], float]) -> None:
+    With a ledger, hosts are counted together with the other processes of this user, also with those that have ended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        share: Callable[[], float] | None,
+        monotonic: Callable[[], float],
+        ledger: Ledger | None = None,
+    ) -> None:
         self._name = name
+        self._ledger = ledger
+        self._entered: set[str] = set()  # keys that we have put into the ledger
         self._share = share
         self._monotonic = monotonic
         self._seen: Bounded[str, Sight] = Bounded(
@@ -86,6 +102,10 @@ class Refuge:
         self._probe_at = 0.0
         self._prober = 0  # the process that looks after the store just now: a fork leaves its thread behind
         self._is_looking: Callable[[], bool] = bool
+        for key in [] if ledger is None else ledger.keys():  # left by processes that ended in an outage
+            self.bases[key] = None
+            self._entered.add(key)
+            self._taken_over(key)
 
     # While the store works.
 
@@ -172,6 +192,16 @@ class Refuge:
         """Whether memory answers for `key`."""
         return self.is_out or key in self.bases
 
+    def is_new(self, key: str) -> bool:
+        """Whether nothing is known yet of a key that memory answers for."""
+        return self.is_out and key not in self.bases
+
+    def adopt(self, key: str, record: Record | None) -> None:
+        """Go on from what a store that cannot be written has under a key that is new."""
+        with _lock:
+            if self.is_new(key):
+                self._put(key, record)
+
     def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change a record in memory."""
 
@@ -183,7 +213,32 @@ class Refuge:
         with _lock:
             if not self.holds(key):
                 raise Gone
-            return self._memory.update(key, ours)
+            if self._ledger is None or not key.startswith(SHARED):
+                return self._memory.update(key, ours)
+            with contextlib.ExitStack() as stack:
+                entry = None
+                with contextlib.suppress(OSError):  # then this process counts by itself
+                    entry = stack.enter_context(self._ledger.entry(key))
+                    self._enter(key, entry)
+                answer = self._memory.update(key, ours)
+                if entry is not None:
+                    with contextlib.suppress(OSError):
+                        entry.write(self.bases[key], self._memory.read(key))
+            return answer
+
+    def _enter(self, key: str, entry: Entry) -> None:
+        """Take in what others have counted."""
+        if entry.exists:
+            self._put(key, entry.ours)
+            self.bases[key] = entry.base
+        elif key in self._entered:  # another process has brought it home, and what we know with it
+            self.bases[key] = self._memory.read(key)
+        self._entered.add(key)
+
+    def _taken_over(self, key: str) -> None:
+        if self._ledger is not None and key in self._entered:
+            with contextlib.suppress(OSError), self._ledger.entry(key) as entry:
+                self._enter(key, entry)
 
     def read(self, key: str) -> Any:
         """The record in memory, which answers for the key from then on: it may be this one that cannot be read."""
@@ -316,6 +371,7 @@ class Refuge:
     def _move(self, key: str, watch: Watch) -> Generator[Callable[[Any], Any], Any, bool]:
         """Bring one record home; False if it changed again meanwhile."""
         with _lock:
+            self._taken_over(key)
             ours, base = self._memory.read(key), self.bases[key]
         then = self._present(key)
         step = Watched(watch, key, lambda record, now: (_joined(record, _in_time(ours, now, then), base), None))
@@ -328,9 +384,11 @@ class Refuge:
         except Exception:
             logger.exception("the record under %r cannot be joined with the store's, which is kept", key)
         with _lock:
-            if self._memory.read(key) != ours:
+            is_shared = self._ledger is not None and key in self._entered
+            if self._memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
                 self.bases[key] = ours  # the store has this much of it
                 return False
+            self._entered.discard(key)
             del self.bases[key]
             self._memory.forget(key)
             return True
@@ -355,12 +413,12 @@ _refuges: dict[str, Refuge] = {}
 """Those of the stores that this process has open, and of those that were out when it last closed them."""
 
 
-def refuge_of(name: str, share: Callable[[], float]) -> Refuge:
+def refuge_of(name: str, share: Callable[[], float], ledger: Ledger | None = None) -> Refuge:
     """The one refuge of this process for a store: what its clients count in an outage, they count together (B8)."""
     with _lock:
         refuge = _refuges.get(name)
         if refuge is None:
-            refuge = _refuges[name] = Refuge(name, share, time.monotonic)
+            refuge = _refuges[name] = Refuge(name, share, time.monotonic, ledger)
         refuge.users += 1
         refuge._share = share
         return refuge

@@ -2,10 +2,10 @@
 
 While the store works, everything goes straight through, and the last record of each key is remembered. When the store
 raises StoreError, it is out: one warning, and from then on steps run in memory on what is remembered, on a continuation
-of the store's own clock. The store is tried again after 1, 2, 4 … 30 seconds, beside the calls and never by one of
-them. When it takes a write, each record goes home by `Record.joined`, and until it has, its key stays in memory: there
-is no moment at which a host has two records or none. What a store that works has lost is put there again, likewise
-beside the calls (see `watched.py`).
+of the store's own clock. A key that is not remembered starts from what a store that cannot be written lets be read. The
+store is tried again after 1, 2, 4 … 30 seconds, beside the calls and never by one of them. When it takes a write, each
+record goes home by `Record.joined`, and until it has, its key stays in memory: there is no moment at which a host has
+two records or none. What a store that works has lost is put there again, likewise beside the calls (see `watched.py`).
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Shelter:
             if refuge.is_out or refuge.bases:
                 self._look()
                 if refuge.holds(key):
+                    if refuge.is_new(key):
+                        refuge.adopt(key, self._peek(key))
                     try:
                         return refuge.update(key, step)
                     except Gone:
@@ -111,9 +113,11 @@ class Shelter:
 
     def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        if self._refuge.holds(key):
-            return self._refuge.read(key)
-        return self._ask(lambda store: store.read(key), lambda: self._refuge.read(key))
+        if not self._refuge.holds(key):
+            return self._ask(lambda store: store.read(key), lambda: self.read(key))
+        if self._refuge.is_new(key):
+            self._refuge.adopt(key, self._peek(key))
+        return self._refuge.read(key)
 
     def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order; in an outage, those that are remembered."""
@@ -136,6 +140,11 @@ class Shelter:
             self._come_back()
         self._refuge = self._refuge.left()
         self._inner.close()
+
+    def _peek(self, key: str) -> Any:
+        """What a store that cannot be written has under `key`, if it can be read."""
+        peek = getattr(self._inner, "peek", None)
+        return None if peek is None else peek(key)
 
     def _attempt(self, key: str, step: Step[Any]) -> Any:
         try:
@@ -216,6 +225,8 @@ class AsyncShelter:
             if refuge.is_out or refuge.bases:
                 self._look()
                 if refuge.holds(key):
+                    if refuge.is_new(key):
+                        refuge.adopt(key, await self._peek(key))
                     try:
                         return refuge.update(key, step)
                     except Gone:
@@ -256,9 +267,13 @@ class AsyncShelter:
 
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        if self._refuge.holds(key):
-            return self._refuge.read(key)
-        return await self._ask(lambda store: store.read(key), lambda: self._refuge.read(key))
+        if not self._refuge.holds(key):
+            found, is_known = await self._ask(lambda store: _known(store.read(key)), lambda: (None, False))
+            if is_known:
+                return found
+        if self._refuge.is_new(key):
+            self._refuge.adopt(key, await self._peek(key))
+        return self._refuge.read(key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order; in an outage, those that are remembered."""
@@ -282,6 +297,11 @@ class AsyncShelter:
             await self._come_back()
         self._refuge = self._refuge.left()
         await self._inner.close()
+
+    async def _peek(self, key: str) -> Any:
+        """What a store that cannot be written has under `key`, if it can be read."""
+        peek = getattr(self._inner, "peek", None)
+        return None if peek is None else await peek(key)
 
     async def _ask(self, ask: Callable[[AsyncStore], Awaitable[Result]], otherwise: Callable[[], Result]) -> Result:
         while not self._refuge.is_out:
@@ -321,6 +341,10 @@ def _answers(outcomes: list[Any]) -> list[Any]:
         if isinstance(outcome, BaseException):
             raise outcome
     return outcomes
+
+
+async def _known(read: Awaitable[Any]) -> tuple[Any, bool]:
+    return await read, True
 
 
 def _for_good() -> bool:

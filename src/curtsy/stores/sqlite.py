@@ -86,6 +86,10 @@ class SQLiteStore(_Handle):
         """All records whose keys begin with `prefix`, by one query; see `read_all`."""
         return [*self._opened().read(lambda database: database.records(prefix), self._clock)]
 
+    def peek(self, key: str) -> Any:
+        """The record under `key` in a file that cannot be written, if it can be read; else None."""
+        return self._opened().database.peek(key)
+
     def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
         self.update(key, _remove)
@@ -117,11 +121,15 @@ class AsyncSQLiteStore(_Handle):
 
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        return await in_thread(self._opened().read, lambda database: database.read(key), self._clock, key)
+        return await self._opened().read_async(lambda database: database.read(key), self._clock, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order."""
-        return await in_thread(self._opened().read, lambda database: database.keys(prefix), self._clock)
+        return await self._opened().read_async(lambda database: database.keys(prefix), self._clock)
+
+    async def peek(self, key: str) -> Any:
+        """The record under `key` in a file that cannot be written, if it can be read; else None."""
+        return await in_thread(self._opened().database.peek, key)
 
     async def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""

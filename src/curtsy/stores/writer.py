@@ -17,13 +17,14 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from curtsy.clock import Clock
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.ending import at_the_end
 from curtsy.stores import Step
 from curtsy.stores.database import Database, Unready
 from curtsy.stores.draft import Draft
+from curtsy.threads import in_thread
 
 _HOLD = 0.002
 """Seconds after which a transaction takes in no further steps, so that other processes come to their turn."""
@@ -45,7 +46,7 @@ class _Call:
         self._steps = steps
         self._clock = clock
         self._outcomes: list[tuple[Any, BaseException | None]] = []
-        self._failure: StoreError | None = None
+        self._failure: CurtsyError | None = None
         self.is_over = False
         """Nobody waits any more: what was not begun is not to be done."""
 
@@ -68,8 +69,8 @@ class _Call:
         return answer, None
 
     def fail(self, message: str, cause: Exception | None = None) -> None:
-        """Have an error come out instead of answers."""
-        self._failure = StoreError(message)
+        """Have an error come out instead of answers: a wrong setting is none of the store's."""
+        self._failure = (PolicyError if isinstance(cause, PolicyError) else StoreError)(message)
         self._failure.__cause__ = cause
 
     def answers(self) -> list[Any]:
@@ -91,8 +92,9 @@ class _ThreadCall(_Call):
         self._bell.acquire()
 
     def ring(self) -> None:
-        """Wake the caller."""
-        self._bell.release()
+        """Wake the caller. One that was given up may be rung for twice."""
+        with contextlib.suppress(RuntimeError):
+            self._bell.release()
 
     def wait(self, seconds: float) -> bool:
         """Whether the bell rang in time."""
@@ -139,6 +141,7 @@ class Writer:
     def _begin(self) -> None:
         self._gate = threading.Lock()
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._waiting: set[_Call] = set()
         self._thread: threading.Thread | None = None
 
     def submit(self, calls: Sequence[_Call]) -> None:
@@ -151,6 +154,7 @@ class Writer:
                 except RuntimeError as error:
                     raise StoreError(f"{self._path} cannot be used: {error}. Close stores before the end.") from error
                 self._thread = thread
+            self._waiting.update(calls)
             for call in calls:
                 self._calls.put(call)
 
@@ -175,7 +179,8 @@ class Writer:
                 # Whoever waits by now would meet the same trouble, after as long a wait.
                 while further := _further(calls):
                     batch += further
-                message = str(error) if isinstance(error, StoreError) else f"{self._path} cannot be used: {error!r}."
+                is_ours = isinstance(error, StoreError | PolicyError)
+                message = str(error) if is_ours else f"{self._path} cannot be used: {error!r}."
                 for each in batch:
                     each.fail(message, error)
             _ring(batch)
@@ -187,10 +192,9 @@ class Writer:
         try:
             for call in calls:
                 if not call.wait(self.patience + _GRACE):
-                    call.fail(self._no_turn())
+                    self._give_up()
         finally:
-            for call in calls:
-                call.is_over = True
+            self._end(calls)
         return _answers(calls)
 
     async def wait_async(self, steps: Steps, clock: Clock) -> list[Any]:
@@ -200,17 +204,29 @@ class Writer:
         try:
             for call in calls:
                 if not await call.wait(self.patience + _GRACE):
-                    call.fail(self._no_turn())
+                    self._give_up()
         finally:
-            for call in calls:
-                call.is_over = True
+            self._end(calls)
         return _answers(calls)
 
-    def _no_turn(self) -> str:
-        return (
+    def _give_up(self) -> None:
+        """Fail all who wait: each of them would wait for the same process."""
+        message = (
             f"{self._path} cannot be used: our turn to write it did not come within {self.patience:g} s. Another "
             "process seems to stand still in the middle of its own: end that one, or use another store."
         )
+        with self._gate:
+            waiting, self._waiting = [*self._waiting], set()
+        for call in waiting:
+            call.is_over = True
+            call.fail(message)
+        _ring(waiting)
+
+    def _end(self, calls: Sequence[_Call]) -> None:
+        with self._gate:
+            self._waiting.difference_update(calls)
+        for call in calls:
+            call.is_over = True
 
     def read(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
         """Look something up, under `key` for example; if the file is not ready for that, let the writer see to it."""
@@ -219,6 +235,14 @@ class Writer:
         except Unready:
             self.wait([(key, _keep)], clock)
             return look(self.database)
+
+    async def read_async(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
+        """The same for a task. No thread of the pool waits for the writer: names are resolved in the same pool."""
+        try:
+            return await in_thread(look, self.database)
+        except Unready:
+            await self.wait_async([(key, _keep)], clock)
+            return await in_thread(look, self.database)
 
 
 def _run(batch: list[_Call], calls: SimpleQueue[_Call | None], draft: Draft) -> None:
