@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from curtsy.client import AsyncClient
+from curtsy.core.errors import Reason
 
 _time, _time_ns = time.time, time.time_ns
 
@@ -23,7 +24,7 @@ def set_clock(off: float) -> None:
     time.time_ns = lambda: _time_ns() + round(off * 1e9)
 
 
-async def travel(settings: dict[str, Any], url: str, legs: list[tuple[float, int]]) -> list[list[str | None]]:
+async def travel(settings: dict[str, Any], url: str, legs: list[tuple[float, int]]) -> list[list[Reason | None]]:
     """Request pages with the clock off by this and that much, by one client."""
     reasons = []
     set_clock(legs[0][0])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.core.errors import StoreError
+from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from tests.stores.places import InFile
@@ -95,14 +95,77 @@ def test_a_damaged_file_is_put_aside_and_a_fresh_one_begun(
     assert is_sound(path)
 
 
-def test_an_empty_file_is_a_fresh_one(path: Path) -> None:
-    """U16: as a crash at the very start leaves it."""
-    path.touch()
+def leave_the_log(path: Path) -> None:
+    """Remove the file itself under a log that was not emptied yet."""
+    other = sqlite3.connect(path)
+    other.execute("DELETE FROM records WHERE key = x'00'")
+    other.execute("UPDATE records SET sum = sum")
+    other.commit()
+    log = Path(f"{path}-wal").read_bytes()
+    other.close()
+    path.unlink()
+    Path(f"{path}-wal").write_bytes(log)
+
+
+def test_a_log_without_its_file_is_told_as_damage(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """C20: SQLite would drop it without a word"""
+    fill(path)
+    leave_the_log(path)
     store = SQLiteStore(path)
 
     assert store.update("a", count) == 1
-    assert put_aside(path) == []
+    [record] = caplog.records
+    assert "only its log is left" in record.getMessage()
+    assert len(list(path.parent.glob("*.damaged-*-wal"))) == 1
     store.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 511, *range(PAGE, 14 * PAGE, PAGE)])
+def test_a_file_cut_anywhere_is_put_aside_and_told_once(
+    path: Path, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C20, U16: at nothing, in its header, and at the end of any page"""
+    fill(path)
+    if path.stat().st_size <= size:
+        pytest.skip("the file has fewer pages")
+    os.truncate(path, size)
+    store = SQLiteStore(path)
+
+    store.update_many([(key, count) for key in KEYS])
+    assert store.keys() == sorted(KEYS)
+
+    [aside] = put_aside(path)
+    assert aside.stat().st_size == size
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    store.close()
+    assert is_sound(path)
+
+
+IN_PLACE: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a directory": lambda path: path.mkdir(),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to nowhere": lambda path: path.symlink_to(path.parent / "none" / "file" / "state.sqlite"),
+}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("place", IN_PLACE.values(), ids=IN_PLACE.keys())
+def test_what_is_no_file_is_an_error_and_not_a_hang(path: Path, place: Callable[[Path], object]) -> None:
+    """C18, C20"""
+    if place is IN_PLACE["a link to nowhere"]:
+        (path.parent / "none").write_text("not a folder")
+    place(path)
+    store = SQLiteStore(path)
+
+    for use in (lambda: store.update("a", count), lambda: store.read("a"), store.keys):
+        with pytest.raises(StoreError, match=r"cannot be used: .*se another store"):
+            use()
+    assert store.peek("a") is None
+    store.close()
+    assert os.listdir(path.parent) is not None
+    assert not Path("/dev/zero-wal").exists()
 
 
 @pytest.mark.parametrize("look", ["read", "keys"])
@@ -147,6 +210,28 @@ def test_no_damage_whatever_stops_us(path: Path, seed: int) -> None:
         store.close()
         store = SQLiteStore(path)
     store.close()
+
+
+def test_a_byte_that_changes_anywhere_in_the_header_stops_nobody(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C20, U16: told once at most. Only a number that says a later format is an error."""
+    fill(path)
+    whole = path.read_bytes()
+    for at in range(100):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        victim = folder / "state.sqlite"
+        victim.write_bytes(whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :])
+        caplog.clear()
+        store = SQLiteStore(victim)
+        if 60 <= at < 64 and int.from_bytes(victim.read_bytes()[60:64], "big", signed=True) > 3:
+            with pytest.raises(PolicyError, match="later version"):
+                store.update(KEYS[0], count)
+        else:
+            assert store.update(KEYS[0], count) in (1, 2), at
+            assert len(caplog.records) == len(put_aside(victim)) <= 1, at
+        store.close()
 
 
 def test_a_damaged_log_of_a_killed_process_stops_nobody(path: Path) -> None:

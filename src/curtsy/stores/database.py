@@ -43,6 +43,9 @@ _SWEEP_EVERY = 60.0
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 
+_LEAST = 512
+"""Bytes of the smallest database: SQLite takes some shorter files for empty ones."""
+
 _PEEK = 0.2
 """Seconds to wait for a look into a file that cannot be written."""
 
@@ -126,6 +129,8 @@ class Database:
         except (*_TROUBLE, OSError) as error:
             if _primary(error) != sqlite3.SQLITE_BUSY:
                 self._disconnect()
+            if _primary(error) == sqlite3.SQLITE_READONLY and self._says_read_only():
+                raise DamagedFile(f"{self._path} is damaged: it says that it cannot be written.") from error
             raise _judged(error, self._path, self._patience) from error
 
     def _connected(self) -> sqlite3.Connection:
@@ -136,6 +141,7 @@ class Database:
         is_other = self._writer is not None and file != self._file  # be it a copy, of the same name
         self._abandon()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+        self._look_at_file()
         with contextlib.suppress(FileExistsError):
             # Only a file that nobody can have open yet may be closed like this: closing it drops this process's locks.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -152,6 +158,29 @@ class Database:
             _log.warning("%s was %s, with what this process still knows.", self._path, what)
         self._beside = {name: inode(name) for name in (self._path + "-wal", self._path + "-shm")}
         return connection
+
+    def _look_at_file(self) -> None:
+        """Refuse what SQLite would take for a fresh file, or wait for: it makes and fills one within a turn."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            if os.path.exists(self._path + "-wal"):
+                raise DamagedFile(f"{self._path} is damaged: only its log is left.") from None
+            return
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError(f"{self._path} cannot be used: it is not a file. Remove it, or use another store.")
+        if found.st_size < _LEAST:
+            raise DamagedFile(f"{self._path} is damaged: it has {found.st_size} bytes.")
+
+    def _says_read_only(self) -> bool:
+        """Whether the file's own header asks for a version of SQLite that does not exist (fileformat2.html, 1.3.3)."""
+        with self._reading:
+            self._stop_reading()  # closing the file drops this process's locks on it
+            try:
+                with open(self._path, "rb") as file:
+                    return file.read(19)[18:] > b"\x02"
+            except OSError:
+                return False
 
     def _abandon(self) -> None:
         """Close the connection, if any. Should its file be gone from here, what it left beside it must go too.
@@ -367,7 +396,7 @@ def _primary(error: Exception) -> int:
 def _is_damage(error: Exception) -> bool:
     """Whether a sound file would never give us this error."""
     if _primary(error) == sqlite3.SQLITE_ERROR:
-        return "no such " in str(error) or "unsupported file format" in str(error)
+        return any(each in str(error) for each in ("no such ", "already exists", "unsupported file format"))
     return _primary(error) in _DAMAGE or isinstance(error, UnicodeDecodeError)
 
 
