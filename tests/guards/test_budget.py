@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta, timezone
@@ -156,7 +158,7 @@ def test_a_new_day_starts_with_a_full_budget(clock: FakeClock) -> None:
     assert manager.can_request_to_domain("example.org").allowed
     assert manager.get_domain_budget("example.org") == DomainDailyBudget(
         domain="example.org", requests_today=0, pages_today=0, max_requests_per_day=1, max_pages_per_day=100,
-        date="2027-01-16", requests_remaining=1, pages_remaining=100,
+        date="2027-01-16",
     )  # fmt: skip
 
 
@@ -281,11 +283,75 @@ def test_the_manager_and_the_client_count_in_the_same_record(clock: FakeClock) -
 # B10: its types
 
 
+def test_a_budget_counts_from_zero_computes_what_is_left_and_describes_itself() -> None:
+    """B10"""
+    fresh = DomainDailyBudget(domain="example.org", max_requests_per_day=5, max_pages_per_day=0, date="2027-01-15")
+    over = fresh.model_copy(update={"requests_today": 7})
+
+    assert (fresh.requests_today, fresh.pages_today) == (0, 0)
+    assert (fresh.requests_remaining, fresh.pages_remaining) == (5, 2**31 - 1)
+    assert over.requests_remaining == 0
+    assert fresh.model_dump()["requests_remaining"] == 5
+    assert DomainDailyBudget.model_validate_json(over.model_dump_json()) == over
+    for model in (DomainDailyBudget, DomainBudgetCheckResult):
+        schema = model.model_json_schema(mode="serialization")["properties"]
+        assert all(field.get("description") for field in schema.values())
+
+
+@pytest.mark.parametrize("broken", ["allowlist: [", "default_policy:\n  max_requests_per_day: many\n"])
+def test_settings_that_are_broken_at_the_start_mean_the_default_limits(
+    tmp_path: Path, nothing_from_outside: None, broken: str
+) -> None:
+    """C17, B8: one warning; and they hold when they can be read. A client refuses to start."""
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "domains.yaml").write_text(broken)
+    script = """
+import logging, pathlib, time
+logging.basicConfig(format="%(levelname)s %(message)s")
+import curtsy
+from curtsy.guards.budget import can_request_to_domain, get_domain_budget_manager, record_domain_request
+for _ in range(3):
+    assert can_request_to_domain("example.org").requests_remaining == 200
+record_domain_request("example.org")
+assert get_domain_budget_manager().get_domain_budget("example.org").requests_remaining == 199
+try:
+    curtsy.Client()
+except curtsy.PolicyError:
+    print("refused")
+pathlib.Path("config/domains.yaml").write_text("default_policy:\\n  max_requests_per_day: 7\\n")
+give_up_at = time.monotonic() + 20
+while can_request_to_domain("example.org").requests_remaining != 6 and time.monotonic() < give_up_at:
+    time.sleep(0.02)
+print(can_request_to_domain("example.org").requests_remaining)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "refused\n6\n"
+    assert done.stderr.count("WARNING") == 1
+
+
+def test_null_is_no_override(tmp_path: Path, clock: FakeClock) -> None:
+    """B3: either limit can be overridden alone"""
+    (tmp_path / "domains.yaml").write_text(
+        "default_policy:\n  max_requests_per_day: 50\nallowlist:\n"
+        "  - domain: example.org\n    max_requests_per_day: null\n    max_pages_per_day: 7\n"
+    )
+    settings = load(config=tmp_path / "domains.yaml", env={}, directory=tmp_path, user_directory=tmp_path)
+    manager = DomainDailyBudgetManager(settings.policies, store=MemoryStore(clock))
+
+    budget = manager.get_domain_budget("example.org")
+
+    assert (budget.max_requests_per_day, budget.max_pages_per_day) == (50, 7)
+
+
 def test_the_two_types_refuse_what_cannot_be() -> None:
     """B10: pydantic models; counters and limits are at least 0, a date is YYYY-MM-DD."""
     good = {
         "domain": "example.org", "requests_today": 0, "pages_today": 0, "max_requests_per_day": 0,
-        "max_pages_per_day": 0, "date": "2027-01-15", "requests_remaining": 0, "pages_remaining": 0,
+        "max_pages_per_day": 0, "date": "2027-01-15",
     }  # fmt: skip
     DomainDailyBudget.model_validate(good)
     for name in good:

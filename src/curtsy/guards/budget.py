@@ -6,16 +6,19 @@ program that must never go over the limit uses the client, which does both in on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 from curtsy.core.admission import Spend, amend
 from curtsy.core.budget import Spending
-from curtsy.core.errors import Reason
+from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy, rule
@@ -24,6 +27,9 @@ from curtsy.log import library_logger
 from curtsy.stores import Answer, Step, Store, open_store
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.shelter import Shelter
+
+if TYPE_CHECKING:
+    from curtsy.settings.live import LiveSettings
 
 _log = library_logger("guards")
 
@@ -34,30 +40,37 @@ UNLIMITED = 2**31 - 1
 class DomainBudgetCheckResult(BaseModel):
     """Whether a domain may be asked today, and how often still."""
 
-    allowed: bool
-    reason: str | None = None
-    """`domain_budget_exceeded` if not allowed."""
-
-    requests_remaining: int = Field(ge=0)
-    pages_remaining: int = Field(ge=0)
-    limit: str | None = None
-    """Which limit it is that is spent: `max_requests_per_day` or `max_pages_per_day`."""
-
-    retry_after: float | None = None
-    """Seconds until the next day begins, if not allowed."""
+    allowed: bool = Field(description="Whether one more request may be sent today.")
+    reason: str | None = Field(default=None, description="`domain_budget_exceeded` if not allowed.")
+    requests_remaining: int = Field(ge=0, description="Requests left today; 2**31-1 if unlimited.")
+    pages_remaining: int = Field(ge=0, description="Pages left today; 2**31-1 if unlimited.")
+    limit: str | None = Field(
+        default=None, description="The limit that is spent: `max_requests_per_day` or `max_pages_per_day`."
+    )
+    retry_after: float | None = Field(default=None, description="Seconds until the budget opens again, if not allowed.")
 
 
 class DomainDailyBudget(BaseModel):
     """What a domain has had today, of what it may have."""
 
-    domain: str
-    requests_today: int = Field(ge=0)
-    pages_today: int = Field(ge=0)
-    max_requests_per_day: int = Field(ge=0)
-    max_pages_per_day: int = Field(ge=0)
-    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
-    requests_remaining: int = Field(ge=0)
-    pages_remaining: int = Field(ge=0)
+    domain: str = Field(description="The domain, in lower case.")
+    requests_today: int = Field(default=0, ge=0, description="Requests sent today.")
+    pages_today: int = Field(default=0, ge=0, description="Pages received today.")
+    max_requests_per_day: int = Field(ge=0, description="Requests a day at most; 0 for unlimited.")
+    max_pages_per_day: int = Field(ge=0, description="Pages a day at most; 0 for unlimited.")
+    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="The day, as YYYY-MM-DD in the domain's time zone.")
+
+    @computed_field(description="Requests left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
+    @property
+    def requests_remaining(self) -> int:
+        """Requests left today; 2**31-1 if unlimited."""
+        return _left(self.max_requests_per_day, self.requests_today)
+
+    @computed_field(description="Pages left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
+    @property
+    def pages_remaining(self) -> int:
+        """Pages left today; 2**31-1 if unlimited."""
+        return _left(self.max_pages_per_day, self.pages_today)
 
 
 class DomainDailyBudgetManager:
@@ -125,8 +138,6 @@ class DomainDailyBudgetManager:
             max_requests_per_day=policy.max_requests_per_day,
             max_pages_per_day=policy.max_pages_per_day,
             date=policy.calendar.date_of(now.epoch // SECOND),
-            requests_remaining=_left(policy.max_requests_per_day, budget.requests),
-            pages_remaining=_left(policy.max_pages_per_day, budget.pages),
         )
 
     def _look(self, domain: str) -> tuple[Policy, Spending, Now]:
@@ -168,6 +179,9 @@ class DomainDailyBudgetManager:
                 _log.warning(f"Daily budget: {what}.")
 
 
+_TRY_EVERY = 1.0
+"""Seconds between two looks at settings that were broken from the start."""
+
 _DEFAULT = Policy()
 _LIMITS = ("max_requests_per_day", "max_pages_per_day")
 
@@ -208,16 +222,45 @@ if hasattr(os, "register_at_fork"):
 def get_domain_budget_manager() -> DomainDailyBudgetManager:
     """The program's own manager, on the settings and the store that everything else uses.
 
-    Settings that are broken at the start raise PolicyError; later, files that have changed are read again (U9).
+    Settings that cannot be read mean the default limits and one warning, at the start too (C17). Files that have
+    changed are read again (U9); the store stays the one of the start.
     """
     global _manager
     with _manager_lock:
         if _manager is None:
+            settings = _Settings()
+            _manager = DomainDailyBudgetManager(settings.policies, store=settings.store())
+        return _manager
+
+
+class _Settings:
+    """The program's settings, which may be broken for a while."""
+
+    def __init__(self) -> None:
+        self._live: LiveSettings | None = None
+        self._error: PolicyError | None = None
+        self._tried_at = -_TRY_EVERY
+
+    def policies(self) -> Policies:
+        """The present policies. Raises PolicyError while the settings cannot be read."""
+        if self._live is None and time.monotonic() >= self._tried_at + _TRY_EVERY:
             from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
 
-            live = LiveSettings()
-            _manager = DomainDailyBudgetManager(lambda: live.check().policies, store=live.current.store)
-        return _manager
+            self._tried_at = time.monotonic()
+            try:
+                self._live = LiveSettings()
+            except PolicyError as error:
+                self._error = error
+        if self._live is not None:
+            return self._live.check().policies
+        assert self._error is not None
+        raise self._error
+
+    def store(self) -> str | None:
+        """The store that the settings name; None for the default one."""
+        with contextlib.suppress(PolicyError):
+            self.policies()
+        return None if self._live is None else self._live.current.store
 
 
 def can_request_to_domain(domain: str) -> DomainBudgetCheckResult:

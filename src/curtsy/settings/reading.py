@@ -163,6 +163,10 @@ class Reading:
         except ValidationError as error:
             order = [*section, *known]  # the file's own
             wrong = {str(each["loc"][0]) for each in error.errors(include_url=False)}
+            empty = {name for name in wrong & section.keys() - {"domain"} if name in known and plain[name] is None}
+            if adapter is ENTRY and empty:  # where none is no value, it is no override (B3)
+                left = {name: value for name, value in section.items() if name not in empty}
+                return self._checked(adapter, left, title, known, spot)
             for each in sorted(error.errors(include_url=False), key=lambda each: order.index(str(each["loc"][0]))):
                 name, *rest = each["loc"]
                 where = section[str(name)].spot if name in section else spot
