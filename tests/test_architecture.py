@@ -19,6 +19,8 @@ CORE = (
     "filelines", "robots", "rules", "cachecontrol", "variant", "cache", "outcome",
     # One limit each, and the record that they all share.
     "breaker", "budget", "pace", "host", "admission",
+    # How hosts share what is limited.
+    "turns",
     # The way of a request.
     "result", "explain", "effects", "journey", "heeding", "flow",
 )  # fmt: skip
@@ -35,7 +37,7 @@ UNITS = (
     "stores",  # remember
     "watch.hostview", "watch.alerts", "watch.publishing", "watch.reporting", "watch.rhythm",  # what a client tells
     "alarm", "lines", "steps", "gate",  # the queue before the decision
-    "address", "decoding", "connections", "exchange", "http",  # the sender
+    "places", "address", "decoding", "connections", "exchange", "http",  # the sender
     "download", "surroundings", "drive",  # carry out a flow's effects
     "keywords", "arguments", "storage", "flights", "saving", "batch",  # what a client is made of
     "client", "blocking",  # the everyday way in

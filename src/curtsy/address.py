@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from curtsy.places import Places
+
 # The special-purpose registries of IANA (RFC 6890), written out: what `ipaddress` calls global differs between
 # releases of Python. The few anycast services that are reachable inside 192.0.0.0/24 are no web sites.
 _IPV4 = tuple(
@@ -177,9 +179,9 @@ class SystemResolver(AbstractResolver):
     """Look names up as the system does, each in a thread of its own, which nobody waits for at the end.
 
     asyncio does so in a few threads that it shares with all work on files: some names whose servers are silent would
-    hold up every other host, every file, and the end of the program (Q1). At most `at_once` are looked up at once; one
-    that must wait for longer than `patience` seconds raises NamesBusy. `ask` is what blocks: `socket.getaddrinfo`,
-    unless another is given.
+    hold up every other host, every file, and the end of the program (Q1). At most `at_once` are looked up at once, a
+    quarter of them of one registered domain, for a lookup cannot be ended (places.py); one that must wait for longer
+    than `patience` seconds raises NamesBusy. `ask` is what blocks: `socket.getaddrinfo`, unless another is given.
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class SystemResolver(AbstractResolver):
         ask: Callable[..., Sequence[AddressInfo]] | None = None,
     ) -> None:
         self._at_once = at_once
-        self._places = asyncio.Semaphore(at_once)
+        self._places = Places(at_once, is_strict=True)
         self._patience = patience
         self._ask = ask or socket.getaddrinfo
 
@@ -199,8 +201,9 @@ class SystemResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """The addresses of a name."""
         try:
-            async with asyncio.timeout(self._patience):
-                await self._places.acquire()
+            if not self._places.take_at_once(host):
+                async with asyncio.timeout(self._patience):
+                    await self._places.take(host)
         except TimeoutError:
             raise NamesBusy(f"{self._at_once} other names are being looked up, and no answer comes") from None
         loop = asyncio.get_running_loop()
@@ -213,17 +216,19 @@ class SystemResolver(AbstractResolver):
             except Exception as error:
                 found = error
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(self._answer, answer, found)
+                loop.call_soon_threadsafe(self._answer, host, answer, found)
 
         try:
             threading.Thread(target=work, name=f"name {host}", daemon=True).start()
         except RuntimeError as error:
-            self._places.release()
+            self._places.give_back(host)
             raise NamesBusy("no thread can be started to look a name up") from error
         return await answer
 
-    def _answer(self, answer: asyncio.Future[list[ResolveResult]], found: list[ResolveResult] | Exception) -> None:
-        self._places.release()
+    def _answer(
+        self, host: str, answer: asyncio.Future[list[ResolveResult]], found: list[ResolveResult] | Exception
+    ) -> None:
+        self._places.give_back(host)
         if answer.done():  # nobody waits for it any more
             return
         if isinstance(found, Exception):

@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,7 @@ from curtsy.download import GIB, DownloadResult
 from curtsy.drive import AsyncDriver, never
 from curtsy.flights import Flights, always
 from curtsy.gate import AsyncGate
-from curtsy.http import AiohttpSender, Sender, check_environment
+from curtsy.http import AiohttpSender, Limits, Sender, check_environment
 from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.log import LibraryLogger, library_logger
 from curtsy.saving import Saving
@@ -136,6 +136,7 @@ class AsyncClient:
             connections=connections,
             idle=2 * connections,
         )
+        self._locate: Callable[[Url, Limits], Awaitable[str]] | None = getattr(self._sender, "locate", None)
         epoch = time.time if clock is None else lambda: clock.now().epoch / SECOND
         self.tally = Tally(epoch=epoch)
         self.gate.tripped = lambda key: self.tally.count_trip(key.removeprefix("host:"))
@@ -252,6 +253,13 @@ class AsyncClient:
         """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered."""
         self._check_open()
         return await self._flights.join(object(), *self._trip(ask, on_wire))
+
+    async def locate(self, url: str) -> str:
+        """The address that a URL's host is reached at; empty if that cannot be told soon, or is a proxy's to know."""
+        found = parse_url(url)
+        if self._locate is None or not isinstance(found, Url):
+            return ""
+        return await self._locate(found, Limits.of(self.policies.of(found.domain)))
 
     def refuses(self, url: Url) -> tuple[Reason, str] | None:
         """Why the settings alone forbid to ask for a URL, with what to do about it; None if they do not."""

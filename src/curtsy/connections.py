@@ -364,6 +364,11 @@ class Connections:
         # What aiohttp knows a place to connect to by. Nothing of it is sent but the CONNECT to a proxy.
         self._request_to = lru_cache(maxsize=1024)(partial(_request_to, loop))
 
+    async def locate(self, host: str, port: int) -> str:
+        """The address of a host, the least of several. It is remembered for the connection that is opened next."""
+        found = await self._connector._resolve_host(host, port)
+        return min(each["host"] for each in found)
+
     def reuse(self, place: Place) -> Wire | None:
         """A kept connection to a place, if there is one. It must be given back."""
         kept = self._kept.get(place)

@@ -13,13 +13,13 @@ import ssl
 import sys
 import time
 import urllib.request
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
+import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from curtsy.address import open_resolver, refused_behind_proxy
@@ -29,6 +29,7 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import DEFAULT_PORTS, Failure, InvalidUrl, Reply, Request, Url, parse_url
 from curtsy.exchange import Exchange, Limits, Sink, note_unsent
 from curtsy.fields import head_of
+from curtsy.places import Places
 
 if sys.platform != "win32":
     import resource
@@ -55,6 +56,9 @@ class Sender(Protocol):
         """Close all connections. Idempotent; what is sent later fails."""
         ...
 
+
+LOCATING = 1.0
+"""Seconds that a name may take to be resolved, for its request to wait with others of the same address."""
 
 PROXY_REST = 5.0
 """Seconds for which a proxy that cannot be reached is not tried again, whatever is to go by it."""
@@ -116,10 +120,18 @@ class AiohttpSender:
         """Send one request, once, and give the body to `sink` as it comes."""
         return await self._send(request, limits, sink)
 
+    async def locate(self, url: Url, limits: Limits) -> str:
+        """The address that a URL's host is reached at; empty if that is not known, or is a proxy's to know."""
+        if self._closed or self._process != os.getpid() or self._proxies.get(url.scheme) is not None:
+            return ""
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop) or await self._open_pool(loop)
+        return await pool.locate(url, limits)
+
     def is_full(self) -> bool:
         """Whether a request that is sent now would have to wait for one of our own connections first."""
         pool = self._pools.get(asyncio.get_running_loop())
-        return pool is not None and pool.slots.are_taken
+        return pool is not None and pool.places.are_taken
 
     async def close(self) -> None:
         """Close all connections. Idempotent; what is sent later fails."""
@@ -152,11 +164,12 @@ class AiohttpSender:
         try:
             if pool is None:
                 pool = await self._open_pool(loop)
-            began = loop.time()
-            if not pool.slots.take_at_once():
+            began, host, address = loop.time(), request.url.host, ""
+            if not pool.places.take_at_once(host):
                 try:
                     async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
-                        await pool.slots.take()
+                        address = "" if proxy is not None else await pool.locate(request.url, limits)
+                        await pool.places.take(host, address)
                 except TimeoutError:
                     why = f"all {self._most} connections were in use for {limits.timeout:g} s"
                     return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
@@ -176,7 +189,7 @@ class AiohttpSender:
                     return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
                 return reply
             finally:
-                pool.slots.give_back()
+                pool.places.give_back(host, address)
         except asyncio.CancelledError as error:
             if exchange is None:  # else it knows by itself what it has sent
                 note_unsent(error)
@@ -262,53 +275,13 @@ _INHERITED: list[object] = []
 """What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
 
 
-class _Slots:
-    """Places for requests in flight, first come first served: a semaphore whose free places cost nothing."""
-
-    def __init__(self, most: int) -> None:
-        self._free = most
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def are_taken(self) -> bool:
-        """Whether none is free."""
-        return not self._free
-
-    def take_at_once(self) -> bool:
-        """Take a place, if one is free: then nobody waits."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
-
-    async def take(self) -> None:
-        """Wait for a place: who gives one back hands it on."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back()  # it came in the same moment
-            raise
-
-    def give_back(self) -> None:
-        """Give a place to whoever has waited longest."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # else that one has given up
-                turn.set_result(None)
-                return
-        self._free += 1
-
-
 class _Pool:
     """The connections of one event loop."""
 
     def __init__(
         self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int, keep_alive: float
     ) -> None:
-        self.slots = _Slots(most)
+        self.places = Places(most)
         self.resolver = resolver
         self._verify = verify
         self._idle = idle
@@ -328,6 +301,15 @@ class _Pool:
                 keep_alive=self._keep_alive,
             )
         return found
+
+    async def locate(self, url: Url, limits: Limits) -> str:
+        """The address of a URL's host, the least of several; empty if it cannot be told within `LOCATING` seconds."""
+        connections = self.connections(guarded=not limits.allow_private)
+        try:
+            async with asyncio.timeout(LOCATING):
+                return await connections.locate(url.host, url.port)
+        except (OSError, aiohttp.ClientError):  # TimeoutError is one
+            return ""
 
     async def close(self) -> None:
         """Close all connections."""

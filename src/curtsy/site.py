@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from curtsy.cookies import public_suffixes
+from curtsy.core.turns import GROUPS
 
 
+@lru_cache(maxsize=16_384)
 def site_of(host: str) -> str:
     """The site that a host, perhaps with a port, belongs to: its registered domain, whatever the port.
 
@@ -26,3 +30,11 @@ def name_and_port(host: str) -> tuple[str, str]:
     """A host without its port, and the port with its colon, or nothing."""
     name, colon, port = host.rpartition(":")
     return (name, colon + port) if colon and not host.endswith("]") else (host, "")
+
+
+def group_of(name: str) -> int:
+    """The number by which `Turns` knows a site or an address.
+
+    Python salts the hash for each process, so a site cannot choose which other site has the same number.
+    """
+    return 1 + hash(name) % (GROUPS - 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, HostQueue, Lapsed
+from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, HostQueue, Lapsed, Room
 from curtsy.crawling.redis import RedisFrontier
 
 Result = TypeVar("Result")
@@ -28,8 +28,11 @@ class Driven:
     ) -> int:
         return self._run(self.inner.add(Found(list(urls), depth, priority, parent, hops)))
 
-    def claim(self, limit: int = 1) -> list[Claimed]:
-        return self._run(self.inner.claim(limit))
+    def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        return self._run(self.inner.claim(limit, room))
+
+    def locate(self, host: str, address: str) -> None:
+        self.inner.locate(host, address)
 
     def pass_over(self, url: str, other: str) -> bool:
         return self._run(self.inner.pass_over(url, other))

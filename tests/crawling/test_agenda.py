@@ -11,7 +11,8 @@ def filled(each: int, large: int) -> Agenda:
     """Hosts with so many URLs each, one of them with more; all are due at moment 10, the large one last."""
     agenda = Agenda()
     for host in (*OTHERS, LARGE):
-        agenda.postpone(host, 11 if host == LARGE else 10)
+        agenda.assign(host, host)
+        agenda.postpone(host, 11 if host == LARGE else 10, 0)
         agenda.arrive(host, large if host == LARGE else each, 1, 0)
     return agenda
 

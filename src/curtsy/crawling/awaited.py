@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, Frontier, HostQueue
+from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, Frontier, HostQueue, Room
 
 
 class Awaited:
@@ -23,9 +23,13 @@ class Awaited:
             found.urls, depth=found.depth, priority=found.priority, parent=found.parent, hops=found.hops
         )  # fmt: skip
 
-    async def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, one of each host in turn."""
-        return self._frontier.claim(limit)
+    async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, in turn by address, registered domain and host."""
+        return self._frontier.claim(limit, room)
+
+    def locate(self, host: str, address: str) -> None:
+        """Note the address of a host."""
+        self._frontier.locate(host, address)
 
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
         """Add what was found, end the claims and keep the notes, in one piece."""

@@ -23,7 +23,7 @@ from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.explain import span
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.bell import Bell
-from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
+from curtsy.crawling.frontier import LEASE, AsyncFrontier, Counts, Deferred, Found
 from curtsy.crawling.harvest import Finished, Harvest
 from curtsy.crawling.judge import Judge
 from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, seeds_of
@@ -74,7 +74,10 @@ class Crawler:
         self._quota = Quota(options.max_pages_per_host)
         self.judge = Judge(seeds, options, client, frontier)
         self.tray = Tray()
-        self.visits = Visits(client, self.judge, self._quota, self.tray, self.wake, is_shared=lease is not None)
+        self.visits = Visits(
+            client, self.judge, self._quota, self.tray, self.wake, frontier.locate,
+            places=options.max_concurrent, is_shared=lease is not None,
+        )  # fmt: skip
         self._bell = Bell(client.alarm, lambda: not self.visits.starting and not self.visits.on_wire)
         self.counts = Counts(0, 0, 0, 0, 0)
         self.stopping: str | None = None
@@ -176,8 +179,7 @@ class Crawler:
         await self._renew()
         over = self._over()
         if over is None:
-            for each in await self._claim():
-                self.visits.start(each)
+            await self._start()
         elif self._is_time_to_go():
             await self.visits.call_off()
             self.tray.give_back()
@@ -258,20 +260,23 @@ class Crawler:
             room = min(room, options.max_pages - self._harvest.pages - under_way)
         return room
 
-    async def _claim(self) -> list[Claimed]:
-        room = self._room()
+    async def _start(self) -> None:
+        """Claim what is due and start to fetch it."""
+        room, visits = self._room(), self.visits
         if room <= 0:
-            return []
-        claimed = await self._frontier.claim(room)
+            return
+        claimed = await self._frontier.claim(room, visits.room())
+        shared = len(claimed)
+        if shared < room and (wider := visits.wider_room(claimed)) is not None:
+            claimed += await self._frontier.claim(room - shared, wider)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
-        if not suspects:
-            return claimed
         # A suspect is read alone, so that what happens can be nobody else's fault; the others wait for a moment.
-        alone = [] if self.visits else suspects[:1]
-        for each in claimed:
-            if each not in alone:
+        alone = [] if visits else suspects[:1]
+        for place, each in enumerate(claimed):
+            if suspects and each not in alone:
                 self.tray.put(Finished(each, Deferred(LINGER)))
-        return alone
+            else:
+                visits.start(each, may_crowd=place >= shared)
 
     async def _write(self) -> None:
         """Write what is finished, but for pages with very many links, which take several turns."""

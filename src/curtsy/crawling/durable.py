@@ -233,14 +233,15 @@ class SQLiteShelf:
         rows = self._rows("SELECT name, value FROM notes")
         return {name: self._sound(msgspec.json.decode, value) for name, value in rows}
 
-    def waiting(self) -> Iterator[tuple[int, int]]:
-        """Every host that has URLs, lent ones included, and how many."""
+    def waiting(self) -> Iterator[tuple[int, int, str]]:
+        """Every host that has URLs, lent ones included, how many, and its name."""
         tries = dict(self._rows("SELECT url, count FROM tries"))
         self._tries = self._sound(msgspec.convert, tries, dict[int, int])
-        for host, count in self._rows("SELECT host, count(*) FROM urls GROUP BY host"):
-            if not isinstance(host, int) or not 0 < host <= self._hosts:
+        counted = "SELECT host, count(*) AS count FROM urls GROUP BY host"
+        for host, count, name in self._rows(f"SELECT host, count, name FROM ({counted}) LEFT JOIN hosts ON id = host"):
+            if not isinstance(host, int) or not 0 < host <= self._hosts or not isinstance(name, str):
                 raise self._ledger.judge(Unsound(f"there is no host {host!r:.20}"))
-            yield host, count
+            yield host, count, name
 
     def close(self) -> None:
         """Close the file and let others have it."""

@@ -85,6 +85,17 @@ class HostQueue(msgspec.Struct, frozen=True, gc=False):
     """Seconds until it is due; None if nobody knows."""
 
 
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """How places are shared: who has how many, and how many a registered domain or an address may have at most."""
+
+    share: int
+    sites: Mapping[str, int]
+    """The places that are held, by registered domain (`site_of`)."""
+
+    addresses: Mapping[str, int] | None = None
+    """The same by address, where that is known; None if addresses have no share."""
+
+
 class Found(msgspec.Struct, frozen=True, gc=False):
     """URLs to be added, all with the same rank: the links of a page, or where it redirects to."""
 
@@ -137,10 +148,19 @@ class AsyncFrontier(Protocol):
         """Queue URLs, each only once ever; how many were new. When this returns, they are safe."""
         ...
 
-    async def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, one of each host in turn; fewer than `limit` if no more are.
+    async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        """Take the next URLs of hosts that are due; fewer than `limit` if no more are.
 
-        None of them is handed out again, to anybody, before it is put back or its lease has run out.
+        Registered domains take turns, then the hosts of each. With `room`, no registered domain gets more places than
+        its share; `due_in` then passes over those that had it, until something changes. None of the URLs is handed out
+        again, to anybody, before it is put back or its lease has run out.
+        """
+        ...
+
+    def locate(self, host: str, address: str) -> None:
+        """Note the address of a host, so that registered domains at one address share their turns and places.
+
+        It is kept in memory only. A frontier of many machines may share by registered domain alone.
         """
         ...
 
@@ -225,11 +245,17 @@ class Frontier(Protocol):
         """Leave a page out in favour of another, unless that was left out itself: whether it was."""
         ...
 
-    def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, one of each host in turn; fewer than `limit` if no more are.
+    def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        """Take the next URLs of hosts that are due; fewer than `limit` if no more are.
 
-        None of them is handed out again before it is put back or its lease has run out.
+        Registered domains take turns, then the hosts of each. With `room`, no registered domain and no address gets
+        more places than its share; `due_in` then passes over those that had it, until something changes. None of the
+        URLs is handed out again before it is put back or its lease has run out.
         """
+        ...
+
+    def locate(self, host: str, address: str) -> None:
+        """Note the address of a host, so that registered domains at one address share their turns and places."""
         ...
 
     def done(

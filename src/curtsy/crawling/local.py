@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core.message import SECOND
+from curtsy.core.turns import GROUPS
 from curtsy.crawling.agenda import Agenda
 from curtsy.crawling.frontier import (
     LEASE,
@@ -23,9 +24,11 @@ from curtsy.crawling.frontier import (
     Concurrency,
     Counts,
     HostQueue,
+    Room,
     host_of,
 )
 from curtsy.crawling.shelf import Loan, MemoryShelf, Shelf, depth_of, hops_of, left_out, priority_of, rank_of
+from curtsy.site import group_of, site_of
 
 CHUNK = 5000
 """URLs that go to the disk in one piece, when more are added at once."""
@@ -42,6 +45,27 @@ class _Lease(msgspec.Struct, gc=False):
     loan: Loan
     host: int
     until: int
+
+
+class _Taken:
+    """The places that groups hold while URLs are handed out, by their numbers in an agenda."""
+
+    def __init__(self, room: Room) -> None:
+        self._share = room.share
+        self._groups = GROUPS if room.addresses is None else 2 * GROUPS
+        self._held: Counter[int] = Counter()
+        for site, count in room.sites.items():
+            self._held[group_of(site)] += count
+        for address, count in (room.addresses or {}).items():
+            self._held[GROUPS + group_of(address)] += count
+
+    def is_full(self, group: int) -> bool:
+        return group < self._groups and self._held[group] >= self._share
+
+    def count(self, site: int, address: int) -> None:
+        self._held[site] += 1
+        if address != site:
+            self._held[address] += 1
 
 
 class _Block:
@@ -108,6 +132,8 @@ class LocalFrontier:
                     host = self._shelf.number(name)
                     new = self._shelf.put(host, group, rank, parent)
                     if new:
+                        if not agenda.knows(host):
+                            agenda.assign(host, group_of(site_of(name)))
                         agenda.arrive(host, new, self._limit(name), now)
                     added += new
         return added
@@ -128,18 +154,30 @@ class LocalFrontier:
         self.mark_seen([left_out(url)])
         return False
 
-    def claim(self, limit: int = 1) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, one of each host in turn."""
+    def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, in turn by address, registered domain and host."""
         agenda, now = self._present()
         self._reclaim(agenda, now)
+        agenda.reopen()
         due_at = agenda.due_at(now)
         if due_at is None or due_at > now:
             return []  # without going to the disk
         claimed: list[Claimed] = []
+        taken = None if room is None else _Taken(room)
+        is_full = None if taken is None else taken.is_full
         with self.together():
-            while len(claimed) < limit and (host := agenda.next(now)) is not None:
+            while len(claimed) < limit and (host := agenda.next(now, is_full)) is not None:
                 claimed.append(self._grant(agenda, host, now))
+                if taken is not None:
+                    taken.count(*agenda.groups(host))
         return claimed
+
+    def locate(self, host: str, address: str) -> None:
+        """Have the registered domain of a host share its turns with others at the same address."""
+        agenda, _ = self._present()
+        number = self._shelf.find(host)
+        if number is not None and agenda.knows(number):
+            agenda.locate(number, group_of(address))
 
     def _grant(self, agenda: Agenda, host: int, now: int) -> Claimed:
         loan = self._shelf.lend(host, self._out, agenda.out(host))
@@ -215,7 +253,7 @@ class LocalFrontier:
     def _conclude(self, lease: _Lease, after: float | None, *, is_waiting: bool) -> None:
         agenda, now = self._present()
         if after is not None:
-            agenda.postpone(lease.host, now + microseconds(after))
+            agenda.postpone(lease.host, now + microseconds(after), now)
         self._end(agenda, lease, now, is_waiting=is_waiting)
 
     def _end(self, agenda: Agenda, lease: _Lease, now: int, *, is_waiting: bool) -> None:
@@ -240,7 +278,7 @@ class LocalFrontier:
         agenda, now = self._present()
         number = self._shelf.find(host)
         if number is not None:
-            agenda.postpone(number, now + microseconds(seconds))
+            agenda.postpone(number, now + microseconds(seconds), now)
 
     def due_in(self) -> float | None:
         """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
@@ -333,7 +371,8 @@ class LocalFrontier:
         agenda = Agenda()
         out = Counter(lease.host for lease in self._leases.values())
         limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
-        for host, count in self._shelf.waiting():
+        for host, count, name in self._shelf.waiting():
+            agenda.assign(host, group_of(site_of(name)))
             agenda.resume(host, count - out[host], out[host], limits.get(host), now)
         return agenda
 

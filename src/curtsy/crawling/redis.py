@@ -23,7 +23,7 @@ from curtsy.core.errors import CurtsyError, PolicyError, StoreError
 from curtsy.core.message import SECOND
 from curtsy.crawling import wire
 from curtsy.crawling.call import Call, Script
-from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue, Lapsed, host_of
+from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Ending, Found, HostQueue, Lapsed, Room, host_of
 from curtsy.crawling.local import microseconds
 from curtsy.crawling.partition import NEVER, Partitions
 from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
@@ -153,7 +153,10 @@ class RedisFrontier:
                     words += (fingerprint(url), wire.target_of(url))
         return pieces
 
-    async def claim(self, limit: int = 1) -> list[Claimed]:
+    def locate(self, host: str, address: str) -> None:
+        """Do nothing: here registered domains take turns, whatever their addresses."""
+
+    async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
         """Take the next URLs of hosts that are due, one of each host in turn, our own partitions' first."""
         job = await self._opened()
         await self._keep_up(job)

@@ -121,8 +121,8 @@ class Shelf(Protocol):
         """All values that were kept."""
         ...
 
-    def waiting(self) -> Iterable[tuple[int, int]]:
-        """Every host that has URLs, lent ones included, and how many."""
+    def waiting(self) -> Iterable[tuple[int, int, str]]:
+        """Every host that has URLs, lent ones included, how many, and its name."""
         ...
 
     def close(self) -> None:
@@ -284,7 +284,7 @@ class MemoryShelf:
         """All values that were kept."""
         return dict(self._notes)
 
-    def waiting(self) -> Iterable[tuple[int, int]]:
+    def waiting(self) -> Iterable[tuple[int, int, str]]:
         """Nothing: what is in memory was never there before its agenda."""
         return ()
 

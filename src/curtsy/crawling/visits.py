@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from curtsy.client import AsyncClient
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.result import FetchResult
+from curtsy.core.turns import Shares
 from curtsy.crawling import excuses
-from curtsy.crawling.frontier import Claimed, Deferred, host_of
+from curtsy.crawling.frontier import Claimed, Deferred, Room, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.hosts import Hosts
 from curtsy.crawling.judge import Judge
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.tray import Tray
 from curtsy.log import LibraryLogger, library_logger
-from curtsy.site import are_apart
+from curtsy.site import are_apart, site_of
 
 _log: LibraryLogger = library_logger("crawl")
 
 LINGER = 0.05
 """Seconds that a URL stands in its host's line; if its turn comes later, it goes back to the frontier until then."""
+
+CROWDED = 5.0
+"""Seconds after which a URL comes again whose address has no place left, from a frontier that knows no addresses."""
+
+MOST_LOCATED = 10_000
+"""Registered domains whose addresses are remembered as told."""
 
 SETTLING = 1.0
 """Seconds after which a visit whose reply has come stands in line again, if it was not answered by then."""
@@ -35,10 +42,18 @@ is given up: a page on which the reader crashes would else end every run."""
 class Visit:
     """One URL that was claimed, while it is being fetched."""
 
-    __slots__ = ("claimed", "is_answered", "is_asked", "is_called_off", "is_on_wire", "is_starting", "left_wire_at")
+    __slots__ = (
+        "address", "claimed", "has_place", "is_answered", "is_asked", "is_called_off", "is_on_wire",
+        "is_starting", "left_wire_at", "site",
+    )  # fmt: skip
 
     def __init__(self, claimed: Claimed) -> None:
         self.claimed = claimed
+        self.site = site_of(claimed.host)
+        self.address = ""
+        """Of its host; empty if it is not known."""
+        self.has_place = False
+        """Whether it counts among those that may be in flight."""
         self.is_starting = True
         """Whether it is not on the wire yet, and may still come there."""
         self.is_on_wire = self.is_answered = self.is_called_off = False
@@ -63,15 +78,28 @@ class Visits:
         quota: Quota,
         tray: Tray,
         ring: Callable[[], None],
+        locate: Callable[[str, str], None],
         *,
+        places: int,
         is_shared: bool = False,
     ) -> None:
-        """`ring` is called when there may be room for more. `is_shared` says that a lease may become another's."""
+        """`ring` is called when there may be room for more, and `locate` when the address of a host is known.
+
+        `places` is how many may be in flight. `is_shared` says that a lease may become another's.
+        """
         self._client = client
         self._judge = judge
         self._quota = quota
         self._tray = tray
         self._ring = ring
+        self._tell_address = locate
+        self._places = places
+        self._sites: Shares[str] = Shares(places)
+        self._addresses: Shares[str] = Shares(places)
+        self._unlocated: dict[Visit, None] = {}
+        """Visits that set out when nobody needed to know their addresses."""
+        self._located: dict[str, str] = {}
+        """The address of each registered domain that the frontier was told last."""
         self._is_shared = is_shared
         self._alarm = client.alarm
         self._visits: dict[asyncio.Task[None], Visit] = {}
@@ -103,17 +131,40 @@ class Visits:
         visits = self._visits.values()
         return sum(visit.is_asked and not (visit.is_on_wire or visit.is_answered) for visit in visits)
 
-    def start(self, claimed: Claimed) -> None:
-        """Begin to fetch a URL, unless there is a reason not to."""
+    def room(self) -> Room:
+        """How the places are shared now."""
+        return Room(self._sites.share, self._sites.held, self._addresses.held)
+
+    def wider_room(self, claims: Sequence[Claimed]) -> Room | None:
+        """How the places are shared if nothing but these claims can be had under `room`; None if that is the same.
+
+        If all that is in flight, or was lately, is of one registered domain, that may have all places. The same holds
+        for one address, whose registered domains still have a share each.
+        """
+        now, sites = self._alarm.now(), {site_of(claimed.host) for claimed in claims} | set(self._sites.held)
+        if len(sites) == 1 and self._sites.is_alone(site := sites.pop(), now):
+            is_at_its_share = self._sites.held[site] + len(claims) >= self._sites.share
+            return Room(self._places, {}, None) if is_at_its_share else None
+        held = self._addresses.held
+        if claims or len(held) != 1 or sum(held.values()) < self.on_wire + self.starting:
+            return None  # what was claimed may be anywhere
+        [address] = held
+        is_at_its_share = held[address] >= self._addresses.share
+        is_alone = is_at_its_share and self._addresses.is_alone(address, now)
+        return Room(self._sites.share, self._sites.held, None) if is_alone else None
+
+    def start(self, claimed: Claimed, *, may_crowd: bool = False) -> None:
+        """Begin to fetch a URL, unless there is a reason not to. If it may crowd, its address has no share."""
         if (refused := self._refused(claimed)) is not None:
             self._tray.put(refused)
             return
         visit = Visit(claimed)
         self.starting += 1
+        self._count(visit)
         self.suspects += visit.is_suspect
         self.hosts.began(claimed.host)
         self._quota.begin(claimed.host)
-        task = asyncio.ensure_future(self._visit(visit))
+        task = asyncio.ensure_future(self._visit(visit, may_crowd))
         self._visits[task] = visit
         task.add_done_callback(self._ended)
 
@@ -128,11 +179,14 @@ class Visits:
             return self._judge.skipped(claimed, "reader_crashed", excuses.reader_crashed(claimed.url), failed=True)
         return None
 
-    async def _visit(self, visit: Visit) -> None:
+    async def _visit(self, visit: Visit, may_crowd: bool) -> None:
         """Fetch one URL, and put what came of it on the tray."""
         claimed, result, heard_at = visit.claimed, None, None
         finished = Finished(claimed, Deferred(0.0))  # if it is called off
         try:
+            if not await self._finds_place(visit, may_crowd):
+                finished = Finished(claimed, Deferred(CROWDED if self._is_shared else 0.0))
+                return
             result = await self._client.visit(self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire))
             visit.is_answered = True
             heard_at = self._alarm.now()
@@ -146,6 +200,48 @@ class Visits:
             finished = self._judge.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
         finally:
             self._finish(finished, result, heard_at)
+
+    async def _finds_place(self, visit: Visit, may_crowd: bool) -> bool:
+        """Whether the address of a visit has a place left for it. If not, the frontier knows its address now.
+
+        Until a quarter of the places is in use no address can have more, so that nobody is asked for one.
+        """
+        if self.starting + self.on_wire <= self._addresses.share:
+            self._unlocated[visit] = None
+            return True
+        others, self._unlocated = self._unlocated, {}
+        await asyncio.gather(*(self._locate(each) for each in (visit, *others)))
+        address, now = visit.address, self._alarm.now()
+        if not address or may_crowd or self._addresses.held[address] <= self._addresses.share:
+            return True
+        self._addresses.give_back(address, now)
+        visit.address = ""
+        return False
+
+    async def _locate(self, visit: Visit) -> None:
+        """Learn the address of a visit, and count it there."""
+        claimed = visit.claimed
+        address = await self._client.locate(claimed.url)
+        if not address:
+            return
+        visit.address = address
+        if visit.has_place:
+            self._addresses.take(address, self._alarm.now())
+        if self._located.get(visit.site) != address:
+            if len(self._located) >= MOST_LOCATED:
+                self._located.clear()
+            self._located[visit.site] = address
+            self._tell_address(claimed.host, address)
+
+    def _count(self, visit: Visit) -> None:
+        """Count a visit among those in flight while it is, for its registered domain and its address."""
+        has_place, now = visit.is_starting or visit.is_on_wire, self._alarm.now()
+        if has_place == visit.has_place:
+            return
+        visit.has_place = has_place
+        (self._sites.take if has_place else self._sites.give_back)(visit.site, now)
+        if visit.address:
+            (self._addresses.take if has_place else self._addresses.give_back)(visit.address, now)
 
     def _finish(self, finished: Finished, result: FetchResult | None, heard_at: float | None) -> None:
         host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
@@ -172,6 +268,7 @@ class Visits:
         visit.is_on_wire = is_on_wire
         self.on_wire += 1 if is_on_wire else -1
         self._started(visit)
+        self._count(visit)
         if not is_on_wire:
             visit.left_wire_at = self._alarm.now()
             url = visit.claimed.url
@@ -183,12 +280,14 @@ class Visits:
         if visit.is_starting:
             visit.is_starting = False
             self.starting -= 1
+            self._count(visit)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         visit = self._visits.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.broken = error
         self._started(visit)
+        self._unlocated.pop(visit, None)
         self.suspects -= visit.is_suspect
         self._ring()
 

@@ -1,0 +1,148 @@
+"""Places: how many requests, or lookups of names, are under way at once in an event loop, and whose they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from curtsy.core.turns import GROUPS, SPELL, Shares, Turns, share_of
+from curtsy.site import group_of, site_of
+
+
+class Places:
+    """A semaphore whose places are shared by registered domain and by address (core/turns.py).
+
+    While others want places, a registered domain or an address that has a quarter of them gets no more, and a place
+    that is given back goes to the next in turn: by address, by registered domain, then first come, first served.
+    With `is_strict` a quarter is the most even if nobody else wants any. Fewer places than a quarter need no sharing,
+    so their registered domains are not even looked up.
+    """
+
+    def __init__(self, most: int, *, is_strict: bool = False) -> None:
+        self._most = self._free = most
+        self._is_strict = is_strict
+        self._share = share_of(most)
+        self._holders: Counter[tuple[str, str]] | None = Counter()
+        """Who holds places, by host and address; None once they are counted by group."""
+        self._sites: Shares[int] = Shares(most)
+        self._addresses: Shares[int] = Shares(most)
+        self._turns: Turns | None = None
+        """Made when the first request has to wait: it takes two megabytes."""
+        self._waiting: dict[int, tuple[asyncio.Future[None], str, str]] = {}
+        self._numbers: list[int] = []
+        """Numbers of requests that wait no more, to be used again."""
+        self._later: asyncio.TimerHandle | None = None
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether a request that comes now may have to wait."""
+        return not self._free or bool(self._waiting)
+
+    def take_at_once(self, host: str, address: str = "") -> bool:
+        """Take a place, if one is free for this host and nobody waits. An empty address is one that is not known."""
+        if not self._free or self._waiting:
+            return False
+        if self._holders is not None:
+            if self._most - self._free < self._share:
+                self._free -= 1
+                self._holders[host, address] += 1
+                return True
+            self._count_groups()
+        site, place = _groups(host, address)
+        if self._is_full(site) or (place and self._is_full(place)):
+            return False
+        self._grant(host, address)
+        return True
+
+    async def take(self, host: str, address: str = "") -> None:
+        """Wait for a place."""
+        if self._holders is not None:
+            self._count_groups()
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        number = self._queue(turn, host, address, loop.time())
+        self._hand_on()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back(host, address)  # it came in the same moment
+            elif number in self._waiting and self._waiting[number][0] is turn:
+                assert self._turns is not None
+                self._turns.remove(number)
+                self._forget(number)
+            raise
+
+    def give_back(self, host: str, address: str = "") -> None:
+        """Give back a place, for whoever is next."""
+        self._free += 1
+        if self._holders is not None:
+            self._holders[host, address] -= 1
+            if not self._holders[host, address]:
+                del self._holders[host, address]
+            return
+        now, (site, place) = asyncio.get_running_loop().time(), _groups(host, address)
+        self._sites.give_back(site, now)
+        if place:
+            self._addresses.give_back(place, now)
+        self._hand_on()
+
+    def _count_groups(self) -> None:
+        """Count by group from now on."""
+        assert self._holders is not None
+        holders, self._holders = self._holders, None
+        for (host, address), count in holders.items():
+            for _ in range(count):
+                self._free += 1
+                self._grant(host, address)
+
+    def _grant(self, host: str, address: str) -> None:
+        now, (site, place) = asyncio.get_running_loop().time(), _groups(host, address)
+        self._free -= 1
+        self._sites.take(site, now)
+        if place:
+            self._addresses.take(place, now)
+
+    def _is_full(self, group: int) -> bool:
+        shares = self._sites if group < GROUPS else self._addresses
+        if shares.held[group] < self._share:
+            return False
+        return self._is_strict or not shares.is_alone(group, asyncio.get_running_loop().time())
+
+    def _queue(self, turn: asyncio.Future[None], host: str, address: str, now: float) -> int:
+        if self._turns is None:
+            self._turns = Turns()
+        number = self._numbers.pop() if self._numbers else len(self._waiting) + 1
+        site, place = _groups(host, address)
+        self._waiting[number] = turn, host, address
+        self._sites.want(site, now)
+        if place:
+            self._addresses.want(place, now)
+            self._turns.locate(site, place - GROUPS)
+        self._turns.assign(number, site)
+        self._turns.add(number)
+        return number
+
+    def _forget(self, number: int) -> tuple[asyncio.Future[None], str, str]:
+        self._numbers.append(number)
+        return self._waiting.pop(number)
+
+    def _hand_on(self) -> None:
+        """Give the free places to those whose turn it is."""
+        while self._free and self._turns is not None and (number := self._turns.next(self._is_full)):
+            turn, host, address = self._forget(number)
+            if not turn.done():  # else it has given up, and is about to say so
+                self._grant(host, address)
+                turn.set_result(None)
+        if self._free and self._waiting and self._later is None:
+            # All are full while others want places; when those have not for a while, they may have the rest.
+            self._later = asyncio.get_running_loop().call_later(SPELL, self._look_again)
+
+    def _look_again(self) -> None:
+        self._later = None
+        self._hand_on()
+
+
+def _groups(host: str, address: str) -> tuple[int, int]:
+    """The groups of a host's registered domain and of its address; 0 if the address is not known."""
+    return group_of(site_of(host)), GROUPS + group_of(address) if address else 0

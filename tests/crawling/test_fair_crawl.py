@@ -1,0 +1,126 @@
+"""Crawls in which one registered domain, or one address, has thousands of hosts: the others are served as before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curtsy.crawling.start import acrawl
+from curtsy.http import AiohttpSender
+from tests.client.fetching import until
+from tests.crawling.web import QUICK, html
+from tests.support.site import Reply, Site, Visit, hang
+
+HONEST = "honest.test"
+MANY = 1000
+
+
+class Names(Mapping[str, str]):
+    """The honest host is at an address of its own, all others are at another."""
+
+    def __init__(self, others: str = "127.0.0.66") -> None:
+        self._others = others
+
+    def __getitem__(self, name: str) -> str:
+        return "127.0.0.1" if name == HONEST else self._others
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def link(visit: Visit) -> Reply:
+    """A page of an endless chain: it links to the next one."""
+    number = int(visit.path.rpartition("/")[2] or 0)
+    return Reply(body=html(f"/p/{number + 1}"), headers={"Content-Type": "text/html"})
+
+
+def chain(site: Site) -> str:
+    """An endless chain of pages on the honest host; where it begins."""
+    site.on("/p/*", link, host=HONEST)
+    site.robots(host=HONEST)
+    return site.url("/p/0", host=HONEST)
+
+
+def crowd(site: Site, kind: str) -> list[str]:
+    """Front pages of many hosts: all of one registered domain, or each of a registered domain of its own."""
+    site.url("/", host="127.0.0.66")
+    names = (f"h{number}.evil{'' if kind == 'subdomains' else number}.test" for number in range(MANY))
+    return [site.url("/", host=name) for name in names]
+
+
+async def pages_of_honest(
+    site: Site, seeds: list[str], enough: int, *, names: Names | None = None, **given: Any
+) -> int:
+    """Crawl until the honest host was asked so often; the requests of all others till then."""
+    sender = AiohttpSender(resolver=names or Names())
+    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16, **given) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: site.count(host=HONEST) >= enough)
+        others = site.count() - site.count(host=HONEST)
+        crawl.stop()
+        crawl.stop()
+        await running
+    return others
+
+
+@pytest.mark.parametrize("kind", ["subdomains", "domains"])
+@pytest.mark.parametrize("job", [False, True], ids=["memory", "sqlite"])
+async def test_hosts_that_never_answer_hold_no_more_than_a_quarter_of_the_places(
+    site: Site, tmp_path: Path, kind: str, job: bool
+) -> None:
+    """Q1, F61: wildcard DNS, and wildcard hosting. Without a share, 16 of them would hold all places for 30 s."""
+    site.on("/*", lambda visit: hang())
+    seeds = [*crowd(site, kind), chain(site)]
+
+    given: dict[str, Any] = {"job": tmp_path / "job"} if job else {}
+    others = await pages_of_honest(site, seeds, 100, **given)
+
+    assert others <= 4
+
+
+@pytest.mark.parametrize("kind", ["subdomains", "domains"])
+async def test_hosts_that_answer_at_once_take_turns_with_another(site: Site, kind: str) -> None:
+    """Q1, F61: in the order of hosts, each page would wait for all of them"""
+    site.on("/*", link)
+    site.robots()
+    seeds = [*crowd(site, kind), chain(site)]
+
+    others = await pages_of_honest(site, seeds, 50)
+
+    # Each registered domain is met once before it is known to be at the same address as the others.
+    met = 2 * MANY if kind == "domains" else 0
+    assert others <= met + 50 * 4 * 4
+
+
+async def test_a_domain_that_shares_its_address_with_many_hosts_of_another_has_half_of_the_turns(site: Site) -> None:
+    """Q1: addresses share first, then the registered domains of each"""
+    site.on("/*", lambda visit: hang())
+    seeds = [*crowd(site, "subdomains"), chain(site)]
+
+    others = await pages_of_honest(site, seeds, 100, names=Names("127.0.0.1"))
+
+    assert others <= 4
+
+
+@pytest.mark.parametrize("kind", ["subdomains", "domains"])
+async def test_a_domain_or_an_address_that_is_alone_has_all_places(site: Site, kind: str) -> None:
+    """Q1: a share is for others' sake"""
+    site.on("/*", lambda visit: hang())
+    seeds = crowd(site, kind)[:100]
+    sender = AiohttpSender(resolver=Names())
+
+    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: site.count() == 16)
+        crawl.stop()
+        crawl.stop()
+        await running
+
+    assert site.count() == 16
