@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from curtsy.core.message import SECOND
 from curtsy.crawling.durable import SQLiteFrontier
-from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Frontier, host_of
+from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Frontier, Room, host_of
 from curtsy.crawling.local import MemoryFrontier
 from curtsy.crawling.partition import GRACE
 from curtsy.crawling.redis import RedisFrontier
@@ -244,6 +244,64 @@ def test_a_host_with_very_many_urls_delays_no_other(frontier: Frontier) -> None:
     got = frontier.claim(501)
 
     assert len({claimed.host for claimed in got}) == 501
+
+
+def test_hosts_of_one_registered_domain_take_one_turn_between_them(frontier: Frontier, time: Time) -> None:
+    """Q1, F61: wildcard DNS. However many are due, another domain's host that is due has every second turn"""
+    frontier.add(f"https://h{number}.evil.org/{page}" for number in range(1000) for page in range(2))
+    frontier.add(urls("honest.org", *range(20)))
+
+    got = []
+    for _ in range(21):
+        time.seconds += 0.001  # a server knows turns by their moments
+        [claimed] = frontier.claim()
+        got.append(claimed.host)
+        frontier.done(claimed, after=0)
+
+    assert [host == "honest.org" for host in got] == [False, True] * 10 + [False]
+    assert len(set(got)) == 12, "and the hosts of a domain take turns, too"
+
+
+def test_a_registered_domain_gets_its_share_of_places_and_no_more(frontier: Frontier, time: Time) -> None:
+    """Q1: however many of its hosts are due, and what is due of others is handed out"""
+    frontier.add(f"https://h{number}.evil.org/" for number in range(50))
+    frontier.add(urls("honest.org", 1, 2) + urls("other.org", 1))
+
+    got = frontier.claim(20, Room(4, {"evil.org": 2, "other.org": 1}))
+
+    assert Counter(claimed.host.partition(".")[2] for claimed in got)["evil.org"] == 2
+    assert {claimed.host for claimed in got} >= {"honest.org", "other.org"}
+    [honest] = [claimed for claimed in got if claimed.host == "honest.org"]
+    frontier.done(honest, after=5)
+    full = Room(4, {"evil.org": 4})
+    assert frontier.claim(20, full) == []
+    assert frontier.due_in() == pytest.approx(5), "what is full is not waited for"
+    time.seconds += 5
+    assert [claimed.host for claimed in frontier.claim(20, full)] == ["honest.org"]
+    assert len(frontier.claim(20, Room(4, {"evil.org": 3}))) == 1, "a place that is given back is used"
+    assert len(frontier.claim(100)) == 47, "and without a share it has what is left"
+
+
+@of_one_process
+def test_registered_domains_at_one_address_take_one_turn_between_them(frontier: Frontier) -> None:
+    """Q1: wildcard hosting; an address counts from the next turn of its registered domain"""
+    frontier.add(f"https://evil{number}.org/{page}" for number in range(100) for page in range(2))
+    frontier.add(urls("honest.org", *range(20)))
+    for number in range(100):
+        frontier.locate(f"evil{number}.org", "192.0.2.66")
+    for claimed in frontier.claim(101):
+        frontier.done(claimed, after=0)
+
+    got = []
+    for _ in range(20):
+        [claimed] = frontier.claim()
+        got.append(claimed.host)
+        frontier.done(claimed, after=0)
+
+    assert got.count("honest.org") == 10
+    assert len(set(got)) == 11
+    crowded = Room(4, {}, {"192.0.2.66": 4})
+    assert [claimed.host for claimed in frontier.claim(9, crowded)] == ["honest.org"]
 
 
 def test_a_slow_host_delays_no_other(frontier: Frontier, time: Time) -> None:

@@ -7,6 +7,7 @@ import itertools
 import random
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any, Self
@@ -192,6 +193,21 @@ async def test_who_is_not_heard_of_loses_its_preference(make: Make) -> None:
     await add(one, *(f"https://{number}.org/" for number in range(100)))
 
     assert len(await one.claim(100)) == 100
+
+
+async def test_hosts_of_one_registered_domain_delay_no_other_over_all_partitions(make: Make) -> None:
+    """Q1, F61: wildcard DNS"""
+    frontier = make()
+    await add(frontier, *(f"https://h{number}.evil.org/{page}" for number in range(1000) for page in range(2)))
+    await add(frontier, *(url for host in ("one.org", "two.org") for url in urls(host, *range(20))))
+
+    got: Counter[str] = Counter()
+    for _ in range(20):
+        claims = await frontier.claim(3)
+        got.update(claimed.host.removeprefix("h") for claimed in claims)
+        await frontier.conclude([Ending(claimed, Done(0.0)) for claimed in claims])
+
+    assert got["one.org"] == got["two.org"] == 20
 
 
 async def test_it_is_over_only_when_nobody_has_anything_left(make: Make) -> None:

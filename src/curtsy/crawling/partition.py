@@ -1,7 +1,7 @@
 """Partitions: the parts of a shared frontier, whose each of them is, and when there is something to be had.
 
-Every host belongs to one partition, and every partition to one of the workers that are there, by rendezvous hashing:
-when one comes or goes, only its own change hands. So a host mostly comes back to a worker that knows it, with its
+Every registered domain belongs to one partition with all its hosts, and every partition to one of the workers that are
+there, by rendezvous hashing: when one comes or goes, only its own change hands. So a host mostly comes back to a worker that knows it, with its
 connections and its rules. That is a preference and nothing more: what its owner leaves lying is for anybody.
 """
 
@@ -43,13 +43,13 @@ class Partitions:
             owners = (max(present, key=lambda worker: _weight(worker, number)) for number in range(len(self._due_at)))
             self._is_own = [owner == self._worker for owner in owners]
 
-    def of(self, host: str) -> int:
-        """The partition of a host."""
-        number = self._numbers.get(host)
+    def of(self, site: str) -> int:
+        """The partition of a registered domain."""
+        number = self._numbers.get(site)
         if number is None:
             if len(self._numbers) >= _NAMES:
                 self._numbers.clear()
-            number = self._numbers[host] = _hash(host) % len(self._due_at)
+            number = self._numbers[site] = _hash(site) % len(self._due_at)
         return number
 
     def grace(self, partition: int) -> int:

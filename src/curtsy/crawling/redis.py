@@ -14,7 +14,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from curtsy.crawling.partition import NEVER, Partitions
 from curtsy.crawling.registry import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
 from curtsy.crawling.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
 from curtsy.crawling.shelf import fingerprint, left_out
+from curtsy.site import site_of
 
 LEASE = 120.0
 """Seconds for which a URL is handed out: what a dead worker had waits so long. Who needs longer renews it."""
@@ -105,6 +107,8 @@ class RedisFrontier:
         """What this worker has, by ticket."""
         self._told: set[int] = set()
         """Tickets of claims whose end was told and not answered: they may be over, and by nobody else."""
+        self._full: set[str] = set()
+        """Registered domains that had their share of places at the last claim."""
         self._looked_at = self._beaten_at = -NEVER
         self._is_closed = False
 
@@ -141,14 +145,14 @@ class RedisFrontier:
         pieces: list[tuple[int, list[Any]]] = []
         begun: dict[int, list[Any]] = {}
         for (host, rank, parent), urls in chunk.items():
-            partition = self._partitions.of(host)
+            partition = self._partitions.of(site_of(host))
             for start in range(0, len(urls), _PIECE):
                 words = begun.get(partition)
                 if words is None or len(words) > _PIECE:
                     words = begun[partition] = []
                     pieces.append((partition, words))
                 piece = urls[start : start + _PIECE]
-                words += (host, self._limit(host), wire.packed(rank), parent, len(piece))
+                words += (host, self._limit(host), wire.packed(rank), parent, len(piece), site_of(host))
                 for url in piece:
                     words += (fingerprint(url), wire.target_of(url))
         return pieces
@@ -157,10 +161,15 @@ class RedisFrontier:
         """Do nothing: here registered domains take turns, whatever their addresses."""
 
     async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, one of each host in turn, our own partitions' first."""
+        """Take the next URLs of hosts that are due, in turn by registered domain and host, our own partitions' first.
+
+        Of `room`, addresses do not count here.
+        """
         job = await self._opened()
         await self._keep_up(job)
         claimed: list[Claimed] = []
+        held = Counter(room.sites) if room is not None else Counter()
+        self._reopen(room, held)
         waiting = self._partitions.due(self._now())
         common = "" if callable(self._concurrency) else self._limit("")
         for width in _WIDTHS:
@@ -170,7 +179,15 @@ class RedisFrontier:
             asked, waiting = waiting[:width], waiting[width:]
             share, rest = divmod(limit - len(claimed), len(asked))
             calls = [
-                self._call(job, CLAIM, partition, share + (place < rest), self._lease, common)
+                self._call(
+                    job,
+                    CLAIM,
+                    partition,
+                    share + (place < rest),
+                    self._lease,
+                    common,
+                    *self._shares(room, held, partition, share + 1),
+                )  # fmt: skip
                 for place, partition in enumerate(asked)
             ]
             until = self._leased_until()
@@ -184,13 +201,29 @@ class RedisFrontier:
                 if not isinstance(reply, CurtsyError):
                     handed = wire.read_handed(self._hear(partition, reply).answer)
                     claimed += [wire.claimed_of(each, until, partition, job.partitions) for each in handed]
+                    held.update(site_of(each.host) for each in handed)
             self._out.update((each.ticket, each) for each in claimed)
             errors = [reply for reply in replies if isinstance(reply, CurtsyError)]
             if errors and not claimed:
                 raise errors[0]
             richer = set(self._partitions.due(self._now())) if limit else set()
             waiting = [each for each in asked if each in richer] + waiting
+        self._full = {site for site, count in held.items() if room is not None and count >= room.share}
         return claimed
+
+    def _reopen(self, room: Room | None, held: Counter[str]) -> None:
+        """Ask the partitions again whose registered domains were full and are not any more."""
+        for site in self._full:
+            if room is None or held[site] < room.share:
+                self._partitions.learn(self._partitions.of(site), 0, self._now())
+
+    def _shares(self, room: Room | None, held: Counter[str], partition: int, wanted: int) -> Iterator[int | str]:
+        """What the script is told of places: the share, and of its registered domains those that may reach it."""
+        if room is not None:
+            yield room.share
+            for site, count in held.items():
+                if count + wanted > room.share and self._partitions.of(site) == partition:
+                    yield from (site, count)
 
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
         """Add what was found; when that is safe, keep the notes and end the claims, unless some are another's by then.
@@ -211,7 +244,7 @@ class RedisFrontier:
         batches: dict[int, list[int]] = {}
         words: dict[int, list[Any]] = {}
         for place, ending in enumerate(endings):
-            partition = self._partitions.of(ending.claimed.host)
+            partition = self._partitions.of(site_of(ending.claimed.host))
             batches.setdefault(partition, []).append(place)
             words.setdefault(partition, []).extend(wire.end_words(ending, job.partitions))
         calls = last + [self._call(job, END, each, *words[each]) for each in batches]
@@ -228,7 +261,7 @@ class RedisFrontier:
     async def pass_over(self, url: str, other: str) -> bool:
         """Leave a page out in favour of another, unless that was left out itself."""
         job = await self._opened()
-        here, there = self._partitions.of(host_of(url)), self._partitions.of(host_of(other))
+        here, there = (self._partitions.of(site_of(host_of(each))) for each in (url, other))
         mark, others = fingerprint(left_out(url)), fingerprint(left_out(other))
         if here == there:
             return await self._pass_over(job, here, mark, others)
@@ -261,7 +294,7 @@ class RedisFrontier:
         """Have leases begin anew; None for each claim that is no longer valid."""
         job = await self._opened()
         until = self._leased_until()
-        partitions = [self._partitions.of(claimed.host) for claimed in claims]
+        partitions = [self._partitions.of(site_of(claimed.host)) for claimed in claims]
         calls = [
             self._call(job, RENEW, partition, wire.number_of(claimed, job.partitions), self._lease)
             for partition, claimed in zip(partitions, claims, strict=True)
@@ -340,7 +373,7 @@ class RedisFrontier:
         calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
         for claimed in self._out.values():
             words = wire.back_words(claimed, job.partitions, None)
-            calls.append(self._call(job, END, self._partitions.of(claimed.host), *words))
+            calls.append(self._call(job, END, self._partitions.of(site_of(claimed.host)), *words))
         await self._registry.ask(calls)
         self._out.clear()
 

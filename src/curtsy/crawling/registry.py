@@ -37,7 +37,7 @@ PRESENCE = 6.0
 TIMEOUT = 5.0
 """Seconds that the server may keep us waiting."""
 
-FORMAT = 2
+FORMAT = 3
 """How partitions are laid out. Another one is refused."""
 
 _PREFIX = "curtsy:"

@@ -3,8 +3,11 @@
 A partition's keys all begin with the base that a script gets as KEYS[1]:
 
     :state      hash    counters, the time line, and how far the set of seen URLs has grown
-    :hosts      hash    of each host ever seen: when it is due, how many are out, how many may be, its pages, who has it
-    :due        zset    hosts that have something waiting and nothing out, by the moment from which they may be served
+    :hosts      hash    of each host ever seen: when it is due, how many are out, how many may be, its pages, who has
+                        it, its registered domain
+    :due        zset    registered domains that have hosts in `:due:<d>`, by the moment since which they wait for a turn
+    :due:<d>    zset    hosts of the registered domain d that have something waiting and nothing out, by the moment from
+                        which they may be served
     :mine:<w>   zset    hosts of which the worker w has some out and may have more
     :urls       zset    what waits, all of score 0: `host 0 rank(8) seq(6) [parent, tries, target, target …]`
     :claims     hash    what is out, by ticket
@@ -61,14 +64,14 @@ state.last = now
 local function get_host(name)
   local packed = redis.call('HGET', HOSTS, name)
   if not packed then
-    return {name = name, due = 0, out = 0, limit = 1, pages = 0, owner = ''}, true
+    return {name = name, due = 0, out = 0, limit = 1, pages = 0, owner = '', site = name}, true
   end
-  local due, out, limit, pages, owner = struct.unpack('>dIIIs', packed)
-  return {name = name, due = due, out = out, limit = limit, pages = pages, owner = owner}
+  local due, out, limit, pages, owner, site = struct.unpack('>dIIIss', packed)
+  return {name = name, due = due, out = out, limit = limit, pages = pages, owner = owner, site = site}
 end
 
 local function set_host(host)
-  local packed = struct.pack('>dIIIs', host.due, host.out, host.limit, host.pages, host.owner)
+  local packed = struct.pack('>dIIIss', host.due, host.out, host.limit, host.pages, host.owner, host.site)
   redis.call('HSET', HOSTS, host.name, packed)
 end
 
@@ -79,8 +82,13 @@ end
 -- Let a host stand in line, if it has something waiting and may have more out; the line of one worker if that has some.
 local function place(host)
   if host.out < host.limit and first(host) then
-    local line = host.out > 0 and base .. ':mine:' .. host.owner or DUE
-    redis.call('ZADD', line, 'NX', math.max(host.due, now), host.name)
+    local moment = math.max(host.due, now)
+    if host.out > 0 then
+      redis.call('ZADD', base .. ':mine:' .. host.owner, 'NX', moment, host.name)
+    else
+      redis.call('ZADD', DUE .. ':' .. host.site, 'NX', moment, host.name)
+      redis.call('ZADD', DUE, 'LT', moment, host.site)
+    end
   end
 end
 
@@ -111,7 +119,8 @@ end
 
 -- What every script says at its end, packed: microseconds until something may be had here by this worker (-1: never),
 -- the numbers, and what was asked for. Others' hosts may be had when they have waited for `grace` beyond their moment.
-local function report(worker, grace, answer)
+-- Of registered domains that are `full`, nothing may be had.
+local function report(worker, grace, answer, full)
   if is_changed then
     local words = {}
     for _, name in ipairs(NAMES) do
@@ -120,10 +129,15 @@ local function report(worker, grace, answer)
     redis.call('HSET', STATE, unpack(words))
   end
   local soonest = -1
+  full = full or {}
   for key, extra in pairs({[DUE] = grace, [base .. ':mine:' .. worker] = 0, [LEASES] = 0}) do
-    local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if head[2] then
-      local wait = math.max(0, head[2] + extra - now)
+    local found = redis.call('ZRANGE', key, 0, #full, 'WITHSCORES')
+    local head = 1
+    while found[head] and full[found[head]] do
+      head = head + 2
+    end
+    if found[head] then
+      local wait = math.max(0, found[head + 1] + extra - now)
       soonest = soonest < 0 and wait or math.min(soonest, wait)
     end
   end
@@ -166,7 +180,8 @@ local function is_new(mark)
 end
 """
 
-# ARGV: now, worker, grace; then groups of: host, limit, rank, parent, count; and as often: fingerprint, target.
+# ARGV: now, worker, grace; then groups of: host, limit, rank, parent, count, registered domain; and as often:
+# fingerprint, target.
 ADD = _script(
     _PRELUDE,
     _SEEN,
@@ -176,6 +191,7 @@ local added, at = 0, 4
 while at < #ARGV do
   local name, limit, rank, parent, count = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local host, is_unknown = get_host(name)
+  host.site = ARGV[at + 5]
   local bundle, new = {parent, 0}, 0
   local function tie_up()
     local seq = struct.pack('>I6', state.seq + 1)
@@ -183,7 +199,7 @@ while at < #ARGV do
     state.seq = state.seq + #bundle - 2
     bundle = {parent, 0}
   end
-  for item = at + 5, at + 3 + 2 * count, 2 do
+  for item = at + 6, at + 4 + 2 * count, 2 do
     if is_new(ARGV[item]) then
       new = new + 1
       bundle[#bundle + 1] = ARGV[item + 1]
@@ -203,7 +219,7 @@ while at < #ARGV do
     place(host)
   end
   added = added + new
-  at = at + 5 + 2 * count
+  at = at + 6 + 2 * count
 end
 state.queued, state.added = state.queued + added, state.added + added
 return report(ARGV[2], tonumber(ARGV[3]), added)
@@ -211,14 +227,23 @@ return report(ARGV[2], tonumber(ARGV[3]), added)
 )
 
 # ARGV: now, worker, grace, how many at most, microseconds of the lease, how many of a host may be out (or nothing: as
-# they were added with). With none wanted, it only takes back what has run out, and looks.
+# they were added with), how many of a registered domain may be in flight (or nothing: any number); then registered
+# domains of which some are, each with how many. With none wanted, it only takes back what has run out, and looks.
+# Registered domains take turns: one that was served stands behind all that wait.
 CLAIM = _script(
     _PRELUDE,
     r"""
 local MOST = 100
 local worker, grace, wanted, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local limit, mine = tonumber(ARGV[6]), base .. ':mine:' .. ARGV[2]
-local claimed, line, touched = {}, {}, {}
+local share, held = tonumber(ARGV[7]) or math.huge, {}
+local claimed, line, touched, served, full = {}, {}, {}, {}, {}
+for at = 8, #ARGV, 2 do
+  held[ARGV[at]] = tonumber(ARGV[at + 1])
+  if held[ARGV[at]] >= share then
+    full[#full + 1], full[ARGV[at]] = ARGV[at], true
+  end
+end
 
 for _, ticket in ipairs(redis.call('ZRANGE', LEASES, '-inf', now, 'BYSCORE', 'LIMIT', 0, MOST)) do
   local claim, host = end_claim(ticket)
@@ -229,11 +254,34 @@ for _, ticket in ipairs(redis.call('ZRANGE', LEASES, '-inf', now, 'BYSCORE', 'LI
   end
 end
 
-local function gather(key, latest)
-  local found = redis.call('ZRANGE', key, '-inf', latest, 'BYSCORE', 'LIMIT', 0, wanted, 'WITHSCORES')
+local function gather(key, latest, is_site)
+  local found = redis.call('ZRANGE', key, '-inf', latest, 'BYSCORE', 'LIMIT', 0, wanted + #full, 'WITHSCORES')
   for place = 1, #found, 2 do
-    line[#line + 1] = {name = found[place], due = tonumber(found[place + 1]), key = key, turn = #line}
+    local entry = {due = tonumber(found[place + 1]), turn = #line, again = {}}
+    entry[is_site and 'site' or 'host'] = found[place]
+    line[#line + 1] = entry
   end
+end
+
+local function touch(name, key)
+  local host = touched[name]
+  if not host then
+    host = get_host(name)
+    host.limit = limit or host.limit
+    touched[name] = host
+    redis.call('ZREM', key, name)
+  end
+  return host
+end
+
+-- The host whose turn it is in an entry: the first that waits of a registered domain, then those that were served.
+local function next_host(entry)
+  if entry.host then
+    return touch(entry.host, mine)
+  end
+  local key = DUE .. ':' .. entry.site
+  local name = redis.call('ZRANGE', key, '-inf', now - grace, 'BYSCORE', 'LIMIT', 0, 1)[1]
+  return name and touch(name, key) or table.remove(entry.again, 1)
 end
 
 local function serve(host, member)
@@ -256,7 +304,7 @@ local function serve(host, member)
 end
 
 if wanted > 0 then
-  gather(DUE, now - grace)
+  gather(DUE, now - grace, true)
   local others = #line
   gather(mine, now)
   if #line > others then
@@ -268,18 +316,23 @@ end
 local turn = 1
 while #claimed < wanted and line[turn] do
   local entry = line[turn]
-  local host = touched[entry.name]
-  if not host then
-    host = get_host(entry.name)
-    host.limit = limit or host.limit
-    touched[entry.name] = host
-    redis.call('ZREM', entry.key, entry.name)
+  local host = not full[entry.site] and next_host(entry)
+  if host and full[host.site] then
+    host = nil
   end
-  local is_free = host.out == 0 or host.owner == worker
+  local is_free = host and (host.out == 0 or host.owner == worker)
   local member = is_free and host.out < host.limit and first(host)
   if member then
     serve(host, member)
+    entry.again[#entry.again + 1] = host
+    held[host.site] = (held[host.site] or 0) + 1
+    if held[host.site] >= share then
+      full[#full + 1], full[host.site] = host.site, true
+    end
+  end
+  if member or host and entry.site then
     line[#line + 1] = entry -- for another one, when the others had their turn
+    served[host.site] = true
   end
   turn = turn + 1
 end
@@ -287,7 +340,15 @@ for _, host in pairs(touched) do
   set_host(host)
   place(host)
 end
-return report(worker, grace, claimed)
+for site in pairs(served) do
+  local head = redis.call('ZRANGE', DUE .. ':' .. site, 0, 0, 'WITHSCORES')
+  if head[2] then
+    redis.call('ZADD', DUE, math.max(head[2], now), site)
+  else
+    redis.call('ZREM', DUE, site)
+  end
+end
+return report(worker, grace, claimed, full)
 """,
 )
 
