@@ -274,12 +274,12 @@ class _Way:
                 self.lines.nudge(GLOBAL)
 
     def _token(self, request: Request, waiter: Waiter, until: float | None, news: int) -> Way[Lease | Wait | No]:
-        """Wait for a token of the global rate, in a line of its own, which all hosts share.
+        """Wait for a token of the global rate, in a line of its own, where registered domains take turns.
 
         Whenever there are other news of the host than the ones given, it is looked at again.
         """
         lines = self.lines
-        ahead, _ = lines.join(GLOBAL, waiter)
+        ahead, _ = lines.join_shared(GLOBAL, waiter, request.key.removeprefix("host:"))
         try:
             while True:
                 if waiter.closed:

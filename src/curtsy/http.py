@@ -164,11 +164,13 @@ class AiohttpSender:
         try:
             if pool is None:
                 pool = await self._open_pool(loop)
-            began, host, address = loop.time(), request.url.host, ""
-            if not pool.places.take_at_once(host):
+            began, host = loop.time(), request.url.host
+            address = host if ":" in host or host[-1:].isdigit() else ""
+            if not pool.places.take_at_once(host, address):
                 try:
                     async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
-                        address = "" if proxy is not None else await pool.locate(request.url, limits)
+                        if not address and proxy is None:
+                            address = await pool.locate(request.url, limits)
                         await pool.places.take(host, address)
                 except TimeoutError:
                     why = f"all {self._most} connections were in use for {limits.timeout:g} s"

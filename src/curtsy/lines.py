@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from curtsy.alarm import Waiter
+from curtsy.core.turns import Turns
+from curtsy.site import group_of, site_of
 
 
 class Line:
@@ -60,6 +63,15 @@ class Line:
         self.ranks.pop(waiter, None)
         self.more -= self.waiters.pop(waiter) - 1
 
+    def ahead(self, waiter: Waiter) -> tuple[int, int]:
+        """How many stand before a waiter, and how many tokens they and it need beyond one each."""
+        more = 0
+        for ahead, (each, count) in enumerate(self.waiters.items()):
+            more += count - 1
+            if each is waiter:
+                return ahead, more
+        raise AssertionError("it stands in no line")
+
     def clear(self) -> bool:
         """Let nobody be first who cannot ask any more; whether anybody was."""
         is_cleared = False
@@ -67,6 +79,60 @@ class Line:
             self.drop(first)
             is_cleared = True
         return is_cleared
+
+
+class SharedLine(Line):
+    """Who waits for what all hosts share: registered domains take turns (core/turns.py), and each is first come, first
+    served. Whoever is first stays so until it leaves."""
+
+    __slots__ = ("_called", "_numbers", "_turns", "_unused", "_waiting")
+
+    def __init__(self, turns: Callable[[], Turns]) -> None:
+        super().__init__()
+        self._turns = turns
+        self._called: Waiter | None = None
+        self._numbers: dict[Waiter, int] = {}
+        """Of all but the first, by which the turns know them."""
+        self._waiting: dict[int, Waiter] = {}
+        self._unused: list[int] = []
+
+    @property
+    def first(self) -> Waiter | None:
+        """Whose turn it is to ask."""
+        return self._called
+
+    def queue(self, waiter: Waiter, group: str) -> tuple[int, int]:
+        """Have one more, of a host of this name; answers as `Lines.ahead`."""
+        _, more = super().add(waiter, 1, None)
+        if self._called is None:
+            self._called = waiter
+            return 0, more
+        turns = self._turns()
+        number = self._unused.pop() if self._unused else len(self._numbers) + 1
+        self._numbers[waiter], self._waiting[number] = number, waiter
+        turns.assign(number, group_of(site_of(group)))
+        turns.add(number)
+        return self.ahead(waiter)
+
+    def drop(self, waiter: Waiter) -> None:
+        """Have one less."""
+        super().drop(waiter)
+        number = self._numbers.pop(waiter, 0)
+        if number:
+            self._turns().remove(number)
+        elif number := self._turns().next() if self._numbers else 0:
+            self._called = self._waiting[number]
+            del self._numbers[self._called]
+        else:
+            self._called = None
+        if number:
+            del self._waiting[number]
+            self._unused.append(number)
+
+    def ahead(self, waiter: Waiter) -> tuple[int, int]:
+        """How many go before a waiter at the least, and that nobody needs more than one token."""
+        number = self._numbers.get(waiter)
+        return (0 if number is None else 1 + self._turns().ahead(number)), 0
 
 
 class Lines:
@@ -79,6 +145,7 @@ class Lines:
         """Start from nothing, as a forked child does: those who wait in its parent do not wait in it."""
         self._lock = threading.Lock()
         self._lines: dict[str, Line] = {}
+        self._turns: Turns | None = None
         self.prepaid: deque[float] = deque()
         """Global tokens taken from the store in advance, as the moments at which each lapses."""
 
@@ -96,6 +163,25 @@ class Lines:
         if following is not None:
             following.wake()
         return found
+
+    def join_shared(self, key: str, waiter: Waiter, host: str) -> tuple[int, int]:
+        """Stand in a line that all hosts share, for one token; answers the same as `ahead`."""
+        with self._lock:
+            line = self._lines.get(key)
+            if line is None:
+                line = self._lines[key] = SharedLine(self._shared_turns)
+            assert isinstance(line, SharedLine)
+            following = line.first if line.clear() else None
+            found = line.queue(waiter, host)
+        if following is not None:
+            following.wake()
+        return found
+
+    def _shared_turns(self) -> Turns:
+        """The turns of the one line that all hosts share; made when a second one waits there."""
+        if self._turns is None:
+            self._turns = Turns()
+        return self._turns
 
     def leave(self, key: str, waiter: Waiter, *, holding: bool) -> None:
         """Step out of the line; if it was the first, the next one is woken to ask."""
@@ -177,13 +263,8 @@ class Lines:
 
     def ahead(self, key: str, waiter: Waiter) -> tuple[int, int]:
         """How many stand before a waiter now, and how many tokens they and it need beyond one each."""
-        more = 0
         with self._lock:
-            for ahead, (each, count) in enumerate(self._lines[key].waiters.items()):
-                more += count - 1
-                if each is waiter:
-                    return ahead, more
-        raise AssertionError("it stands in no line")
+            return self._lines[key].ahead(waiter)
 
     def is_queued(self, key: str) -> bool:
         """Whether anybody waits for the host."""

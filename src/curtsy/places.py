@@ -36,26 +36,21 @@ class Places:
     @property
     def are_taken(self) -> bool:
         """Whether a request that comes now may have to wait."""
-        return not self._free or bool(self._waiting)
+        return bool(self._waiting) or self._most - self._free >= self._share
 
     def take_at_once(self, host: str, address: str = "") -> bool:
-        """Take a place, if one is free for this host and nobody waits. An empty address is one that is not known."""
-        if not self._free or self._waiting:
+        """Take a place if nobody waits and fewer than a quarter are taken: then it does not matter whose it is."""
+        if self._waiting or self._most - self._free >= self._share:
             return False
         if self._holders is not None:
-            if self._most - self._free < self._share:
-                self._free -= 1
-                self._holders[host, address] += 1
-                return True
-            self._count_groups()
-        site, place = _groups(host, address)
-        if self._is_full(site) or (place and self._is_full(place)):
-            return False
-        self._grant(host, address)
+            self._free -= 1
+            self._holders[host, address] += 1
+        else:
+            self._grant(host, address)
         return True
 
     async def take(self, host: str, address: str = "") -> None:
-        """Wait for a place."""
+        """Wait for a place, if one is not free for this host. An empty address is one that is not known."""
         if self._holders is not None:
             self._count_groups()
         loop = asyncio.get_running_loop()

@@ -64,7 +64,7 @@ def test_a_crowd_that_thins_goes_on_where_it_was() -> None:
     """Q1"""
     first = of_host("a", 5)
     batch = Batch([*first, *of_host("b", 100)], 4, crowd=2)
-    assert handed_out(batch) == [*first[:2], *of_host("b", 2)]
+    assert sorted(handed_out(batch)) == [*first[:2], *of_host("b", 2)]
 
     batch.end(first[0])
 
@@ -114,6 +114,19 @@ def test_each_is_handed_out_once_in_its_hosts_order_and_never_too_many(
     assert sorted(out) == sorted(given)
     for host in "abc":
         assert [url for url in out if f"//{host}." in url] == [url for url in given if f"//{host}." in url]
+
+
+def test_a_registered_domain_has_a_quarter_of_the_room_while_there_are_others() -> None:
+    """Q1: wildcard DNS. However many hosts it has, and however many of its URLs come first"""
+    evil = [f"http://h{number}.evil.example/" for number in range(3000)]
+    batch = Batch([*evil, *of_host("honest", 50)], 100)
+
+    first = handed_out(batch)
+    assert len(first) == 100
+    assert sum("honest" in url for url in first) == 50
+    for url in first[:25]:
+        batch.end(url)
+    assert len(handed_out(batch)) == 25, "and the room that nobody else wants"
 
 
 @pytest.mark.parametrize("at_once", WRONG)

@@ -48,6 +48,23 @@ async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready
     assert left == [(number, number * SECOND // 2) for number in range(20)]
 
 
+async def test_the_global_rate_is_shared_by_registered_domain(gate: AsyncGate) -> None:
+    """Q1: wildcard DNS. Hosts of one registered domain that wait cost another one turn; its own are in order"""
+    overall = UNLIMITED.but(qps=1.0)
+    names = ["first.org", *(f"h{number}.evil.org" for number in range(100)), "honest.org", "www.honest.org"]
+    left: list[str] = []
+
+    async def enter(name: str) -> None:
+        await ticket_of(gate, Request(f"host:{name}", UNLIMITED, overall))
+        left.append(name)
+
+    await asyncio.gather(*(enter(name) for name in names))
+
+    # The first of the evil ones was there before any other waited.
+    assert left[:6] == ["first.org", "h0.evil.org", "h1.evil.org", "honest.org", "h2.evil.org", "www.honest.org"]
+    assert left[6:] == names[4:-2]
+
+
 async def test_no_lease_is_held_while_waiting_for_the_global_rate(
     gate: AsyncGate, store: MemoryStore, clock: FakeClock
 ) -> None:

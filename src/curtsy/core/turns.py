@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Generic, TypeVar
 
 GROUPS = 1 << 16
@@ -51,6 +52,10 @@ class _Queues:
     def last(self, queue: int) -> int:
         """The last of a queue; 0 if it is empty."""
         return self._last[queue]
+
+    def before(self, number: int) -> int:
+        """The one before a number in its queue; 0 if it is the first."""
+        return self._before[number]
 
     def push(self, queue: int, number: int, *, front: bool = False) -> None:
         """Add a number at the end, or in front."""
@@ -140,6 +145,17 @@ class Turns:
         if not self._numbers.first(site):
             self._sites.remove(self._queued_at[site], site)
             self._queued_at[site] = 0
+
+    def ahead(self, number: int) -> int:
+        """How many have their turn before a number that is queued, at the least."""
+        site, before = self._site[number], 0
+        while number != self._numbers.first(site):
+            number = self._numbers.before(number)
+            before += 1
+        if before:
+            return before
+        home = self._queued_at[site]
+        return sum(1 for address in islice(self._ring, self._ring.index(home)) if self._sites.first(address))
 
     def next(self, is_full: Callable[[int], bool] | None = None) -> int:
         """Take out the number whose turn it is; 0 if there is none.

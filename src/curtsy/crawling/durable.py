@@ -6,7 +6,7 @@ was waits at its place again. Only how often a URL went out without an answer is
 
 A URL takes about 90 bytes of disk: its path and query, its host as a number, an entry in the index of turns, and 64
 bits of hash in the set of all URLs ever seen, which lies host by host, for that is how links come. In memory there is
-nothing but the agenda's 60 bytes a host, and some megabytes of SQLite's cache.
+nothing but the agenda's 70 bytes a host and two megabytes of turns, and some megabytes of SQLite's cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Partitions: the parts of a shared frontier, whose each of them is, and when there is something to be had.
 
 Every registered domain belongs to one partition with all its hosts, and every partition to one of the workers that are
-there, by rendezvous hashing: when one comes or goes, only its own change hands. So a host mostly comes back to a worker that knows it, with its
-connections and its rules. That is a preference and nothing more: what its owner leaves lying is for anybody.
+there, by rendezvous hashing: when one comes or goes, only its own change hands. So a host mostly comes back to a worker
+that knows it, with its connections and its rules. That is a preference and nothing more: what its owner leaves lying is
+for anybody.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class RedisFrontier:
                     self._lease,
                     common,
                     *self._shares(room, held, partition, share + 1),
-                )  # fmt: skip
+                )
                 for place, partition in enumerate(asked)
             ]
             until = self._leased_until()
