@@ -36,7 +36,6 @@ from curtsy.core.errors import Reason
 from curtsy.core.journey import UNHEARD, UNSENT
 from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Claimed, Known
-from curtsy.core.secrets import mask_url
 from curtsy.download import Part, TooLong, Unwanted
 from curtsy.exchange import was_sent
 from curtsy.gate import AsyncGate, Gate, Ticket
@@ -65,8 +64,8 @@ _log = library_logger("drive")
 
 
 def _tell(request: Request, reply: Reply) -> None:
-    """Tell who looks for a fault of one request and what came of it."""
-    asked = {"method": request.method, "url": mask_url(request.url.text)}
+    """Log one request and what came of it, for debugging. The log masks the URL."""
+    asked = {"method": request.method, "url": request.url.text}
     if isinstance(reply, Response):
         _log.debug("Answered", **asked, status=reply.status, bytes=reply.wire_bytes)
     else:

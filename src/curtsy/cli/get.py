@@ -22,6 +22,7 @@ from curtsy.cli.given import Given
 from curtsy.cli.running import run
 from curtsy.cli.values import Duration, Header
 from curtsy.ownfile import create_own
+from curtsy.unseen import visible
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
@@ -247,7 +248,7 @@ def _head(result: FetchResult) -> bytes:
     phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
     lines = [f"HTTP/1.1 {status} {phrase}".rstrip(), *(f"{name}: {value}" for name, value in result.headers.fields)]
     if sys.stdout.isatty():
-        lines = [screen.plain(line) for line in lines]
+        lines = [visible(line) for line in lines]
     return ("\n".join(lines) + "\n\n").encode("utf-8", "surrogateescape")
 
 

@@ -119,13 +119,14 @@ def _file(source: str) -> Source:
 
 def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     """The file of a site: remembered, or asked for in its turn."""
+    from curtsy.core import explain
     from curtsy.core.explain import span
     from curtsy.core.message import Failure, InvalidUrl, parse_url
     from curtsy.core.rules import Rules, judge
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):
-        raise click.UsageError(f"{text!r} cannot be asked for: {url.why}.")
+        raise click.UsageError(f"{explain.given(url)!r} cannot be asked for: {url.why}.")
     rules = run(lambda: _ask(given, url, refresh))
     name = f"{url.origin}/robots.txt"
     if isinstance(rules, Failure) and rules.ended_at_proxy:

@@ -38,8 +38,10 @@ _WHOLE_WORDS: Any = {"subsequent_indent": "  ", "break_long_words": False, "brea
 
 
 def plain(text: str) -> str:
-    """The text with all that is not to be seen made visible: nothing that a site sends may steer a terminal."""
-    return visible(text)
+    """Return the text as it may be shown: secrets are masked, and nothing in it can steer a terminal."""
+    from curtsy.core.secrets import mask_url
+
+    return visible(mask_url(text))
 
 
 def out() -> Console:
@@ -78,10 +80,10 @@ def say(message: str, *, command: str | None = None) -> None:
     """
     from curtsy.core.secrets import mask_url
 
-    first, *more = (plain(line) for line in f"curtsy: {mask_url(message)}".splitlines())
+    first, *more = map(visible, f"curtsy: {mask_url(message)}".splitlines())
     lines = [part for line in (first, *(f"  {line}" for line in more)) for part in wrapped(line)]
     if command is not None:
-        lines.append(f"  {plain(command)}")
+        lines.append(f"  {visible(command)}")
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
@@ -93,15 +95,30 @@ def wrapped(line: str) -> list[str]:
 
 
 def write_json(value: Any, *, line: bool = False) -> None:
-    """Write a value as JSON: indented for one document, or on one line where more follow."""
+    """Write a value as JSON, secrets masked: indented for one document, or on one line where more follow."""
     import msgspec
 
     # By way of msgspec, which knows our values and writes what is not finite as null; then in ASCII, which no
     # terminal and no pipe can spoil.
-    known = msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    known = _masked(msgspec.json.decode(msgspec.json.encode(value, enc_hook=str)))
     text = json.dumps(known) if line else json.dumps(known, indent=2)
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def _masked(value: Any) -> Any:
+    """Return a value of JSON with the secrets of its URLs masked."""
+    from curtsy.core.secrets import mask_url
+
+    match value:
+        case str():
+            return mask_url(value)
+        case dict():
+            return {mask_url(name): _masked(each) for name, each in value.items()}
+        case list():
+            return [_masked(each) for each in value]
+        case _:
+            return value
 
 
 def mark(state: State) -> Text:

@@ -24,7 +24,6 @@ from curtsy.cli.watching import (
 from curtsy.core.explain import span
 from curtsy.core.message import Failure
 from curtsy.core.policy import Policies
-from curtsy.core.secrets import mask_url
 from curtsy.watch.words import because
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Steps:
     def line(self, text: str) -> None:
         """Write a line of one's own."""
         passed = time.monotonic() - self._began
-        print(f"[{passed:6.2f} s] {screen.plain(mask_url(text))}", file=sys.stderr, flush=True)
+        print(f"[{passed:6.2f} s] {screen.plain(text)}", file=sys.stderr, flush=True)
 
     def __call__(self, event: Event) -> None:
         """Tell one step."""

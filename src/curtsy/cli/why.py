@@ -43,11 +43,12 @@ def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
 
     The exit code is what get would end with: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
     """
+    from curtsy.core import explain
     from curtsy.core.message import InvalidUrl, parse_url
 
     parsed = parse_url(url)
     if isinstance(parsed, InvalidUrl):
-        raise click.UsageError(f"{url!r} cannot be asked for: {parsed.why}.")
+        raise click.UsageError(f"{explain.given(parsed)!r} cannot be asked for: {parsed.why}.")
     if ask:
         run(lambda: _ask(given, parsed))
     found = _assess(given, parsed)

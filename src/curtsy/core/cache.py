@@ -21,6 +21,7 @@ import msgspec
 from curtsy.core.cachecontrol import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
+from curtsy.core.secrets import masked_repr
 from curtsy.core.variant import variant_of
 
 Mode = Literal["normal", "refresh", "revalidate", "offline"]
@@ -134,6 +135,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         if age is not None:
             fields = (*fields, ("Age", str(int(age) if age < MOST_AGE else MOST_AGE)))
         return Response(self.status, Headers(fields), b"" if method == "HEAD" else body)
+
+    __repr__ = masked_repr
 
 
 class Fresh(msgspec.Struct, frozen=True, gc=False):

@@ -13,6 +13,7 @@ from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import Known
+from curtsy.core.secrets import masked_repr
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -39,6 +40,8 @@ class Ask(msgspec.Struct, frozen=True):
 
     is_renewal: bool = False
     """Whether it is a kept copy that is to be renewed: of a redirect, too, there is nothing to complain of then."""
+
+    __repr__ = masked_repr
 
 
 class World(Protocol):

@@ -36,9 +36,11 @@ _BLANK = frozenset(" \"'<>\t\r\n")
 
 def given(url: InvalidUrl) -> str:
     """What was given instead of a URL, without what may be a password before an @ (F62)."""
-    text = mask_url(_BEFORE_HOST.sub("***@", url.given))
+    text = _BEFORE_HOST.sub("***@", url.given)
     is_odd = "://" not in text or not _BLANK.isdisjoint(text)
-    return "…" + text[text.rindex("@") :] if "@" in text and is_odd and "***@" not in text else text
+    if "@" in text and is_odd and "***@" not in text:
+        text = "…" + text[text.rindex("@") :]
+    return mask_url(text)
 
 
 def invalid(url: InvalidUrl) -> str:

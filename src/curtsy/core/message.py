@@ -12,6 +12,7 @@ from typing import NewType, TypeVar, overload
 import msgspec
 
 from curtsy.core.errors import InvalidDomain, Reason
+from curtsy.core.secrets import mask_header, mask_url, masked_repr
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class Url(msgspec.Struct, frozen=True):
     """`user:password` as it stood in the URL; never shown and never part of `text`."""
 
     def __repr__(self) -> str:
-        return f"Url({self.text!r})"  # without the credentials
+        return f"Url({mask_url(self.text)!r})"  # without the credentials
 
     @property
     def origin(self) -> str:
@@ -76,6 +77,8 @@ class InvalidUrl(msgspec.Struct, frozen=True):
 
     given: str
     why: str
+
+    __repr__ = masked_repr
 
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -392,7 +395,7 @@ class Headers(Mapping[str, str]):
         return hash(self.fields)
 
     def __repr__(self) -> str:
-        return f"Headers({list(self.fields)!r})"
+        return f"Headers({[(name, mask_header(name, value)) for name, value in self.fields]!r})"
 
 
 NO_HEADERS = Headers()

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from curtsy.core.message import SECOND, Now
+from curtsy.core.secrets import masked_repr
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -126,6 +127,8 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
 
     message: str = ""
     """Why it did not succeed, in words; empty if it did."""
+
+    __repr__ = masked_repr
 
     def shares(self) -> tuple[Share, ...]:
         """What of it went to each host: to the one that it ended at, then to those that redirected it."""

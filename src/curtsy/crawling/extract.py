@@ -15,6 +15,7 @@ import msgspec
 
 from curtsy.core.errors import not_imported
 from curtsy.core.message import Url, parse_url
+from curtsy.core.secrets import masked_repr
 from curtsy.core.text import decode
 from curtsy.crawling.links import Joiner, KnownHrefs
 from curtsy.crawling.markup import SECTIONS, TITLE, attributes, plain_text, simplified, tags
@@ -69,6 +70,8 @@ class Extract(msgspec.Struct, frozen=True):
 
     encoding: str | None
     """Of the body; None if it was not read, because it is not HTML."""
+
+    __repr__ = masked_repr
 
     @property
     def noindex(self) -> bool:

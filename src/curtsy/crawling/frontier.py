@@ -21,6 +21,7 @@ import msgspec
 
 from curtsy.core.errors import StoreError
 from curtsy.core.message import DEFAULT_PORTS
+from curtsy.core.secrets import masked_repr
 
 LEASE = 600.0
 """Seconds for which a URL is handed out: longer than a fetch with its waits takes, unless whoever has it is gone."""
@@ -60,6 +61,8 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
     host_pages: int = 0
     """How many pages had come from its host when it was handed out, over all who work on the frontier."""
+
+    __repr__ = masked_repr
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False):
@@ -104,6 +107,8 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     parent: str | None = None
     hops: int = 0
+
+    __repr__ = masked_repr
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):

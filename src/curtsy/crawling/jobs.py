@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.secrets import masked_repr
 from curtsy.crawling.durable import SQLiteFrontier
 from curtsy.crawling.frontier import Counts
 from curtsy.crawling.identity import forget_identities
@@ -57,6 +58,8 @@ class Job(msgspec.Struct, frozen=True):
 
     trouble: str = ""
     """Why it cannot be read, if it cannot."""
+
+    __repr__ = masked_repr
 
 
 def jobs_folder() -> Path:

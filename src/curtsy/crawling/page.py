@@ -6,7 +6,7 @@ import msgspec
 
 from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.record import FetchRecord
-from curtsy.core.secrets import mask_url
+from curtsy.core.secrets import mask_url, masked_repr
 
 
 class CrawledPage(msgspec.Struct, frozen=True):
@@ -91,3 +91,5 @@ class Skipped(msgspec.Struct, frozen=True, gc=False):
 
     at: str = ""
     """When: ISO 8601, UTC."""
+
+    __repr__ = masked_repr

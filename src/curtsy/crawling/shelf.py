@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from curtsy.core.secrets import masked_repr
+
 DEEPEST = 0xFFFF
 """Depths beyond it count as it."""
 
@@ -35,6 +37,8 @@ class Loan(msgspec.Struct, frozen=True, gc=False):
 
     host_pages: int
     """Pages that had come from its host."""
+
+    __repr__ = masked_repr
 
 
 class Totals(msgspec.Struct, gc=False, array_like=True):

@@ -24,6 +24,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from curtsy.core.message import MAX_URL, Url, parse_url
+from curtsy.core.secrets import masked_repr
 from curtsy.core.text import codec_of
 from curtsy.crawling.frontier import host_of
 from curtsy.crawling.links import Joiner
@@ -96,6 +97,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     priority: float | None = None
     """0 to 1, relative to the site's other pages; None if it does not say."""
+
+    __repr__ = masked_repr
 
 
 class Sitemap(msgspec.Struct, frozen=True):

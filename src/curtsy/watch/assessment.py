@@ -18,6 +18,7 @@ from curtsy.core.host import in_time
 from curtsy.core.message import SECOND, Failure, Url
 from curtsy.core.policy import Policy
 from curtsy.core.rules import crawl_delay, judge
+from curtsy.core.secrets import mask_url
 from curtsy.settings import Settings
 from curtsy.stores import Store
 from curtsy.watch.checks import Check, Known, address_of, checks_of, freshness_of, unanswered
@@ -48,10 +49,11 @@ class Assessment:
         """The same as plain values, as it stands in JSON; the facts of a check stand beside its other fields."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "checks"}
         checks = [
-            {"name": each.name, "state": each.state, "says": each.says, "origin": each.origin, "after": each.after}
+            {"name": each.name, "state": each.state, "says": mask_url(each.says), "origin": each.origin,
+             "after": each.after}
             | each.facts
             for each in self.checks
-        ]
+        ]  # fmt: skip
         return plain | {"checks": checks}
 
 
@@ -75,7 +77,16 @@ def assess(url: Url, settings: Settings, known: Known) -> Assessment:
         known, policy = replace(known, host=host), changed(policy, host)
     checks = checks_of(url, settings, policy, known)
     verdict, reason, message, allowed_in = _conclude(url, settings, policy, known)
-    return Assessment(url.text, url.domain, settings.user_agent, verdict, reason, message, allowed_in, tuple(checks))
+    return Assessment(
+        mask_url(url.text),
+        url.domain,
+        settings.user_agent,
+        verdict,
+        reason,
+        mask_url(message),
+        allowed_in,
+        tuple(checks),
+    )
 
 
 _Conclusion = tuple[Verdict, Reason | None, str, float | None]

@@ -80,11 +80,7 @@ class PageEntry(msgspec.Struct, frozen=True):
 def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool = True) -> PageEntry:
     """The page as it is written; with `mask_secrets`, without what looks secret in URLs (F62)."""
     shown = mask_url if mask_secrets else _as_it_is
-    links = page.links
-    if mask_secrets and links:
-        together = "\n".join(links)  # most pages have nothing to hide, which one look tells
-        if (masked := mask_url(together)) != together:
-            links = tuple(masked.split("\n"))
+    links = tuple(map(mask_url, page.links)) if mask_secrets else page.links
     return PageEntry(
         url=shown(page.url),
         url_sha256=url_sha256(page.url),
