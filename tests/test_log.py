@@ -519,3 +519,35 @@ def test_a_handler_can_be_used_for_any_logger() -> None:
     JsonHandler(stream=stream).handle(record)
 
     assert stream.getvalue() == '{"ts":"2026-11-15T08:00:00.250Z","level":"warn","component":"mine","msg":"hello"}\n'
+
+
+# --- Fields as a mapping
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warn", "error"])
+def test_a_mapping_as_second_argument_gives_further_fields(level: str) -> None:
+    """N1"""
+    stream = io.StringIO()
+    log = create_logger("test", level="debug", stream=stream)
+
+    getattr(log, level)("Fetched", {"status": 200, "url": f"https://u:{SECRET}@h/", "msg": "x"}, status=304, pages=1)
+    getattr(log, level)("Fetched", None)
+    getattr(log, level)("Fetched", MappingProxyType({"a": 1}))
+
+    first, second, third = lines(stream)
+    assert (first["msg"], first["status"], first["url"], first["msg_"], first["pages"]) == (
+        "Fetched", 304, "https://***@h/", "x", 1,
+    )  # fmt: skip
+    assert set(second) == {"ts", "level", "component", "msg"}
+    assert third["a"] == 1
+
+
+@given(anything)
+def test_whatever_the_second_argument_is_the_line_is_written(value: Any) -> None:
+    """N1"""
+    stream = io.StringIO()
+
+    create_logger("test", stream=stream).info("hello", value, other=1)
+
+    (line,) = lines(stream)
+    assert (line["msg"], line["other"]) == ("hello", 1) or "other" in (value or {})

@@ -7,6 +7,9 @@ with curtsy.Client(user_agent="MyBot/1.0 (+https://example.org/bot)") as client:
     print(result.text if result.ok else result.message)
 """
 
+import curtsy.startup
+
+# isort: split
 import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -2,8 +2,9 @@
 
     log = create_logger("crawler")
     log.info("Page fetched", url="https://example.org/", status=200)
+    log.info("Page fetched", {"url": "https://example.org/", "status": 200})  # the same
 
-writes
+each write
 
     {"ts":"2026-11-15T08:00:00.000Z","level":"info","component":"crawler","msg":"Page fetched","url":…,"status":200}
 
@@ -140,7 +141,11 @@ def _number_of(stream: object) -> int | None:
 
 
 class Logger:
-    """Writes JSON lines for one component. Never raises, whatever it is given."""
+    """Writes JSON lines for one component. Never raises, whatever it is given.
+
+    Further fields are keywords, or a mapping as the second argument, or both: `log.info("Fetched", {"status": 200})`.
+    A keyword wins over a field of the mapping with the same name.
+    """
 
     def __init__(self, component: str, *, level: str | None = None, stream: Stream | None = None) -> None:
         self.component = component
@@ -154,25 +159,38 @@ class Logger:
         if complaint:
             self.warn(complaint)
 
-    def debug(self, msg: str, /, **fields: Any) -> None:
+    def debug(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Tell what only somebody who looks for a fault wants to know."""
         if self._least <= logging.DEBUG:
-            _write(_line(time.time_ns(), "debug", self.component, msg, fields), self._stream)
+            _write(_line(time.time_ns(), "debug", self.component, msg, _joined(more, fields)), self._stream)
 
-    def info(self, msg: str, /, **fields: Any) -> None:
+    def info(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Tell what happens."""
         if self._least <= logging.INFO:
-            _write(_line(time.time_ns(), "info", self.component, msg, fields), self._stream)
+            _write(_line(time.time_ns(), "info", self.component, msg, _joined(more, fields)), self._stream)
 
-    def warn(self, msg: str, /, **fields: Any) -> None:
+    def warn(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Tell what somebody should look at."""
         if self._least <= logging.WARNING:
-            _write(_line(time.time_ns(), "warn", self.component, msg, fields), self._stream)
+            _write(_line(time.time_ns(), "warn", self.component, msg, _joined(more, fields)), self._stream)
 
-    def error(self, msg: str, /, **fields: Any) -> None:
+    def error(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Tell what went wrong."""
         if self._least <= logging.ERROR:
-            _write(_line(time.time_ns(), "error", self.component, msg, fields), self._stream)
+            _write(_line(time.time_ns(), "error", self.component, msg, _joined(more, fields)), self._stream)
+
+
+def _joined(more: object, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a mapping and those of keywords as one."""
+    if more is None:
+        return fields
+    try:
+        return {
+            **({str(name): more[name] for name in more} if isinstance(more, Mapping) else {"value": more}),
+            **fields,
+        }
+    except Exception:  # a mapping that cannot be read
+        return {"value": more, **fields}
 
 
 _told: set[str] = set()

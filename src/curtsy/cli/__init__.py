@@ -6,6 +6,7 @@ standard error. A command is imported when it is asked for.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ from curtsy import __version__
 from curtsy.cli.command import Group
 from curtsy.cli.exits import Exit
 from curtsy.cli.given import Given
+from curtsy.cli.streams import forgiving
+from curtsy.startup import exit_on_interrupt, is_command
 
 __all__ = ["cli", "main"]
 
@@ -85,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        getattr(sys, name).reconfigure(errors="replace")  # what a terminal cannot show is no reason to fail
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show is no reason to fail
+    sys.stderr = forgiving(sys.stderr)
     try:
         for name in ("SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
@@ -103,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # what follows begins below the ^C
         return Exit.INTERRUPTED
+    finally:
+        if is_command():  # the interpreter's own end prints a traceback on Ctrl-C
+            exit_on_interrupt()
 
 
 def _mute() -> None:

@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from curtsy.cli.given import GIVEN_OPTIONS, GivenOption
+from curtsy.startup import raise_on_interrupt
 
 Examples = Sequence[tuple[str, str]]
 """Pairs of a command line and what it does."""
@@ -37,6 +38,11 @@ class Command(click.Command):
             return super().make_context(info_name, args, parent, **extra)
         except click.NoSuchOption as error:
             raise _suggesting(error, self) from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. From here on Ctrl-C is an exception, because there may be something to close."""
+        raise_on_interrupt()
+        return super().invoke(ctx)
 
 
 class Group(click.Group):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 MASK = "***"
@@ -203,7 +203,7 @@ def masked_repr(value: object) -> str:
 
     To be set as `__repr__` of a class with a URL among its fields.
     """
-    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", ())
+    names: Iterable[str] = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
     return f"{type(value).__name__}({', '.join(f'{name}={_shown(getattr(value, name))}' for name in names)})"
 
 
