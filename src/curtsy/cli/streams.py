@@ -10,6 +10,9 @@ from typing import TextIO
 class _Forgiving(io.FileIO):
     """A file whose failed writes are dropped: a full disk, a reader that is gone, a closed descriptor."""
 
+    behind: TextIO | None = None
+    """The stream that this one stands for: it closes the descriptor when it is gone."""
+
     def write(self, data: object, /) -> int:
         """Write, or drop what cannot be written."""
         size = memoryview(data).nbytes  # type: ignore[arg-type]
@@ -28,6 +31,7 @@ def forgiving(stream: TextIO) -> TextIO:
         raw = _Forgiving(stream.fileno(), "w", closefd=False)
     except (OSError, ValueError):  # no file behind it, as in tests that capture it
         return stream
+    raw.behind = stream
     with suppress(OSError):
         stream.flush()
     return io.TextIOWrapper(
