@@ -32,7 +32,7 @@ UNITS = (
     "clock",  # where Now comes from
     "watch.distribution", "watch.statistics",  # what is counted, which stores keep too
     "fields", "tally", "cookies", "site", "place", "ownfile",  # small nouns that know only the core
-    "threads", "ending",  # where what blocks is done, and what at a program's end
+    "threads", "startup", "ending",  # where what blocks is done, and what at a program's start and end
     "settings",  # files, environment, arguments -> policies
     "stores",  # remember
     "watch.hostview", "watch.alerts", "watch.publishing", "watch.reporting", "watch.rhythm",  # what a client tells

@@ -38,7 +38,7 @@ from curtsy.http import AiohttpSender, Limits, Sender, check_environment
 from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.log import LibraryLogger, library_logger
 from curtsy.saving import Saving
-from curtsy.settings import CacheMode, Preset, names_contact
+from curtsy.settings import CacheMode, Preset, names_contact, new_notices
 from curtsy.settings.live import LiveSettings
 from curtsy.storage import opened_cache, opened_store
 from curtsy.stores import AsyncStore, Store
@@ -115,7 +115,7 @@ class AsyncClient:
         self._deadline = None if deadline is None else number("deadline", deadline)
         self._settings = LiveSettings(config=config, preset=preset, beside=OWN, **given)
         current = self._settings.current
-        for warning in current.warnings:
+        for warning in (*current.warnings, *new_notices(current)):
             _log.warning(warning)
         self._on_record = on_record
         self._store = opened_store(store, current, clock)

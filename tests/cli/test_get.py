@@ -261,3 +261,39 @@ def test_a_terminal_is_shown_what_is_waited_for_and_spared_what_would_upset_it(s
     assert image.code == 1
     assert "Save it with -o FILE" in " ".join(image.out.split())
     assert "\0" not in image.out
+
+
+STEERING = "a\x1b[2J\x1b]0;title\x07\x9bb\rc\u202ed\te\nf\n"
+
+
+def test_a_body_steers_no_terminal_unless_it_is_to_be_raw(shell: Shell, site: Site) -> None:
+    """N1: controls are shown as escapes; a pipe or a file gets every byte"""
+    site.page("/", STEERING.encode(), content_type="text/plain; charset=utf-8")
+
+    shown = shell.on_terminal("get", site.url("/"))
+    raw = shell.on_terminal("get", "--raw", site.url("/"))
+    piped = shell("get", site.url("/"))
+
+    assert shown.code == raw.code == piped.code == 0
+    assert "a\\x1b[2J\\x1b]0;title\\x07\\x9bb\\x0dc\\u202ed\te\nf\n" in shown.out
+    assert "\x1b[2J" not in shown.out
+    assert "a\x1b[2J" in raw.out
+    assert piped.out == STEERING
+
+
+@pytest.mark.parametrize(
+    "arguments", [("get", "--json"), ("get", "-v"), ("download", "--json", "-o", "file"), ("why",), ("why", "--json"),
+                  ("robots",), ("robots", "--json")]
+)  # fmt: skip
+def test_no_command_shows_the_secret_of_a_url(shell: Shell, site: Site, arguments: tuple[str, ...]) -> None:
+    """F62: on standard output or standard error"""
+    secret = "?access_token=geheim4711"
+    site.robots(f"User-agent: *\nAllow: /\nSitemap: {site.url('/map.xml')}{secret}\n")
+    site.page("/page", "x")
+    url = site.url(f"/page{secret}").replace("://", "://user:geheim4711@")
+    tests = ("--test", f"/page{secret}") if arguments[0] == "robots" else ()
+
+    done = shell(*arguments, url, *tests, "--log-level", "debug")
+
+    assert done.code == 0
+    assert "geheim4711" not in done.out + done.err

@@ -105,7 +105,7 @@ def check(given: Given, file: str | None, is_json: bool) -> Exit:
     settings = given.settings()
     files = [str(each) for each in settings.files]
     if is_json:
-        screen.write_json({"ok": True, "files": files, "warnings": list(settings.warnings)})
+        screen.write_json({"ok": True, "files": files, "warnings": [*settings.warnings, *settings.notices]})
         return Exit.FINE
     for warning in settings.warnings:
         screen.say(warning)

@@ -127,7 +127,7 @@ def _version(name: str) -> str | None:
 def _settings(settings: Settings) -> Iterator[Finding]:
     files = ", ".join(str(each) for each in settings.files) or "no file: what is built in"
     yield Finding("settings", "yes", f"{files}, preset {settings.preset}")
-    for warning in settings.warnings:
+    for warning in (*settings.warnings, *settings.notices):
         yield Finding("settings", "wait", warning)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Iterable
@@ -64,6 +65,7 @@ class _Options:
 @click.argument("urls", metavar="URL...", nargs=-1)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the page there instead.")
 @click.option("-I", "--head", "is_head", is_flag=True, help="Ask for the head only (HEAD), and show it.")
+@click.option("--raw", "is_raw", is_flag=True, help="Write the body to a terminal as it is, control characters too.")
 @click.option("--json", "is_json", is_flag=True, help="Show the record of each fetch, a line each, not its body.")
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Tell each step on standard error.")
 @click.option("-H", "--header", "headers", type=Header(), multiple=True, metavar='"NAME: VALUE"', help="Send this too.")
@@ -81,6 +83,7 @@ def get(
     urls: tuple[str, ...],
     output: Path | None,
     is_head: bool,
+    is_raw: bool,
     is_json: bool,
     is_verbose: bool,
     headers: tuple[tuple[str, str], ...],
@@ -95,6 +98,7 @@ def get(
 
     robots.txt is obeyed, the host's pace and daily budget are kept, failures are retried when that makes sense, and
     what has not changed is not downloaded again. The body goes to standard output, everything else to standard error.
+    On a terminal its control characters are shown as escapes, unless --raw is given; a pipe or file gets every byte.
     Of several URLs, the worst result is the exit code.
     """
     if no_cache + refresh + offline > 1:
@@ -114,7 +118,7 @@ def get(
             "curtsy crawl URL... --depth 0 --out DIR."
         )
     options = _Options(output, is_head, is_json, is_verbose, joined, deadline, client)
-    with _Target(output) as target:
+    with _Target(output, is_raw=is_raw) as target:
         return run(lambda: _get(given, wanted, options, target))
 
 
@@ -220,7 +224,7 @@ def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
     elif options.is_head and result.status is not None and result.headers.fields:
         target.write(_head(result))
     if result.ok and not options.is_head and (options.output is not None or not options.is_json):
-        target.write(result.body)
+        target.write(_for_terminal(result) if target.is_escaped else result.body)
     code = exit_for(result.reason, result.retry_after)
     if code is not Exit.FINE:
         screen.say(message + _when(result))
@@ -252,11 +256,24 @@ def _head(result: FetchResult) -> bytes:
     return ("\n".join(lines) + "\n\n").encode("utf-8", "surrogateescape")
 
 
+def _for_terminal(result: FetchResult) -> bytes:
+    """Return the body as text in which nothing can steer a terminal; line ends and tabs stay."""
+    if b"\0" in result.body:
+        raise click.ClickException("the body is binary, which may upset the terminal. Save it with -o FILE.")
+    text = _LAYOUT.sub(lambda found: visible(found[0]), result.text.replace("\r\n", "\n"))
+    return text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+
+
+_LAYOUT = re.compile(r"[^\n\t]+")
+
+
 class _Target:
     """Where bodies go: standard output, or a file that is put in its place when all of it is there."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, is_raw: bool = False) -> None:
         self._path = path
+        self.is_escaped = path is None and not is_raw and sys.stdout.isatty()
+        """Whether bodies go to a terminal, which must not be steered by them."""
         self._aside: Path | None = None
         self._file: IO[bytes] = sys.stdout.buffer
         self._is_kept = False
@@ -275,8 +292,6 @@ class _Target:
 
     def write(self, data: bytes) -> None:
         """Write a body."""
-        if self._path is None and sys.stdout.isatty() and b"\0" in data:
-            raise click.ClickException("the body is binary, which may upset the terminal. Save it with -o FILE.")
         self._file.write(data)
         self._file.flush()
 

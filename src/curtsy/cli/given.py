@@ -40,10 +40,13 @@ class Given:
     def settings(self) -> Settings:
         """All settings, read once; from then on the library's log lines are shown. Raises PolicyError."""
         if self._settings is None:
-            from curtsy.settings import load
+            from curtsy.log import library_logger
+            from curtsy.settings import load, new_notices
 
             self._settings = load(**self.arguments)
             self._listen(self._settings)
+            for each in new_notices(self._settings):
+                library_logger("settings").warning(each)
         return self._settings
 
     def _listen(self, settings: Settings) -> None:

@@ -61,6 +61,7 @@ def serve(given: Given, port: int, host: str, token: str | None, names: tuple[st
             import_module(library)
         except ImportError as error:
             raise not_imported(f"the dashboard needs the library {library}", library, "dashboard", error) from None
+    token = token or _token_of_project()
     _check(host, token)
     listener = _listen(host, port)
     address = listener.getsockname()[1]
@@ -71,6 +72,15 @@ def serve(given: Given, port: int, host: str, token: str | None, names: tuple[st
         return _run(dashboard, listener)
     finally:
         listener.close()
+
+
+def _token_of_project() -> str | None:
+    """Return the token of the `.env` file in the working directory."""
+    from curtsy.settings import working_directory
+    from curtsy.settings.complaints import Complaints
+    from curtsy.settings.dotenv import read_dotenv
+
+    return read_dotenv(working_directory(), Complaints()).get("CURTSY_DASHBOARD_TOKEN", ("", None))[0] or None
 
 
 def _check(host: str, token: str | None) -> None:

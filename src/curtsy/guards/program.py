@@ -43,10 +43,11 @@ def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
     global _program
     with _lock:
         if _program is None or _program.is_closed:
+            from curtsy.settings import new_notices
             from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
 
             live = LiveSettings()
-            for warning in live.current.warnings:
+            for warning in (*live.current.warnings, *new_notices(live.current)):
                 _log.warning(warning)
             _program = ProgramLimiter(live)
         if global_qps is not None:

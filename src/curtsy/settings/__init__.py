@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,6 +76,9 @@ class Settings:
 
     warnings: tuple[str, ...] = ()
     """What is allowed, but odd: for whoever starts the program to tell."""
+
+    notices: tuple[str, ...] = ()
+    """What files of the working directory loosen, a sentence for each file; a program tells them once."""
 
     _values: Mapping[str, Given] = field(default_factory=dict, repr=False)
     _entries: Mapping[str, Mapping[str, Given]] = field(default_factory=dict, repr=False)
@@ -154,26 +157,33 @@ def load(
 
     `config` names a file to be read instead of the project's (also `CURTSY_CONFIG`). `directory` is the project's, by
     default the working directory, and `user_directory` that of the user's file, by default the platform's. `env` is
-    by default the environment. Any key of the reference page can be given as an argument; those of a policy change
-    the default policy, and `allowlist` and `denylist` take what they take in a file. `beside` are the names of other
-    arguments that the caller takes, one of which may have been meant by a wrong one.
+    by default the environment; the project's `.env` file stands below it. Any key of the reference page can be given
+    as an argument; those of a policy change the default policy, and `allowlist` and `denylist` take what they take in a
+    file. `beside` are the names of other arguments that the caller takes, one of which may have been meant by a wrong
+    one.
     """
     from curtsy.settings.complaints import Complaints
     from curtsy.settings.document import Spot, read
+    from curtsy.settings.dotenv import NAME as DOTENV
+    from curtsy.settings.dotenv import merged, read_dotenv
     from curtsy.settings.reading import Reading
     from curtsy.settings.sources import from_arguments, from_environment, from_file, preset_of
 
-    env = os.environ if env is None else env
     if preset is not None:
         arguments["preset"] = preset
     complaints = Complaints()
+    here = working_directory() if directory is None else Path(directory)
+    beside_files = read_dotenv(here, complaints)
+    real = os.environ if env is None else env
+    env = merged(real, beside_files)
+    spots = {name: spot for name, (_, spot) in beside_files.items() if name not in real}
     files = [
         each
         for each in settings_files(config, env, directory, user_directory)
         if each.required or os.path.lexists(each.path)
     ]
     sources = [from_file(read(each.path, each.shown), Spot(each.shown), complaints) for each in files]
-    sources += [from_environment(env, complaints), from_arguments(arguments, complaints, beside)]
+    sources += [from_environment(env, complaints, spots), from_arguments(arguments, complaints, beside)]
     reading = Reading(complaints)
     for source in (preset_of(sources), *sources):
         reading.take_values(source)
@@ -181,6 +191,8 @@ def load(
         reading.take_entries(source)
     policies = _policies(reading)
     complaints.raise_errors()
+    own = {each.shown for each in files if each.path.parent in (here, here / PROJECT_FILES[0].parent)}
+    own = own - {os.fspath(config or variable(env, "CURTSY_CONFIG"))} | {DOTENV}
     general = {name: reading.fallback(name) for name in ("preset", *AT_START)}
     if general["cache_dir"] is not None:
         general["cache_dir"] = Path(os.path.expanduser(general["cache_dir"]))
@@ -188,11 +200,41 @@ def load(
         policies=policies,
         files=tuple(each.path for each in files),
         warnings=tuple(complaints.warnings),
+        notices=tuple(_notices(reading, own, here)),
         _values=reading.values,
         _entries=reading.entries,
         _denied=reading.denied,
         **general,
     )
+
+
+LOOSE = {"allow_private": False, "respect_robots": True, "store": None, "cache_dir": None}
+"""What a file that merely lies in the working directory must not set without a word, and the value that is harmless."""
+
+
+def _notices(reading: Reading, files: Iterable[str], directory: Path) -> Iterator[str]:
+    """Yield a sentence for each file of the working directory that loosens manners or names places to write to."""
+    for file in sorted(files):
+        found = [
+            name
+            for name, harmless in LOOSE.items()
+            for given in (reading.values.get(name), *(entry.get(name) for entry in reading.entries.values()))
+            if given is not None and given.spot.source == file and given.value != harmless
+        ]
+        if found:
+            names = ", ".join(dict.fromkeys(found))
+            yield f"{directory / file} sets {names}: it lies in the working directory. Remove it if it is not yours."
+
+
+_noticed: set[str] = set()
+
+
+def new_notices(settings: Settings) -> list[str]:
+    """Return the notices about files of which this process has told nothing yet; from now on it has."""
+    found = {each.partition(" sets ")[0]: each for each in settings.notices}
+    new = [each for file, each in found.items() if file not in _noticed]
+    _noticed.update(found)
+    return new
 
 
 def _policies(reading: Reading) -> Policies:

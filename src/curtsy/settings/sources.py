@@ -69,15 +69,19 @@ def from_file(root: Value | None, spot: Spot, complaints: Complaints) -> Source:
     return source
 
 
-def from_environment(env: Mapping[str, str], complaints: Complaints) -> Source:
-    """Take what the environment says. An empty variable is as good as none; lists are parted by commas."""
+def from_environment(env: Mapping[str, str], complaints: Complaints, spots: Mapping[str, Spot] | None = None) -> Source:
+    """Take what the environment says. An empty variable is as good as none; lists are parted by commas.
+
+    `spots` has where a variable was given, if it is not the environment itself.
+    """
+    spots = {} if spots is None else spots
     source = Source(Spot("environment"))
     for key in keys().values():
         variables = [key.variable, *(alias for alias, meant in ALIASES.items() if meant == key.name)]
         name = next((each for each in variables if each and variable(env, each)), None)
         if name is None:
             continue
-        spot = Spot(f"environment variable {name}")
+        spot = spots.get(name, Spot(f"environment variable {name}"))
         text = variable(env, name)
         if name == "LOG_LEVEL" and level_named(text) is None:
             # Other programs read it too, and know other words.
@@ -94,7 +98,9 @@ def from_environment(env: Mapping[str, str], complaints: Complaints) -> Source:
         if name.startswith("CURTSY_") and name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            complaints.warn(Spot(f"environment variable {name}"), "", f"not a setting, and ignored.{hint}")
+            spot = spots.get(name, Spot(f"environment variable {name}"))
+            named = f"{name} is " if name in spots else ""
+            complaints.warn(spot, "", f"{named}not a setting, and ignored.{hint}")
     return source
 
 
