@@ -139,6 +139,8 @@ def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token
 def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
     import uvicorn
 
+    from curtsy.watch.dashboard.connection import Connection
+
     class Server(uvicorn.Server):
         """A server that tells the dashboard first when it is to end, for that has streams without an end."""
 
@@ -148,6 +150,7 @@ def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
 
     config = uvicorn.Config(
         dashboard,
+        http=Connection,
         log_config=None,
         log_level="error",
         limit_concurrency=500,

@@ -27,7 +27,7 @@ from curtsy.watch.assessment import assess, recall
 from curtsy.watch.checks import plain_request
 from curtsy.watch.dashboard.actions import Action, act
 from curtsy.watch.dashboard.board import Board
-from curtsy.watch.dashboard.security import Guard, guarded_names
+from curtsy.watch.dashboard.security import Guard, guarded_names, too_many
 from curtsy.watch.dashboard.stream import Watch
 from curtsy.watch.dashboard.views import (
     InvalidQuery,
@@ -114,7 +114,7 @@ class Dashboard:
         self.watch.stop()
 
     async def _page(self, request: Request) -> Response:
-        if (token := request.query_params.get("token")) is not None and self.guard.accepts(token):
+        if (token := request.query_params.get("token")) is not None and self.guard.accepts(token, _client(request)):
             return self.guard.admit(RedirectResponse("/", 303))  # so that it does not stay in the address bar
         response = _static("index.html", "text/html", request)
         if not request.scope["state"]["is_known"] and response.status_code == 200:
@@ -172,7 +172,9 @@ class Dashboard:
             given = msgspec.json.decode(await _body(request), type=Login)
         except (msgspec.MsgspecError, ValueError):
             return JSONResponse({"error": "invalid", "message": 'Send {"token": "…"} as JSON.'}, 400)
-        if not self.guard.accepts(given.token):
+        if after := self.guard.logins.may_guess(_client(request)):
+            return too_many(after)
+        if not self.guard.accepts(given.token, _client(request)):
             return JSONResponse({"error": "token", "message": "That is not the token."}, 401)
         return self.guard.admit(_json({"ok": True}))
 
@@ -241,10 +243,14 @@ class Dashboard:
             action = msgspec.json.decode(await _body(request), type=Action)
         except (msgspec.MsgspecError, ValueError) as error:
             return JSONResponse({"error": "invalid", "message": f"This is no action: {error}."}, 400)
-        client = "" if request.client is None else request.client.host
-        domain = await asyncio.to_thread(act, action, self._settings(), self._store, client)
+        domain = await asyncio.to_thread(act, action, self._settings(), self._store, _client(request))
         await self.watch.hurry()
         return _json(await asyncio.to_thread(host_of, self._store, self._settings(), domain))
+
+
+def _client(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return "" if request.client is None else request.client.host
 
 
 async def _body(request: Request) -> bytes:

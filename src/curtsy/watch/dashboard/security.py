@@ -14,8 +14,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import math
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -25,6 +27,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LEAST_TOKEN = 16
 """Characters of a token: fewer could be guessed."""
+
+LOGINS = (10, 2.0)
+"""Wrong tokens of one address, by the form or `?token=`, that are looked at; and the seconds until one more is."""
+
+HEADERS_SENT = (100, 0.5)
+"""The same for tokens in a header, which programs send with every request."""
+
+SLOTS = 256
+"""Addresses are counted in so many slots, so that memory is bounded and one address slows down few others."""
 
 CSRF_HEADER = "x-curtsy-csrf"
 """What every request that changes something must carry; `/api/session` tells its value."""
@@ -49,6 +60,30 @@ OPEN_PATHS = ("/static/", "/api/login")
 """What may be asked for without the token: the page's own files, which hold no data, and the way in."""
 
 
+class Guesses:
+    """Counts wrong tokens by the address that they come from; slows each of them down, and locks out none for long."""
+
+    def __init__(self, free: int, every: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._every = (free - 1) * every, every
+        self._clock = clock
+        self._key = secrets.token_bytes(16)
+        self._free_at = [0.0] * SLOTS
+        """For each slot, when all its guesses are free again."""
+
+    def may_guess(self, client: str) -> float:
+        """Return the seconds after which the address may try again; 0 for at once."""
+        left = self._free_at[self._slot(client)] - self._clock()
+        return max(0.0, left - self._most)
+
+    def count(self, client: str) -> None:
+        """Count a wrong token."""
+        slot = self._slot(client)
+        self._free_at[slot] = max(self._free_at[slot], self._clock()) + self._every
+
+    def _slot(self, client: str) -> int:
+        return hashlib.blake2b(client.encode(), key=self._key, digest_size=4).digest()[0] % SLOTS
+
+
 class Guard:
     """An ASGI application around another one, which sees only requests that may be answered."""
 
@@ -58,6 +93,8 @@ class Guard:
         self._names = frozenset(name.lower().rstrip(".") for name in names)
         self._literals = literals
         self._token = token
+        self.logins = Guesses(*LOGINS)
+        self._headers = Guesses(*HEADERS_SENT)
         key = secrets.token_bytes(32)
         self._session = hmac.new(key, (token or "").encode(), hashlib.sha256).hexdigest()
         self.cookie = f"curtsy-{port}"
@@ -79,11 +116,13 @@ class Guard:
             await send(message)
 
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope, headers)
-        scope.setdefault("state", {})["is_known"] = self._is_known(headers)
+        client = scope["client"][0] if scope.get("client") else ""
+        is_known = self._is_known(headers, client)
+        scope.setdefault("state", {})["is_known"] = is_known
+        refusal = self._refusal(scope, headers, client, is_known)
         await (refusal or self._app)(scope, receive, guarded)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+    def _refusal(self, scope: Scope, headers: Headers, client: str, is_known: bool) -> Response | None:
         """Why a request is not answered; None if it may be."""
         path, method = scope["path"], scope["method"]
         if not self._is_ours(headers.getlist("host")):
@@ -98,8 +137,10 @@ class Guard:
                 return _refused(403, "cross_site", "Another site's page may not do this.")
             if path != "/api/login" and not _same(headers.get(CSRF_HEADER, ""), self.csrf):
                 return _refused(403, "csrf", f"The header {CSRF_HEADER} is missing or wrong. /api/session tells it.")
-        if is_page or path.startswith(OPEN_PATHS) or self._is_known(headers):
+        if is_page or path.startswith(OPEN_PATHS) or is_known:
             return None
+        if "authorization" in headers and (after := self._headers.may_guess(client)):
+            return too_many(after)
         return _refused(401, "token", "The token is missing or wrong. Log in, or send it as Authorization: Bearer.")
 
     def _is_ours(self, given: list[str]) -> bool:
@@ -114,17 +155,29 @@ class Guard:
             return False
         return self._literals  # an address cannot be made to point elsewhere
 
-    def _is_known(self, headers: Headers) -> bool:
-        if self._token is None:
+    def _is_known(self, headers: Headers, client: str) -> bool:
+        if self._token is None or _same(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""), self._session):
             return True
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.accepts(credentials.strip()):
-            return True
-        return _same(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""), self._session)
+        return scheme.lower() == "bearer" and self._accepts(credentials.strip(), client, self._headers)
 
-    def accepts(self, token: str) -> bool:
-        """Whether this is the token; the time that takes says nothing about how near it was."""
-        return self._token is None or _same(token, self._token)
+    def accepts(self, token: str, client: str) -> bool:
+        """Return whether this is the token, given by the form or in the query; see `_accepts`."""
+        return self._accepts(token, client, self.logins)
+
+    def _accepts(self, token: str, client: str, guesses: Guesses) -> bool:
+        """Return whether this is the token. An address with too many wrong ones must wait, whatever it offers.
+
+        The time that it takes says nothing about how near the token was.
+        """
+        if self._token is None:
+            return True
+        if guesses.may_guess(client):
+            return False
+        is_right = _same(token, self._token)
+        if not is_right:
+            guesses.count(client)
+        return is_right
 
     def admit(self, response: Response) -> Response:
         """Let whoever gets this response in from now on, until the server ends."""
@@ -142,6 +195,13 @@ def _is_same_origin(headers: Headers) -> bool:
         return False
     origin = headers.get("origin")
     return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+
+
+def too_many(after: float) -> Response:
+    """Return the answer for an address that has offered too many wrong tokens."""
+    response = _refused(429, "too_many", f"Too many wrong tokens. Try again in {math.ceil(after)} s.")
+    response.headers["retry-after"] = str(math.ceil(after))
+    return response
 
 
 def _refused(status: int, error: str, message: str) -> JSONResponse:
