@@ -37,7 +37,7 @@ UNITS = (
     "stores",  # remember
     "watch.hostview", "watch.alerts", "watch.publishing", "watch.reporting", "watch.rhythm",  # what a client tells
     "alarm", "lines", "steps", "gate",  # the queue before the decision
-    "places", "address", "decoding", "connections", "exchange", "http",  # the sender
+    "places", "address", "decoding", "connections", "body", "exchange", "http",  # the sender
     "download", "surroundings", "drive",  # carry out a flow's effects
     "keywords", "arguments", "storage", "flights", "saving", "batch",  # what a client is made of
     "client", "blocking",  # the everyday way in

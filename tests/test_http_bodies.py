@@ -1,5 +1,6 @@
 """The built-in sender and bodies at their worst: every fault is a value, in bounded time and memory."""
 
+import asyncio
 import gzip
 import itertools
 import time
@@ -61,6 +62,52 @@ async def test_a_coded_body_that_means_nothing_ends_at_the_limit_too(site: Site,
     assert failure.reason is Reason.TOO_LARGE
     await site.left()
     assert site.journal[0].taken <= MIB + MIB
+
+
+@pytest.mark.parametrize("coding", ["gzip, br", "gzip, gzip", "zstd, zstd"])
+async def test_codings_within_codings_take_no_time_of_ours(site: Site, sender: AiohttpSender, coding: str) -> None:
+    """F01: some hundred bytes took many seconds on the event loop, whatever the deadline was."""
+    inner, _, outer = coding.partition(", ")
+    made = encoded(b"", inner).body
+    assert isinstance(made, bytes)
+    body = encoded(made * (40_000_000 // len(made)), outer).body
+    site.reply("/", Reply(body=body, headers={"Content-Encoding": coding}))
+    begun = time.process_time()
+
+    failure = await fail(sender, site.url("/"))
+
+    assert time.process_time() - begun < 1.0
+    assert (failure.reason, failure.status) == (Reason.TOO_LARGE, 200)
+
+
+async def test_three_codings_are_a_bad_response(site: Site, sender: AiohttpSender) -> None:
+    """F01"""
+    site.reply("/", encoded(b"page", "gzip, gzip, gzip"))
+
+    failure = await fail(sender, site.url("/"))
+
+    assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 200)
+
+
+async def test_decoding_ends_at_the_deadline_and_lets_others_run(site: Site, sender: AiohttpSender) -> None:
+    """F01: a gigabyte that comes in one piece of some kilobytes is decoded in many steps."""
+    site.reply("/", bomb("zstd", 1 << 30))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.ensure_future(count())
+    with bounded_memory(900 * MIB):
+        failure = await fail(sender, site.url("/"), replace(OPEN, max_body=None, timeout=0.15))
+        turns_until_head, turns = turns, 0
+    counting.cancel()
+
+    assert failure.reason is Reason.TIMEOUT
+    assert turns_until_head > 3
 
 
 @pytest.mark.parametrize("coding", [None, "gzip"])

@@ -3,10 +3,11 @@
 A decoder is fed what comes from the network and hands on what it means, a piece at a time:
 
     for piece in decoder.feed(chunk):
-        ...                                 # at most some megabytes, whatever the chunk holds
+        ...                                 # at most some megabytes, perhaps nothing, after some milliseconds of work
     decoder.finish()                        # raises Truncated if the end is missing
 
-`feed()` is lazy: whoever has seen enough stops asking, and the rest is never decoded.
+`feed()` is lazy: the caller may stop at any piece, and the rest is never decoded. An empty piece means that some input
+was decoded and nothing came out: the caller can look at the clock, and let other tasks run.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from typing import Protocol
 STEP = 131_072
 """Bytes that are decoded at a time, where the library lets us say so."""
 
+SLICE = 16_384
+"""Bytes that are fed to a library at a time. zlib copies the rest of its input at the end of each gzip member."""
+
 ZSTD_STEP = 256
 """Bytes of zstd that are fed at a time. Its library bounds only the input; a block of 4 bytes can mean 128 KiB, so
 this is at most 8 MiB a step."""
@@ -25,8 +29,19 @@ this is at most 8 MiB a step."""
 ZSTD_WINDOW = 8 * 1024 * 1024
 """The largest window that a sender may ask us to keep in memory (RFC 9659, 3)."""
 
-MAX_CODINGS = 3
+MAX_CODINGS = 2
 """More codings on top of one another than this are an attack or a mistake."""
+
+FREE_MEMBERS = 1000
+LEAST_MEMBER = 256
+"""gzip members and zstd frames that a body may have in any case, and bytes that the others must mean on average.
+
+An empty member has 20 bytes and costs as much time as some kilobytes of text."""
+
+OVERHEAD = 1024 * 1024
+"""Bytes by which the output of one coding may be larger than twice what the next coding makes of it.
+
+A coded body is hardly ever larger than what it means. So the end of the chain bounds all of it."""
 
 PLAIN = frozenset({"", "identity", "none", "binary", "utf-8"})
 """Codings that are none. All but the first two are mistakes that are seen, and that browsers pass over."""
@@ -34,6 +49,10 @@ PLAIN = frozenset({"", "identity", "none", "binary", "utf-8"})
 
 class Damaged(ValueError):
     """The body is not what its Content-Encoding says."""
+
+
+class Bomb(Damaged):
+    """The body costs far more work than what it means is worth."""
 
 
 class Truncated(ValueError):
@@ -48,7 +67,7 @@ class Decoder(Protocol):
     """Undoes a coding. Fed in order, to the end or until the caller has had enough."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means, lazily, in pieces of bounded size. Raises Damaged."""
+        """What `data` means, lazily, in pieces of bounded size and work; some are empty. Raises Damaged."""
         ...
 
     def finish(self) -> None:
@@ -56,16 +75,46 @@ class Decoder(Protocol):
         ...
 
 
+class _Members:
+    """The members of a body: those that mean too little are an attack."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._made = 0
+
+    def made(self, size: int) -> None:
+        """Count the bytes that came out."""
+        self._made += size
+
+    def end(self) -> None:
+        """Count a member. Raises Bomb if there are too many for what they mean."""
+        self._count += 1
+        if self._count > FREE_MEMBERS + self._made // LEAST_MEMBER:
+            raise Bomb(f"{self._count:,} members have only {self._made:,} bytes in them")
+
+    def __bool__(self) -> bool:
+        """Whether a whole member has come."""
+        return self._count > 0
+
+
 class Gzip:
     """gzip (RFC 1952): any number of members; what follows the last and is none is passed over, as browsers do."""
 
     def __init__(self) -> None:
         self._member: zlib._Decompress | None = None
+        self._members = _Members()
         self._begin = b""
         self._over = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What `data` means. Raises Damaged."""
+        for part in _slices(data, SLICE):
+            if self._over:
+                return
+            yield from self._slice(part)
+            yield b""
+
+    def _slice(self, data: bytes) -> Iterator[bytes]:
         while data and not self._over:
             if self._member is None:
                 data = self._begin + data
@@ -73,21 +122,21 @@ class Gzip:
                 if len(data) == 1 and data == b"\x1f":
                     self._begin = data  # the mark of a member is two bytes long
                     return
-                if self._started and not data.startswith(b"\x1f\x8b"):
+                if self._members and not data.startswith(b"\x1f\x8b"):
                     self._over = True
                     return
                 self._member = zlib.decompressobj(wbits=31)
-            yield from _inflate(self._member, data)
+            for piece in _inflate(self._member, data):
+                self._members.made(len(piece))
+                yield piece
             data = b""
             if self._member.eof:
-                data, self._member, self._started = self._member.unused_data, None, True
-
-    _started = False
-    """Whether a whole member has come."""
+                data, self._member = self._member.unused_data, None
+                self._members.end()
 
     def finish(self) -> None:
         """Check that the last member is whole. Raises Truncated."""
-        if self._member is not None or (self._begin and not self._started):
+        if self._member is not None or (self._begin and not self._members):
             raise Truncated
 
 
@@ -108,13 +157,24 @@ class Deflate:
             # RFC 1950, 2.2: method 8, and a check that makes the first two bytes a multiple of 31.
             wrapped = data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
             self._inner = zlib.decompressobj(wbits=15 if wrapped else -15)
-        if not self._inner.eof:
-            yield from _inflate(self._inner, data)
+        for part in _slices(data, SLICE):
+            if self._inner.eof:
+                return
+            yield from _inflate(self._inner, part)
+            yield b""
 
     def finish(self) -> None:
         """Check that the end has come. Raises Truncated."""
         if self._begin if self._inner is None else not self._inner.eof:
             raise Truncated
+
+
+def _slices(data: bytes, size: int) -> Iterator[bytes]:
+    if len(data) <= size:
+        yield data
+        return
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
 
 
 def _inflate(inner: zlib._Decompress, data: bytes) -> Iterator[bytes]:
@@ -143,6 +203,11 @@ class Brotli:
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What `data` means. Raises Damaged."""
         self._fed = self._fed or bool(data)
+        for part in _slices(data, SLICE):
+            yield from self._slice(part)
+            yield b""
+
+    def _slice(self, data: bytes) -> Iterator[bytes]:
         while not self._inner.is_finished():
             try:
                 piece = self._inner.process(data, output_buffer_limit=STEP)
@@ -168,23 +233,30 @@ class Zstd:
         self._library = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
         self._error = zstandard.ZstdError
         self._frame = self._library.decompressobj(write_size=STEP)
+        self._frames = _Members()
         self._inside = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What `data` means. Raises Damaged."""
-        for start in range(0, len(data), ZSTD_STEP):
-            fed = data[start : start + ZSTD_STEP]
-            while fed:
-                try:
-                    piece = self._frame.decompress(fed)
-                except self._error as error:
-                    raise Damaged(str(error)) from None
-                self._inside, fed = True, b""
-                if self._frame.eof:
-                    fed, self._inside = self._frame.unused_data, False
-                    self._frame = self._library.decompressobj(write_size=STEP)
-                if piece:
-                    yield piece
+        for part in _slices(data, SLICE):
+            for step in _slices(part, ZSTD_STEP):
+                yield from self._step(step)
+            yield b""
+
+    def _step(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            try:
+                piece = self._frame.decompress(data)
+            except self._error as error:
+                raise Damaged(str(error)) from None
+            self._inside, data = True, b""
+            self._frames.made(len(piece))
+            if self._frame.eof:
+                data, self._inside = self._frame.unused_data, False
+                self._frames.end()
+                self._frame = self._library.decompressobj(write_size=STEP)
+            if piece:
+                yield piece
 
     def finish(self) -> None:
         """Check that the last frame is whole. Raises Truncated."""
@@ -193,19 +265,29 @@ class Zstd:
 
 
 class Chain:
-    """Several codings, undone one after the other; each step of one is taken through all the others."""
+    """Two codings, undone one after the other; each step of the first is taken through the second."""
 
     def __init__(self, first: Decoder, then: Decoder) -> None:
         self._first = first
         self._then = then
+        self._between = 0
+        """Bytes that the first has made."""
+        self._made = 0
+        """Bytes that the second has made of them."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What `data` means. Raises Damaged."""
         for piece in self._first.feed(data):
-            yield from self._then.feed(piece)
+            self._between += len(piece)
+            for part in self._then.feed(piece):
+                self._made += len(part)
+                yield part
+            if self._between > OVERHEAD + 2 * self._made:
+                raise Bomb(f"{self._between:,} bytes in the inner coding mean only {self._made:,}")
+            yield b""
 
     def finish(self) -> None:
-        """Check that all ends have come. Raises Truncated."""
+        """Check that both ends have come. Raises Truncated."""
         self._first.finish()
         self._then.finish()
 

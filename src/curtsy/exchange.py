@@ -3,100 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
-import math
 import os
 import re
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
 
 import aiohttp
 from aiohttp.http import RawResponseMessage
 from aiohttp.http_exceptions import HttpProcessingError
 
 from curtsy.address import AddressRefused, NamesBusy, NoIPv6
+from curtsy.body import Body, Limits, Sink, Unreadable, first_line, too_large
 from curtsy.connections import AT_PROXY, MAX_FIELDS, STOOD_STILL, Connections, HeadTooLarge, Place, Wire
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Reply, Request, Response
-from curtsy.core.policy import Policy
-from curtsy.decoding import Damaged, Decoder, Truncated, UnknownCoding, decoder_of
+from curtsy.core.message import Failure, Headers, Reply, Request, Response, whole_number
+from curtsy.decoding import UnknownCoding, decoder_of
 
 log = logging.getLogger("curtsy")
-
-SLICES = 512
-"""Into how many slices a chunk of a coded robots.txt is cut: what comes before a damage is used (C21)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one request may take. Seconds and bytes."""
-
-    timeout: float = 30.0
-    """The whole request, from connect to the last byte; of a stream, to the head of the answer."""
-
-    connect_timeout: float = 5.0
-    """Name, connection and TLS handshake together."""
-
-    max_body: int | None = 10 * 1024 * 1024
-    """Bytes of body, after decompression and before it; None for no limit."""
-
-    max_head: int = 65_536
-    """Bytes of head, interim answers included."""
-
-    min_speed: float = 100.0
-    """Bytes per second, over each `speed_window`, below which a body is given up; 0 for no limit."""
-
-    speed_window: float = 10.0
-    allow_private: bool = False
-    """Whether private, loopback, link-local and reserved addresses may be connected to."""
-
-    cut: bool = False
-    """Whether a body above `max_body` is cut there, and the rest not read, instead of being refused."""
-
-    counts_waiting: bool = False
-    """Whether `timeout` is the caller's patience, in which one of our own connections must become free, too.
-    The site's time begins when there is one."""
-
-    @staticmethod
-    def of(policy: Policy) -> Limits:
-        """The limits that a policy sets."""
-        return _limits_of(policy)
-
-
-@lru_cache(maxsize=1024)
-def _limits_of(policy: Policy) -> Limits:
-    return Limits(
-        timeout=policy.timeout,
-        connect_timeout=policy.connect_timeout,
-        max_body=policy.max_body,
-        max_head=policy.max_head,
-        min_speed=policy.min_speed,
-        allow_private=policy.allow_private,
-    )
-
-
-class Sink(Protocol):
-    """Where a streamed body goes."""
-
-    @property
-    def decodes(self) -> bool:
-        """Whether the body is decoded; if not, it comes as the server has sent it."""
-        ...
-
-    def begin(self, status: int, headers: Headers) -> bool:
-        """A body comes: whether it is wanted. If not, it is read as any other, and is the body of the reply."""
-        ...
-
-    async def write(self, piece: bytes) -> None:
-        """Take the next piece. What it raises ends the exchange and comes out of `stream()`."""
-        ...
 
 
 class Exchange:
@@ -117,10 +43,11 @@ class Exchange:
         """The connection that it goes over, once there is one."""
 
         self._status: int | None = None
-        self._wire_bytes = 0
-        self._is_cut = False
-        self._parts: list[bytes] = []
-        """What has come of the body, decoded."""
+        self._body: Body | None = None
+        """The body of the answer, once it is read."""
+
+        self._is_whole = True
+        """Whether all of the body was read."""
 
     async def run(self, connections: Connections, head: bytes) -> Reply:
         """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
@@ -149,7 +76,7 @@ class Exchange:
             return reply
         finally:
             if wire is not None:
-                connections.give_back(wire, well=isinstance(reply, Response) and not self._is_cut)
+                connections.give_back(wire, well=isinstance(reply, Response) and self._is_whole)
 
     async def _opened(self, connections: Connections, place: Place) -> Wire:
         """A new connection; if this machine has no room for one, instead of those that are kept for later."""
@@ -184,117 +111,55 @@ class Exchange:
             elif 200 <= status < 300:
                 return read
             else:  # an error or a redirect is to be obeyed, whatever has become of its body
-                self._is_cut = True
-                body = b"".join(self._parts)
+                self._is_whole = False
+                body = b"" if self._body is None else b"".join(self._body.parts)
         now = time.monotonic()
-        return Response(status, headers, body, now - sent_at, head_at - sent_at, self._wire_bytes, not self._is_cut)
+        return Response(status, headers, body, now - sent_at, head_at - sent_at, self._wire_bytes, self._is_whole)
+
+    @property
+    def _wire_bytes(self) -> int:
+        return 0 if self._body is None else self._body.wire_bytes
 
     async def _read_body(
         self, wire: Wire, content: aiohttp.StreamReader, status: int, headers: Headers
     ) -> bytes | Failure:
-        cap = self._limits.max_body
+        limits, sink = self._limits, self._sink
         is_page = 200 <= status < 300
-        sink = self._sink
         if sink is not None and not is_page and not sink.begin(status, headers):  # told of what is none, in any case
             sink = None
         announced = headers.get("Content-Length")
-        may_cut = self._limits.cut
-        is_long = cap is not None and announced is not None and announced.isdecimal() and int(announced) > cap
-        if is_long and not may_cut:
-            return self._too_large(f"{int(announced or 0):,} bytes are announced")
+        length = whole_number(announced)
         try:
+            if limits.max_body is not None and length is not None and length > limits.max_body and not limits.cut:
+                raise too_large(limits, f"{length:,} bytes are announced")
             # A part of a coded body means nothing by itself.
             is_raw = status == 206 or (sink is not None and not sink.decodes)
             coding = None if is_raw else headers.get("Content-Encoding")
             decoder = decoder_of(coding, None if announced is not None else headers.get("Transfer-Encoding"))
+            if sink is not None and is_page and not sink.begin(status, headers):
+                sink = None
+            if sink is not None and status in (200, 206):  # an error page need not come fast
+                wire.widen()
+            body = self._body = Body(limits, self._deadline, sink, decoder)
+            read = await body.read(content, announced)
+            self._is_whole = not body.is_cut
+            return read
         except UnknownCoding as error:
-            return self._fail(Reason.BAD_RESPONSE, f"the body is coded in a way that was not asked for: {error}")
-        if sink is not None and is_page and not sink.begin(status, headers):
-            sink = None
-        if sink is not None and status in (200, 206):  # an error page need not come fast
-            wire.widen()
-        parts = self._parts
-        size = 0
-        speed: _Speed | None = None
-        while True:
-            is_all = content.is_eof()
-            try:
-                if is_all:  # what has come already needs no clock, and usually that is all
-                    chunk = content.read_nowait(-1)
-                else:
-                    if speed is None:
-                        speed = _Speed(self._limits, self._deadline if sink is None else math.inf)
-                    chunk = await speed.read(content)
-            except _GaveUp as error:
-                return self._fail(error.reason, f"{error.detail}, after {self._wire_bytes:,} bytes of it")
-            except Exception as error:
-                if may_cut:
-                    self._salvage(content, decoder)
-                return self._broken(error, announced)
-            if not chunk:
-                break
-            self._wire_bytes += len(chunk)
-            if cap is not None and self._wire_bytes > cap and not may_cut:
-                return self._too_large("more than that came")
-            try:
-                for piece in (chunk,) if decoder is None else _decoded(chunk, decoder, may_cut):
-                    size += len(piece)
-                    if cap is not None and size > cap:
-                        if may_cut:
-                            self._is_cut = True
-                            return b"".join((*parts, piece))[:cap]
-                        return self._too_large(f"{self._wire_bytes:,} bytes were more than that when decoded")
-                    if sink is None:
-                        parts.append(piece)
-                    else:
-                        await (sink.write(piece) if speed is None else speed.aside(sink.write(piece)))
-                if cap is not None and self._wire_bytes > cap:
-                    self._is_cut = True  # a coded body that means little may not go on for ever, either
-                    return b"".join(parts)
-            except Damaged as error:
-                return self._fail(Reason.BAD_RESPONSE, f"the body cannot be decoded: {error}")
-            if is_all:
-                break
-        try:
-            if decoder is not None:
-                decoder.finish()
-        except Truncated:
-            return self._fail(Reason.INCOMPLETE, f"the coded body breaks off after {self._wire_bytes:,} bytes")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _salvage(self, content: aiohttp.StreamReader, decoder: Decoder | None) -> None:
-        """Take what came before an error and was not read yet: aiohttp raises the error first."""
-        rest = content._read_nowait(-1)
-        left = (self._limits.max_body or 0) - sum(map(len, self._parts))
-        with contextlib.suppress(Damaged):
-            for piece in (rest,) if decoder is None else _decoded(rest, decoder, True):
-                self._parts.append(piece[: max(0, left)])
-                left -= len(piece)
-                if left <= 0:
-                    break
+            why = f"the body is coded in a way that was not requested: {error}"
+            return self._fail(Reason.BAD_RESPONSE, why)
+        except Unreadable as error:
+            return self._fail(error.reason, error.detail)
 
     def _fail(self, reason: Reason, detail: str) -> Failure:
         sent_at = None if self._wire is None else self._wire.sent_at
         sent_ago = None if sent_at is None else time.monotonic() - sent_at
         is_part = self._limits.cut and self._status is not None and 200 <= self._status < 300
-        part = b"".join(self._parts) if is_part else b""
+        part = b"".join(self._body.parts) if is_part and self._body is not None else b""
         return Failure(reason, detail, sent_ago, self._status, self._wire_bytes, part=part)
 
     def _head_too_large(self) -> Failure:
         most = f"{self._limits.max_head:,} bytes or {MAX_FIELDS:,} fields"
         return self._fail(Reason.TOO_LARGE, f"the head of the answer has more than {most}")
-
-    def _too_large(self, how: str) -> Failure:
-        return self._fail(Reason.TOO_LARGE, f"the body is larger than {self._limits.max_body:,} bytes: {how}")
-
-    def _broken(self, error: Exception, announced: str | None) -> Failure:
-        """What ended a body before its end."""
-        if isinstance(error, HttpProcessingError):
-            return self._fail(Reason.BAD_RESPONSE, f"the body's framing is broken: {_first_line(error.message)}")
-        if not isinstance(error, aiohttp.ClientError | OSError | RuntimeError):
-            log.warning("an error that was not foreseen ended a body", exc_info=error)
-        whole = f" of {announced}" if announced else ""
-        return self._fail(Reason.INCOMPLETE, f"the body broke off after {self._wire_bytes:,}{whole} bytes")
 
     def _failed(self, error: Exception) -> Failure:
         """What ended an exchange before the head of an answer was there."""
@@ -335,7 +200,7 @@ class Exchange:
             case aiohttp.ClientConnectorError():
                 return self._fail(Reason.CONNECTION_ERROR, _words(error.os_error))
             case HttpProcessingError():
-                why = _first_line(error.message)
+                why = first_line(error.message)
                 if why.startswith(("Got more than", "Too many headers")):
                     return self._head_too_large()
                 return self._fail(Reason.BAD_RESPONSE, f"no readable answer: {why}")
@@ -434,72 +299,6 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 """What a resolver says that was reached and knows of no such name; without a network it says something else."""
 
 
-class _GaveUp(Exception):
-    def __init__(self, reason: Reason, detail: str) -> None:
-        self.reason = reason
-        self.detail = detail
-
-
-def _decoded(chunk: bytes, decoder: Decoder, in_slices: bool) -> Iterator[bytes]:
-    """What a chunk means; with `in_slices` as much of it as comes before a damage, which a library keeps to itself."""
-    step = max(1, len(chunk) // SLICES) if in_slices else len(chunk)
-    for start in range(0, len(chunk), step):
-        yield from decoder.feed(chunk[start : start + step])
-
-
-class _Speed:
-    """The clock of one body: its deadline, and the bytes that must come in each window of time."""
-
-    def __init__(self, limits: Limits, deadline: float) -> None:
-        self._limits = limits
-        self._deadline = deadline
-        self._least = limits.min_speed * limits.speed_window
-        self._ends = 0.0 if self._least else math.inf
-        self._came = 0
-
-    async def read(self, content: aiohttp.StreamReader) -> bytes:
-        """The next bytes, or none at the end. Raises _GaveUp."""
-        loop = asyncio.get_running_loop()
-        if not self._ends:
-            self._ends = loop.time() + self._limits.speed_window
-        while True:
-            until = min(self._ends, self._deadline)
-            chunk = None
-            try:
-                async with asyncio.timeout_at(until if until < math.inf else None):
-                    chunk = await content.readany()
-            except TimeoutError:
-                pass
-            if chunk == b"":
-                return chunk
-            now = loop.time()
-            if now - until >= STOOD_STILL:  # it was this program that did: what came meanwhile is still to be read
-                late = now - until + STOOD_STILL / 2
-                self._deadline, self._ends = self._deadline + late, self._ends + late
-            if now >= self._deadline:
-                raise _GaveUp(Reason.TIMEOUT, f"the body was not there within {self._limits.timeout:g} s")
-            self._came += len(chunk or b"")
-            if now >= self._ends:
-                if not self._came:
-                    raise _GaveUp(Reason.INCOMPLETE, f"the body fell silent for {self._limits.speed_window:g} s")
-                if self._came < self._least:
-                    raise _GaveUp(
-                        Reason.TOO_SLOW,
-                        f"{self._came:,} bytes of the body came in {self._limits.speed_window:g} s, "
-                        f"less than {self._limits.min_speed:g} a second",
-                    )
-                self._ends, self._came = now + self._limits.speed_window, 0
-            if chunk is not None:
-                return chunk
-
-    async def aside(self, work: Awaitable[None]) -> None:
-        """Do something that is not the site's fault: the time it takes is not counted."""
-        now = asyncio.get_running_loop().time
-        begun = now()
-        await work
-        self._ends += now() - begun
-
-
 def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
     return sum(len(name) + len(value) + 4 for name, value in fields)
 
@@ -539,7 +338,3 @@ def _words(error: BaseException) -> str:
         return ", ".join(dict.fromkeys(os.strerror(int(each)).lower() for each in several))
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error"))  # ConnectionResetError, say
     return (getattr(error, "strerror", None) or name).lower()
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0].rstrip(": ")[:200]

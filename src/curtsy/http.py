@@ -23,11 +23,12 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from curtsy.address import open_resolver, refused_behind_proxy
+from curtsy.body import Limits, Sink
 from curtsy.connections import KEEP_ALIVE, Connections
 from curtsy.core import explain
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import DEFAULT_PORTS, Failure, InvalidUrl, Reply, Request, Url, parse_url
-from curtsy.exchange import Exchange, Limits, Sink, note_unsent
+from curtsy.exchange import Exchange, note_unsent
 from curtsy.fields import head_of
 from curtsy.places import Places
 

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 import msgspec
 
+from curtsy.core.message import whole_number
+
 FOREVER = 2**31
 """Seconds: what a number that is too large to count means (RFC 9111, 1.2.2)."""
 
@@ -71,9 +73,5 @@ def _number(text: str | None, otherwise: int) -> int:
 
 def delta_seconds(text: str | None) -> int | None:
     """A number of seconds as headers write it, at most `FOREVER`; None if it is none."""
-    if text is None:
-        return None
-    text = text.strip()
-    if not (text.isascii() and text.isdigit()):
-        return None
-    return FOREVER if len(text) > 10 else min(int(text), FOREVER)
+    number = whole_number(text)
+    return None if number is None else min(number, FOREVER)

@@ -319,6 +319,24 @@ def _shown(given: object) -> str:
     return f"{given!r:.100}"
 
 
+MOST_NUMBER = 10**18
+"""The largest number that is read from a field; larger ones count as this one."""
+
+
+def whole_number(text: str | None) -> int | None:
+    """Read a field's value that is a number without sign (RFC 9110: 1*DIGIT). None if it is not.
+
+    Leading zeros do not count. Never raises: `int()` does, for more than 4,300 digits.
+    """
+    if text is None:
+        return None
+    text = text.strip(" \t")
+    if not (text.isascii() and text.isdigit()):
+        return None
+    digits = text.lstrip("0")
+    return MOST_NUMBER if len(digits) > 18 else int(digits or "0")
+
+
 class Headers(Mapping[str, str]):
     """Header fields in order, looked up by name in any case: `headers["content-type"]`, `dict(headers)`. Immutable."""
 

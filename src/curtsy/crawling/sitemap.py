@@ -38,8 +38,8 @@ _GZIP = b"\x1f\x8b"
 _LAYERS = 2
 """How often a file may be compressed: by itself, and once more by a server that did not see it."""
 
-_FED = 4096
-"""Bytes of gzip that are taken at a time: of a file of thousands of empty members, what is left is copied for each."""
+_HEAD = 4096
+"""Bytes of a file by which it is recognized."""
 
 _BLANKS = " \t\r\n"
 _LONGEST = 8 * MAX_URL
@@ -114,10 +114,10 @@ class Sitemap(msgspec.Struct, frozen=True):
 
 def is_sitemap(body: bytes) -> bool:
     """Whether a body is, by its beginning, a sitemap or an index of them. Feeds and lists of URLs are not told so."""
-    head = body[:_FED]
+    head = body[:_HEAD]
     if head.startswith(_GZIP):
         try:
-            head = next(Gzip().feed(head), b"")[:_FED]
+            head = next(Gzip().feed(head), b"")[:_HEAD]
         except Damaged:
             return False
     return _ROOT.match(head) is not None
@@ -196,13 +196,12 @@ class _Reader:
     def _unzipped(self, packed: bytes | bytearray) -> bytearray:
         decoder, whole, most = Gzip(), bytearray(), self._limits.max_bytes
         try:
-            for start in range(0, len(packed), _FED):
-                for piece in decoder.feed(bytes(packed[start : start + _FED])):
-                    whole += piece
-                    if len(whole) > most:
-                        self._cut()
-                        del whole[most:]
-                        return whole
+            for piece in decoder.feed(bytes(packed)):
+                whole += piece
+                if len(whole) > most:
+                    self._cut()
+                    del whole[most:]
+                    return whole
             decoder.finish()
         except Damaged as error:
             self.odd(f"Its gzip is damaged ({error}): what comes after that was not read.")
