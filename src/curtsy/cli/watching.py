@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curtsy.core.admission import Wait
-from curtsy.core.message import Headers, Now, Reply, Request
+from curtsy.core.message import Headers, Now, Reply, Request, whole_number
 from curtsy.core.rules import Busy, Claimed, Known
 from curtsy.http import Limits, Sender, Sink
 from curtsy.stores import Answer, AsyncStore, Step
@@ -208,13 +208,12 @@ class _WatchedSink:
 
     def begin(self, status: int, headers: Headers) -> bool:
         """A body comes: note how long it will be."""
-        length = headers.get("content-length") or ""
         self._came, self._start, self._total = 0, 0, None
         if status == 206:  # the rest of what an earlier try has left
             if (found := _RANGE.match(headers.get("content-range") or "")) is not None:
-                self._start, self._total = int(found[1]), int(found[2]) if found[2].isdecimal() else None
-        elif status == 200 and length.isdecimal() and not (self.decodes and "content-encoding" in headers):
-            self._total = int(length)
+                self._start, self._total = whole_number(found[1]) or 0, whole_number(found[2])
+        elif status == 200 and not (self.decodes and "content-encoding" in headers):
+            self._total = whole_number(headers.get("content-length"))
         return self._inner.begin(status, headers)
 
     async def write(self, piece: bytes) -> None:

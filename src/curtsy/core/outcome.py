@@ -9,7 +9,7 @@ import msgspec
 
 from curtsy.core.dates import http_date
 from curtsy.core.errors import Reason
-from curtsy.core.message import Failure, Headers, Reply
+from curtsy.core.message import Failure, Headers, Reply, whole_number
 
 
 class Kind(Enum):
@@ -136,8 +136,9 @@ def retry_after(headers: Headers, epoch: float) -> float | None:
 
 def _seconds(value: str, headers: Headers, epoch: float) -> float | None:
     """What one `Retry-After` says."""
-    if value.isascii() and value.isdigit():
-        return float(value[:15])
+    seconds = whole_number(value)
+    if seconds is not None:
+        return float(seconds)
     at = http_date(value)
     if at is None:
         return None
@@ -145,10 +146,11 @@ def _seconds(value: str, headers: Headers, epoch: float) -> float | None:
     return max(0.0, at - (epoch if sent is None else sent))
 
 
-_QUOTA = re.compile(r"(?:^|[;,\s])(r|t|remaining|reset)\s*=\s*\"?(\d{1,12})\b", re.ASCII | re.IGNORECASE)
-_WINDOW = re.compile(r";\s*w\s*=\s*(\d{1,12})\b", re.ASCII | re.IGNORECASE)
+_BETWEEN_COMMAS = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+"?)+', re.DOTALL)
+_BETWEEN_SEMICOLONS = re.compile(r'(?:[^";]|"(?:[^"\\]|\\.)*+"?)+', re.DOTALL)
+_RESET = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,9})?")
 _MILLISECONDS = 100_000_000_000
-"""No epoch second is as large for three thousand years: such a reset is counted in thousandths."""
+"""No epoch second is as large for three thousand years: such a reset is counted in thousandths, or smaller parts."""
 
 _PREFIXES = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _QUOTA_FIELDS = frozenset({"ratelimit", *(prefix + "remaining" for prefix in _PREFIXES)})
@@ -164,38 +166,60 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
     """
     if _QUOTA_FIELDS.isdisjoint(headers):
         return None  # as nearly always
-    resets = []
-    if (field := headers.get("ratelimit")) is not None:
-        # Each limit of a list has its own window; the older form is one limit, parted by commas.
-        parts = [field] if "remaining" in field.lower() else field.split(",")
-        for part in parts:
-            said = {name.lower(): float(value) for name, value in _QUOTA.findall(part)}
-            left, reset = said.get("r", said.get("remaining")), said.get("t", said.get("reset"))
-            if left == 0 and reset is None:
-                reset = _window(headers.get("ratelimit-policy"), part)
-            if left == 0 and reset is not None:
-                resets.append(reset)
+    resets = [] if (field := headers.get("ratelimit")) is None else _resets(field, headers.get("ratelimit-policy"))
     for prefix in _PREFIXES:
-        left_field, reset_field = headers.get(prefix + "remaining"), headers.get(prefix + "reset")
-        if left_field is None or reset_field is None or left_field.strip() != "0":
+        left, reset = headers.get(prefix + "remaining"), _RESET.fullmatch((headers.get(prefix + "reset") or "").strip())
+        if whole_number(left) != 0 or reset is None:
             continue
-        try:
-            reset_at = float(reset_field.strip()[:15])
-        except ValueError:
-            continue
-        if reset_at > 1_000_000_000:  # an epoch second, read against the response's own clock if it has one
+        ends = float(reset[0])
+        if ends > 1_000_000_000:  # an epoch second, read against the response's own clock if it has one
+            while ends > _MILLISECONDS:
+                ends /= 1000
             sent = http_date(headers.get("date"))
-            reset_at /= 1000 if reset_at > _MILLISECONDS else 1
-            reset_at -= epoch if sent is None else sent
-        if 0 < reset_at < float("inf"):
-            resets.append(reset_at)
+            ends -= epoch if sent is None else sent
+        if ends > 0:
+            resets.append(ends)
     return max(resets, default=None)
 
 
-def _window(policies: str | None, limit: str) -> float | None:
+def _resets(field: str, policies: str | None) -> list[float]:
+    """Seconds until each limit of a `RateLimit` field ends that is used up."""
+    older: dict[str, int | None] = {}
+    """`limit=10, remaining=0, reset=30` is one limit, whose parts stand between the commas."""
+    resets = []
+    for item in _BETWEEN_COMMAS.findall(field):
+        name, said = _item(item)
+        key, equals, value = name.partition("=")
+        if equals and not name.startswith('"'):
+            older[key.strip().lower()] = _integer(value)
+        elif said.get("r") == 0:
+            reset = said.get("t")
+            resets.append(_window(policies, name) if reset is None else reset)
+    if older.get("remaining") == 0:
+        resets.append(older.get("reset"))
+    return [float(reset) for reset in resets if reset is not None]
+
+
+def _item(text: str) -> tuple[str, dict[str, int | None]]:
+    """The name of an item of a structured field, and its parameters that are numbers (RFC 9651, 3.1)."""
+    name, *parameters = _BETWEEN_SEMICOLONS.findall(text) or [""]
+    said: dict[str, int | None] = {}
+    for each in parameters:
+        key, _, value = each.partition("=")
+        said[key.strip().lower()] = _integer(value)
+    return name.strip(), said
+
+
+def _integer(text: str) -> int | None:
+    """A number of at most 15 digits without sign (RFC 9651, 3.3.1), also in quotes, as some servers write it."""
+    number = whole_number(text.strip().strip('"'))
+    return None if number is None or number >= 10**15 else number
+
+
+def _window(policies: str | None, limit: str) -> int | None:
     """The seconds of a limit's window (`"default";q=100;w=60`), as the policy of its name has it; None if none does."""
-    for policy in (policies or "").split(","):
-        found = _WINDOW.search(policy)
-        if found is not None and policy.partition(";")[0].strip() == limit.partition(";")[0].strip():
-            return float(found[1])
+    for policy in _BETWEEN_COMMAS.findall(policies or ""):
+        name, said = _item(policy)
+        if name == limit and said.get("w") is not None:
+            return said["w"]
     return None

@@ -54,7 +54,8 @@ _USUAL = {
 # "Wren"; here a token with digits, dots or other characters is another token than its beginning.
 _token = re.compile(r'[^\x00-\x20\x7f"(),/:;<=>?@\[\\\]{}*\ud800-\udfff]*').match
 _white = re.compile("[ \t]+")
-_number = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?").fullmatch
+# Possessive (`++`): a line of digits that ends in something else takes time by its length, not by its square.
+_number = re.compile(r"\+?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?").fullmatch
 _clock = "([01]?[0-9]|2[0-3]):?([0-5][0-9])"
 _period = re.compile(rf"{_clock}(?:[ \t]*-[ \t]*|[ \t]+){_clock}").fullmatch
 _rate = re.compile("([0-9]{1,9})[ \t]*/[ \t]*([0-9]{1,9})[ \t]*([smhd]?)(?:[ \t]+(.+))?", re.IGNORECASE).fullmatch
