@@ -213,3 +213,14 @@ async def test_an_answer_that_nobody_asked_for_is_not_taken_for_the_next(site: S
 
     assert first.body == b"one"
     assert not isinstance(second, Response) or second.body == b"two"
+
+
+async def test_a_part_that_was_not_requested_is_a_bad_response(site: Site, sender: AiohttpSender) -> None:
+    """F12: RFC 9110, 15.3.7"""
+    site.reply("/", Reply(206, b"part", {"Content-Range": "bytes 0-3/100"}))
+
+    failure = await fail(sender, site.url("/"))
+    part = await get(sender, site.url("/"), OPEN, ("Range", "bytes=0-3"))
+
+    assert (failure.reason, failure.status) == (Reason.BAD_RESPONSE, 206)
+    assert (part.status, part.body) == (206, b"part")

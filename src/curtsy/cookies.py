@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from curtsy.core.dates import cookie_date
-from curtsy.core.message import Headers, Url
+from curtsy.core.message import Headers, Url, whole_number
 
 _NAME = re.compile(r"[\x21-\x3a\x3c\x3e-\x7e]{1,256}", re.ASCII)  # more than a token: PHP sets `name[key]`
 _VALUE = re.compile(r"[\x21-\x3a\x3c-\x7e ]{0,4096}", re.ASCII)
@@ -38,10 +38,11 @@ class Cookies:
     """A jar. Every cookie belongs to the very host that set it: a `Domain` only narrows who may set it.
 
     What came by http goes to https of the same host, too, but never the other way round.
-    At most 50 a host, 4 KiB each, 1,000 hosts: the oldest go first. It is never written anywhere.
+    At most 50 a host, 4 KiB each, 1,000 hosts: the oldest go first. It is never written anywhere. Of a host's cookies
+    at most 8,000 bytes are sent with one request, the latest set: common servers take lines of 8 KiB.
     """
 
-    PER_HOST, HOSTS = 50, 1000
+    PER_HOST, HOSTS, SENT = 50, 1000, 8000
 
     def __init__(self, epoch: Callable[[], float]) -> None:
         self._epoch = epoch
@@ -60,11 +61,15 @@ class Cookies:
             now, path = self._epoch(), url.target.partition("?")[0]
             for key in [key for key, each in jar.items() if each.expires is not None and each.expires <= now]:
                 del jar[key]
-            sent = [
-                each
-                for each in jar.values()
-                if _is_under(path, each.path) and (url.scheme == "https" or not each.is_private)
-            ]
+            sent, left = [], self.SENT
+            for each in reversed(jar.values()):
+                if not _is_under(path, each.path) or (each.is_private and url.scheme != "https"):
+                    continue
+                size = len(each.name) + len(each.value) + len("=; ")
+                if size <= left:
+                    sent.append(each)
+                    left -= size
+        sent.reverse()
         sent.sort(key=lambda each: -len(each.path))
         return "; ".join(f"{each.name}={each.value}" for each in sent) or None
 
@@ -107,9 +112,9 @@ class Cookies:
                     is_secure = True
                 case "expires":
                     expires = cookie_date(said)
-                case "max-age" if re.fullmatch(r"-?\d{1,12}", said):
-                    max_age = int(said)
-        if domain and domain != url.host and (not url.host.endswith("." + domain) or _is_public(domain)):
+                case "max-age" if (seconds := whole_number(said.removeprefix("-"))) is not None:
+                    max_age = -seconds if said.startswith("-") else seconds
+        if domain and domain != url.host and not _is_parent(domain, url.host):
             return None
         if is_secure and url.scheme != "https":
             return None
@@ -126,6 +131,13 @@ class Cookies:
 def _is_under(path: str, cookie_path: str) -> bool:
     """Whether a path lies within a cookie's (RFC 6265, 5.1.4)."""
     return path == cookie_path or path.startswith(cookie_path.removesuffix("/") + "/")
+
+
+def _is_parent(domain: str, host: str) -> bool:
+    """Whether a host may name a domain as its own: one above it, unless that is public. An address has none above it
+    (RFC 6265, 5.1.3)."""
+    is_address = ":" in host or host.rpartition(".")[2].isdigit()
+    return not is_address and host.endswith("." + domain) and not _is_public(domain)
 
 
 def _is_public(domain: str) -> bool:

@@ -99,10 +99,13 @@ class Exchange:
         sent_at = head_at if wire.sent_at is None else wire.sent_at
         if status < 200:
             return self._fail(Reason.BAD_RESPONSE, f"the answer's status is {status}, which is none to end with")
+        if status == 206 and "range" not in self._request.headers:  # RFC 9110, 15.3.7
+            return self._fail(
+                Reason.BAD_RESPONSE, "the answer is a part of the page (206), but the request has no Range"
+            )
         if wire.head_left < 0 and _size(message.raw_headers) > self._limits.max_head:
             return self._head_too_large()
-        fields = message.headers.items()
-        headers = Headers([(str(name), value if value.isascii() else _legible(name, value)) for name, value in fields])
+        headers = _headers(message)
         body = b""
         if self._request.method.upper() != "HEAD" and status not in (204, 304):
             read = await self._read_body(wire, content, status, headers)
@@ -290,6 +293,9 @@ def was_sent(error: asyncio.CancelledError) -> bool:
     return _UNSENT not in getattr(error, "__notes__", ())
 
 
+_LOGIN = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2})[^/?#\\]*@")
+"""User and password in a Location, which are neither followed nor handed on."""
+
 _UNSENT = "Nothing was sent."
 
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
@@ -299,6 +305,16 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 """What a resolver says that was reached and knows of no such name; without a network it says something else."""
 
 
+def _headers(message: RawResponseMessage) -> Headers:
+    fields = message.headers.items()
+    headers = Headers([(str(name), value if value.isascii() else _legible(name, value)) for name, value in fields])
+    if "@" not in (headers.get("location") or ""):
+        return headers
+    return Headers(
+        (name, _LOGIN.sub(r"\1", value) if name.lower() == "location" else value) for name, value in headers.fields
+    )
+
+
 def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
     return sum(len(name) + len(value) + 4 for name, value in fields)
 
@@ -306,10 +322,13 @@ def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
 def _legible(name: str, value: str) -> str:
     """A field's value as text: octets that are not UTF-8 are Latin-1 (RFC 9110, 5.5); those of a Location stay octets.
 
-    A site that writes its links in another encoding means the octets, and knows no others.
+    A site that writes its links in another encoding means the octets, and knows no others. An ETag is always Latin-1,
+    one character for each octet, because it goes back as it came (RFC 9110, 8.8.3).
     """
     if name.lower() == "location":
         return re.sub("[\udc80-\udcff]", lambda octet: f"%{ord(octet[0]) - 0xDC00:02X}", value)
+    if name.lower() == "etag":
+        return value.encode("utf-8", "surrogateescape").decode("latin-1")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -22,6 +22,8 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 
+_VALIDATORS = frozenset({"if-none-match", "if-match", "if-range"})
+"""Fields that send an ETag back, in which each character is an octet, as in the answer that brought it."""
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 """Methods whose requests usually have no body, so that its length is said only if there is one."""
@@ -52,7 +54,7 @@ def head_of(request: Request, proxy: str | None = None) -> bytes:
         lines += f"Content-Length: {len(request.body or b'')}\r\n"
         if request.body and "content-type" not in names:
             lines += "Content-Type: application/octet-stream\r\n"
-    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode()
+    return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
 @lru_cache(maxsize=256)  # most requests of a program have the same ones
@@ -67,4 +69,11 @@ def _lines(fields: tuple[tuple[str, str], ...]) -> tuple[str, frozenset[str]]:
         kept.append(("Accept", "*/*"))
     if "accept-encoding" not in names:  # a part of a coded body could not be decoded
         kept.append(("Accept-Encoding", "identity" if "range" in names else CODINGS))
-    return "".join(f"{name}: {value}\r\n" for name, value in kept), frozenset(names)
+    return "".join(f"{name}: {_octets(name, value)}\r\n" for name, value in kept), frozenset(names)
+
+
+def _octets(name: str, value: str) -> str:
+    """A value as it is encoded: in UTF-8, but that of a validator in Latin-1, as far as that has all of it."""
+    if value.isascii() or name.lower() not in _VALIDATORS or max(value) > "\xff":
+        return value
+    return value.encode("latin-1").decode("ascii", "surrogateescape")

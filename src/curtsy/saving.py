@@ -36,7 +36,7 @@ class Saving:
     async def work(self) -> DownloadResult:
         """Fetch the file, and put it in place when it is whole."""
         result = await self._fetch()
-        if self._part.is_of_no_use:
+        if self._part.is_of_no_use and result.reason is not Reason.TOO_LARGE:
             self._part.discard()
             self._journey = _anew(self._journey)
             result = await self._fetch()

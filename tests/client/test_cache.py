@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from tests.client.fetching import client, until
@@ -134,6 +136,21 @@ async def test_what_one_login_was_shown_is_not_for_another(site: Site, place: Pa
         ]
 
     assert texts == ["a", "b", "nobody", "a"]
+
+
+@pytest.mark.parametrize("etag", [b'"\xe9"', b'"\xc3\xa9"', b'W/"\xff\x80"', b'"\xe2\x82\xac"'], ids=range(4))
+async def test_an_etag_goes_back_octet_for_octet(site: Site, place: Path, clock: FakeClock, etag: bytes) -> None:
+    """F15: RFC 9110, 8.8.3: above 0x7F it has no encoding"""
+    head = b"HTTP/1.1 200 OK\r\nETag: " + etag + b"\r\nCache-Control: no-cache\r\nContent-Length: 1\r\n\r\nx"
+    site.reply("/a", Reply(raw=head))
+
+    for _ in range(2):
+        async with client(cache=place, clock=clock) as web:
+            assert (await web.fetch(site.url("/a"))).ok
+
+    sent = site.visits("/a")[1].header("If-None-Match")
+    assert sent is not None
+    assert sent.encode("latin-1") == etag
 
 
 async def test_a_hostile_etag_is_not_sent_back(site: Site, place: Path, clock: FakeClock) -> None:

@@ -136,8 +136,41 @@ def test_three_thousand_cookies_of_four_kibibytes_are_bounded() -> None:
     assert len(cookies) == Cookies.PER_HOST
     sent = cookies.header_for(at(f"https://shop.example/{'p' * 1000}"))
     assert sent is not None
-    assert len(sent) <= Cookies.PER_HOST * 4098
+    assert 4080 < len(sent) <= Cookies.SENT
     assert len(jar("a=1; Path=/" + "p" * 60_000)._hosts["shop.example"].popitem()[1].path) <= 1024
+
+
+def test_the_latest_cookies_go_if_not_all_fit() -> None:
+    """F64: servers refuse a line above 8 KiB, and with it every request"""
+    cookies = jar("old=1; Path=/", *(f"c{number}={'x' * 1500}; Path=/" for number in range(20)), "new=1; Path=/")
+
+    sent = cookies.header_for(at("https://shop.example/"))
+
+    assert sent is not None
+    names = [each.partition("=")[0] for each in sent.split("; ")]
+    assert names == ["old", "c15", "c16", "c17", "c18", "c19", "new"]
+    assert len(f"Cookie: {sent}\r\n") <= 8190
+
+
+@pytest.mark.parametrize("domain", ["0.0.1", "1", ".0.0.1", "0.1", "127.0.0.1."])
+async def test_an_address_has_no_domain_above_it(site: Site, domain: str) -> None:
+    """F64: RFC 6265, 5.1.3"""
+    site.reply("/", Reply(body="x", headers={"Set-Cookie": f"a=1; Domain={domain}; Path=/"}))
+
+    async with client(cookies=True) as web:
+        for _ in range(2):
+            await web.fetch(site.url("/"))
+
+    assert [visit.header("Cookie") for visit in site.visits("/")] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("age", "is_kept"),
+    [("9" * 5000, True), ("0" * 5000 + "9", True), ("-" + "9" * 5000, False), ("0", False), ("٣", True), ("1_0", True)],
+)
+def test_the_age_of_a_cookie_may_be_any_number(age: str, is_kept: bool) -> None:
+    """F64: RFC 6265, 5.2.2: what is no number is ignored, so that the cookie stays"""
+    assert bool(jar(f"a=1; Max-Age={age}; Path=/").header_for(at("https://shop.example/"))) == is_kept
 
 
 def test_a_cookie_may_name_its_own_host() -> None:

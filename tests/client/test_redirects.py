@@ -387,3 +387,33 @@ async def test_a_redirect_may_ask_for_a_short_rest_before_it_is_followed(site: S
         assert (await web.fetch(site.url("/old"))).ok
 
     assert came[1] - came[0] == pytest.approx(waited, abs=1)
+
+
+@pytest.mark.parametrize("form", ["http://us:s3cret@{}/there", "//us:s3cret@{}/there", "http:\\\\us:s3cret@{}\\there"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+async def test_a_login_in_a_location_is_neither_sent_nor_told(site: Site, form: str, host: str) -> None:
+    """F25, F62: a site does not choose the credentials that are sent"""
+    place = site.url("", host=host).removeprefix("http://")
+    site.reply("/", redirect(form.format(place)))
+    site.page("/there", "x")
+    site.robots("", host=host)
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert result.ok
+    assert result.final_url == site.url("/there", host=host)
+    assert all(visit.header("Authorization") is None for visit in site.journal)
+    assert "s3cret" not in repr((result, result.headers, result.record, result.redirected_by))
+
+
+async def test_a_login_in_the_location_of_a_robots_txt_is_not_sent(site: Site) -> None:
+    """F25"""
+    site.script("/robots.txt", [redirect(site.url("/rules").replace("://", "://us:s3cret@"))])
+    site.page("/rules", "User-agent: *\nDisallow: /private")
+
+    async with client() as web:
+        result = await web.fetch(site.url("/private"))
+
+    assert result.reason is Reason.ROBOTS_DISALLOWED
+    assert all(visit.header("Authorization") is None for visit in site.journal)

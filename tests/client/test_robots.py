@@ -11,6 +11,7 @@ import pytest
 from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.rules import Rules
+from curtsy.http import AiohttpSender
 from curtsy.stores.memory import MemoryStore
 from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of, until
 from tests.support.bounds import MIB, bounded_memory, ends_within
@@ -209,6 +210,44 @@ async def test_a_robots_txt_of_another_host_holds_for_the_host_that_sent_us_ther
     assert page.ok
     assert site.paths("127.0.0.1") == ["/robots.txt", "/page"]
     assert site.paths("127.0.0.2") == ["/robots.txt"]
+
+
+@pytest.mark.parametrize("status", [300, 301, 302, 304, 305, 307, 308])
+@pytest.mark.parametrize("unreachable", ["allow", "disallow"])
+async def test_a_redirect_that_leads_nowhere_does_not_say_that_there_is_none(
+    site: Site, clock: FakeClock, status: int, unreachable: str
+) -> None:
+    """R6: RFC 9309, 2.3.1.4: it is an error of the server, and an earlier copy goes on being used"""
+    site.script("/robots.txt", [Reply(200, PRIVATE), Reply(status)])
+    site.reply("/robots.txt", Reply(status), host="127.0.0.2")
+    allowing(site)
+
+    async with client(clock=clock, robots_unreachable=unreachable, robots_ttl=3600) as web:
+        first = await web.fetch(site.url("/private"))
+        clock.advance(4000)
+        later = await web.fetch(site.url("/private"))
+        without = await web.fetch(site.url("/private", host="127.0.0.2"))
+
+    assert site.paths("127.0.0.1") == ["/robots.txt", "/robots.txt"]
+    assert first.reason is later.reason is Reason.ROBOTS_DISALLOWED
+    assert without.reason is (None if unreachable == "allow" else Reason.ROBOTS_UNREACHABLE)
+
+
+@pytest.mark.parametrize("target", ["http://127.0.0.66:1/robots.txt", "http://a.localhost/robots.txt"])
+async def test_by_a_proxy_robots_txt_leads_no_further_than_a_page(site: Site, target: str) -> None:
+    """F19: the proxy would ask whatever it is told to"""
+    site.reply("http://out.test/robots.txt", redirect(target))
+    site.reply("http://out.test/page", Reply(200, "page"))
+    site.reply("http://out.test/away", redirect(target))
+    sender = AiohttpSender(proxy=site.url(""), resolver={"out.test": "93.184.216.34"})
+
+    async with client(sender=sender, allow_private=False) as web:
+        page = await web.fetch("http://out.test/page")
+        away = await web.fetch("http://out.test/away")
+
+    assert page.ok
+    assert away.reason is Reason.ADDRESS_REFUSED
+    assert site.paths() == ["http://out.test/robots.txt", "http://out.test/page", "http://out.test/away"]
 
 
 @pytest.mark.parametrize("location", ["", "ftp://example.org/robots.txt", "http://127.0.0.66:1/robots.txt"])

@@ -125,6 +125,8 @@ def _robots_txt(
         if not is_own and (why := (yield from _barred(url, headers, there, journey))):
             # Not "there is none": whoever shares what is learned here may well ask for it.
             return Found(None, f"{url.text}, where it redirects to, is not to be asked for: {why}")
+        if not is_own and not there.allow_private and journey.world.refused_address(url) is not None:
+            return NO_FILE  # the rule for pages, which a proxy would not know (F19)
         is_guest = not is_own and journey.world.is_foreign(request.url, url)
         way = entrance(url, there, journey, robots=True, first=is_own, guest=is_guest)
         asked_at = journey.world.now()
@@ -179,7 +181,13 @@ def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url |
         return Found(whole_lines(reply.body, is_cut=not reply.is_whole))
     if reply.status == 429 or reply.status >= 500:
         return Found(None, f"{url.text} answered with status {reply.status}")
-    return redirect_target(url, reply) or NO_FILE  # RFC 9309, 2.3.1.3
+    target = redirect_target(url, reply)
+    leads_nowhere = target is None or (isinstance(target, InvalidUrl) and not target.given)
+    if leads_nowhere and reply.status < 400:
+        # 304 without a condition, 3xx without Location: an error of the server, so the rules are undefined
+        # (RFC 9309, 2.3.1.4). It does not say that there is no file, as a 4xx does.
+        return Found(None, f"{url.text} answered with status {reply.status} and no Location")
+    return target or NO_FILE  # RFC 9309, 2.3.1.3
 
 
 def _barred(url: Url, headers: Headers, policy: Policy, journey: Journey) -> Generator[Effect, Any, str | None]:

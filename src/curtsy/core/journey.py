@@ -183,13 +183,19 @@ def shorter(timeout: float, left: float | None) -> float:
 
 
 def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
-    """Where a reply sends us; None if it does not."""
+    """Where a reply sends us; None if it does not.
+
+    User and password in the target are dropped: a site does not choose the credentials that are sent (RFC 9110, 4.2.4).
+    """
     if reply.status not in REDIRECTS:
         return None
     location = reply.headers.all("location")
     if not location or not location[0].strip():
         return InvalidUrl("", "it names no place to go to")
-    return parse_url(location[0], url)
+    target = parse_url(location[0], url)
+    if isinstance(target, Url) and target.credentials is not None:
+        return msgspec.structs.replace(target, credentials=None)
+    return target
 
 
 def agent_of(request: Request, journey: Journey) -> str:
