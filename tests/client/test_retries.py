@@ -258,18 +258,76 @@ async def test_a_retry_that_was_never_sent_is_not_counted_against_the_others(sit
     assert (result.text, result.record.retries) == ("fine", 2)
 
 
-SPENT = {
-    "the draft's": {"RateLimit": '"default";r=0;t=40'},
-    "several limits": {"RateLimit": '"burst";r=0;t=40, "day";r=500;t=9000'},
-    "its policy's window": {"RateLimit": '"default";r=0', "RateLimit-Policy": '"default";q=10;w=40'},
-    "the older draft's": {"RateLimit": "limit=100, remaining=0, reset=40"},
-    "separate fields": {"RateLimit-Limit": "9", "RateLimit-Remaining": "0", "RateLimit-Reset": "40"},
-    "the common ones": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "40"},
-    "an epoch second": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(DAWN) + 40), "Date": date(DAWN)},
-    "an epoch millisecond": {
-        "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": f"{int(DAWN) + 40}000", "Date": date(DAWN),
-    },
-}  # fmt: skip
+def spent(seconds: int) -> dict[str, dict[str, str]]:
+    """The fields by which a site says that nothing is left for so many seconds."""
+    return {
+        "the draft's": {"RateLimit": f'"default";r=0;t={seconds}'},
+        "a strange name": {"RateLimit": f'"remaining, r=9";r=0;t={seconds}'},
+        "several limits": {"RateLimit": f'"burst";r=0;t={seconds}, "day";r=500;t=9000'},
+        "its policy's window": {"RateLimit": '"default";r=0', "RateLimit-Policy": f'"default";q=10;w={seconds}'},
+        "the older draft's": {"RateLimit": f"limit=100, remaining=0, reset={seconds}"},
+        "separate fields": {"RateLimit-Limit": "9", "RateLimit-Remaining": "0", "RateLimit-Reset": str(seconds)},
+        "the common ones": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(seconds)},
+        "an epoch second": {
+            "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(DAWN) + seconds), "Date": date(DAWN),
+        },
+        "an epoch millisecond": {
+            "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": f"{int(DAWN) + seconds}000", "Date": date(DAWN),
+        },
+    }  # fmt: skip
+
+
+SPENT = spent(40)
+
+
+@pytest.mark.parametrize("kind", SPENT)
+@pytest.mark.parametrize("status", [200, 404, 500])
+async def test_a_long_rest_that_a_quota_asks_for_is_refused_and_not_waited_for(
+    site: Site, kind: str, status: int
+) -> None:
+    """C2: as after a Retry-After above obey_retry_after, the caller is told when to come back"""
+    clock = FakeClock(DAWN)
+    site.reply("/", Reply(status, body="x", headers=spent(3000)[kind]))
+    site.page("/next", "x")
+
+    async with client(clock=clock, max_retries=0) as web:
+        first = await web.fetch(site.url("/"))
+        refused = await web.fetch(site.url("/next"))
+        clock.advance(3000)
+        result = await web.fetch(site.url("/next"))
+
+    assert first.status == status
+    assert refused.reason is Reason.CIRCUIT_OPEN
+    assert refused.retry_after == pytest.approx(3000, abs=10)
+    assert refused.record.waited == 0
+    assert result.ok
+    assert site.paths() == ["/robots.txt", "/", "/next"]
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_a_long_retry_after_is_refused_whatever_the_status_is(site: Site, status: int) -> None:
+    """C2, F50"""
+    site.reply("/", later(3000, status))
+    site.page("/next", "x")
+
+    async with client(max_retries=0) as web:
+        first = await web.fetch(site.url("/"))
+        refused = await web.fetch(site.url("/next"))
+
+    assert first.retry_after == pytest.approx(3000, abs=1)
+    assert (refused.reason, refused.record.waited) == (Reason.CIRCUIT_OPEN, 0)
+    assert refused.retry_after == pytest.approx(3000, abs=10)
+
+
+async def test_retry_after_takes_precedence_over_a_quota(site: Site) -> None:
+    """C2: the site knows best when it wants to be asked again"""
+    site.script("/", [Reply(429, "x", {"Retry-After": "5", "RateLimit": '"day";r=0;t=3000'}), Reply(200, "fine")])
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"))
+
+    assert (result.text, result.record.retries) == ("fine", 1)
+    assert result.record.waited < 20
 
 
 @pytest.mark.parametrize("kind", SPENT)

@@ -466,18 +466,23 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     """What the breaker makes of a reply (Q4, Q5, U6, C2)."""
     at, left_at = now.at, now.at if lease is None else lease.left_at
     is_failure, is_block = _meaning(outcome, policy)
+    wanted = outcome.quota if outcome.retry_after is None else outcome.retry_after
     if host.tripped_at:
         if left_at < host.tripped_at + host.cooldown:
-            return host  # it left before the trip, or by hand while open: it says nothing new
+            # It left before the trip, or by hand while open. Only a longer rest is news.
+            is_longer = is_block and host.rest_until > host.tripped_at + host.cooldown
+            return _replace(host, cooldown=host.rest_until - host.tripped_at) if is_longer else host
         if outcome.kind in _TROUBLE:
-            return _tripped(host, at, policy, outcome.retry_after, host.failed_trials + 1)
+            return _tripped(host, at, policy, wanted, host.failed_trials + 1)
+        if is_block:
+            return _tripped(host, at, policy, wanted, 0)
         return _replace(
             host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
         )
     if left_at < host.closed_at:
         return host
     if is_block:
-        return _tripped(host, at, policy, outcome.retry_after, 0)
+        return _tripped(host, at, policy, wanted, 0)
     if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
         return host  # it said when to come back, and that is obeyed
     window_at, replies, errors = host.window_at, host.replies, host.errors
@@ -488,23 +493,27 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     failures = host.failures + 1 if is_failure else 0
     replies, errors = replies + 1, errors + is_failure
     if is_failure and breaker.too_many(failures, replies, errors, policy):
-        return _tripped(host, at, policy, outcome.retry_after, 0)
+        return _tripped(host, at, policy, wanted, 0)
     return _replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
 
 
 def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
-    """Whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2)."""
+    """Whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2).
+
+    Whatever the status is, a site that wants a longer rest than `obey_retry_after` gets it by the breaker: the next
+    request is refused, and told when to come back, instead of waiting without a word.
+    """
+    obeyed = policy.obey_retry_after
+    if (outcome.quota or 0.0) > obeyed or ((outcome.retry_after or 0.0) > obeyed and policy.on_429 == "obey"):
+        return False, True
     if outcome.kind not in _TROUBLE:
         return False, False
     if outcome.kind is Kind.BLOCKED:
         return False, True
     says_when = outcome.retry_after is not None
-    is_short = outcome.retry_after is not None and outcome.retry_after <= policy.obey_retry_after
     if outcome.kind is Kind.SLOWED:
-        return False, policy.on_429 == "trip" or (policy.on_429 == "obey" and not is_short)
-    if outcome.status == 503 and says_when and policy.on_429 == "obey":
-        return False, not is_short
-    return True, False
+        return False, policy.on_429 == "trip" or (policy.on_429 == "obey" and not says_when)
+    return not (outcome.status == 503 and says_when and policy.on_429 == "obey"), False
 
 
 def _tripped(host: Host, at: int, policy: Policy, retry_after: float | None, failed_trials: int) -> Host:

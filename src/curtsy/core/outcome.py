@@ -51,6 +51,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     rest: float = 0.0
     """A rest besides: the backoff before a retry, or until a RateLimit window ends."""
 
+    quota: float | None = None
+    """Seconds until a RateLimit window ends in which nothing is left; None if the site does not say so."""
+
     latency: float | None = None
     """Response time."""
 
@@ -93,12 +96,15 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
         kind = Kind.BLOCKED
     else:
         kind = Kind.FAILED if status >= 500 else Kind.ANSWERED
+    after = retry_after(headers, epoch) if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None
+    quota = exhausted_for(headers, epoch) if after is None else None  # Retry-After takes precedence
     return Outcome(
         kind,
         status,
         page=200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots,
-        retry_after=retry_after(headers, epoch) if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None,
-        rest=exhausted_for(headers, epoch) or 0.0,
+        retry_after=after,
+        rest=quota or 0.0,
+        quota=quota,
         latency=reply.latency,
         sent_ago=reply.sent_ago,
         foreign=foreign,
