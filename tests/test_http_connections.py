@@ -427,6 +427,36 @@ def test_requests_wait_for_a_connection_where_few_files_may_be_open(site: Site) 
     assert done.stdout == "Counter({'None': 120})\n", done.stderr
 
 
+@pytest.mark.parametrize("taken", [0, 30])
+def test_many_hosts_wait_for_a_connection_where_few_files_may_be_open(site: Site, taken: int) -> None:
+    """Q11: 55 to 90 of 400 URLs failed as `deadline_exceeded`, though no deadline was given"""
+    program = """
+        import asyncio, collections, resource, sys
+        from curtsy.client import AsyncClient
+
+        async def main(taken, *urls):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            settings = dict(preset="own", cache=False, allow_private=True, max_retries=0, concurrency=None)
+            async with AsyncClient(**settings, user_agent="testbot/1.0 (+https://example.org)") as web:
+                results = [await web.fetch(urls[0])]
+                held = [open("/dev/null") for _ in range(int(taken))]  # which the sender could not know of
+                results += await asyncio.gather(*(web.fetch(url) for url in urls[1:]))
+                print(collections.Counter(str(result.reason) for result in results))
+
+        asyncio.run(main(*sys.argv[1:]))
+    """
+    site.reply("/*", Reply(body="x", wait=0.02))
+    site.robots("")
+    urls = [site.url(f"/{number}", host=f"127.0.1.{1 + number % 80}") for number in range(400)]
+    command = [sys.executable, "-c", textwrap.dedent(program), str(taken), *urls]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.stdout == "Counter({'None': 400})\n", done.stderr
+    assert len(set(site.paths()) - {"/robots.txt"}) == 400
+    assert site.count("/robots.txt") == 80
+
+
 def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_host(site: Site) -> None:
     """U6, R6: too many open files is no failure of the host's, and no word of its robots.txt"""
     program = """
@@ -436,6 +466,7 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
         async def main(*urls):
             resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
             settings = dict(preset="own", store="memory:", cache=False, allow_private=True, max_retries=0)
+            settings |= dict(connect_timeout=0.3)
             async with AsyncClient(**settings, user_agent="testbot/1.0 (+https://example.org)") as web:
                 assert (await web.fetch(urls[0])).ok
                 taken = []

@@ -92,7 +92,6 @@ class AsyncDriver:
         self._store = store
         self.gate = gate
         self._sender = sender
-        self._is_full: Callable[[], bool] = getattr(sender, "is_full", lambda: False)
         self._later = later
 
     async def run(self, flow: Flow[Result]) -> Result:
@@ -234,10 +233,8 @@ class AsyncDriver:
         try:
             if part is not None and not effect.cut:
                 reply = await self._stream(effect.request, limits, part, ticket)
-            elif self._is_full():
-                reply = await self._keeping(ticket, self._sender.send(effect.request, limits))
             else:
-                reply = await self._sender.send(effect.request, limits)
+                reply = await self._keeping(ticket, self._sender.send(effect.request, limits))
         except asyncio.CancelledError as error:
             passage.is_sent = was_sent(error)
             raise
@@ -265,17 +262,23 @@ class AsyncDriver:
 
     async def _keeping(self, ticket: Ticket, work: Coroutine[Any, Any, Result]) -> Result:
         """Do what may take longer than any request: a download, or one that waits for a connection of ours first."""
-        renewing = asyncio.ensure_future(self._renew(ticket))
+        renewing: list[asyncio.Task[None]] = []
+        every = ticket.lease.lasts / 3
+        timer = asyncio.get_running_loop().call_later(
+            every, lambda: renewing.append(asyncio.ensure_future(self._renew(ticket, every)))
+        )
         try:
             return await work
         finally:
-            renewing.cancel()
+            timer.cancel()
+            for task in renewing:
+                task.cancel()
 
-    async def _renew(self, ticket: Ticket) -> None:
+    async def _renew(self, ticket: Ticket, every: float) -> None:
         """Keep a place at the host."""
         while True:
-            await asyncio.sleep(ticket.lease.lasts / 3)
             await self.gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
+            await asyncio.sleep(every)
 
     async def _give_back(self, passage: Passage) -> None:
         """Give back what a flow held that did not come to its own end."""

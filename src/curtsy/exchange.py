@@ -39,6 +39,9 @@ class Exchange:
         self.is_proxy_down = False
         """Whether its proxy cannot be reached at all, whatever is asked for."""
 
+        self.has_no_room = False
+        """Whether nothing was sent because this machine can open no connection."""
+
         self._wire: Wire | None = None
         """The connection that it goes over, once there is one."""
 
@@ -79,7 +82,7 @@ class Exchange:
                 connections.give_back(wire, well=isinstance(reply, Response) and self._is_whole)
 
     async def _opened(self, connections: Connections, place: Place) -> Wire:
-        """A new connection; if this machine has no room for one, instead of those that are kept for later."""
+        """A new connection."""
         left = max(0.001, self._deadline - asyncio.get_running_loop().time())
         timeout = min(self._limits.connect_timeout, left)
         try:
@@ -87,10 +90,6 @@ class Exchange:
         except aiohttp.ConnectionTimeoutError:
             if self._deadline - left + timeout + STOOD_STILL > asyncio.get_running_loop().time():
                 raise  # else it was this program that stood still
-        except aiohttp.ClientConnectorError as error:
-            lacking = error.os_error
-            if isinstance(lacking, NoIPv6) or lacking.errno not in _NO_ROOM or not await connections.shed():
-                raise
         return await connections.open(place, timeout)
 
     async def _read(self, wire: Wire, message: RawResponseMessage, content: aiohttp.StreamReader) -> Reply:
@@ -178,6 +177,7 @@ class Exchange:
                 why = f"the proxy {_shown(self._proxy)} cannot be reached: {why}"
             return Failure(Reason.ADDRESS_REFUSED, why, ended_at_proxy=by_proxy, advice=advice)
         if isinstance(refused, OSError) and refused.errno in _NO_ROOM:
+            self.has_no_room = True
             lack = f"this machine has no room for a connection: {os.strerror(refused.errno).lower()}"
             return Failure(Reason.DEADLINE, lack, advice="Send less at once.")
         if self._proxy is not None and self._wire is None and AT_PROXY.get():

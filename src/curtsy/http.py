@@ -65,6 +65,13 @@ PROXY_REST = 5.0
 """Seconds for which a proxy that cannot be reached is not tried again, whatever is to go by it."""
 
 
+RESERVED_FILES = 16
+"""Files that are left for databases, logs, outputs and the lookup of names."""
+
+ROOM_PAUSE = 0.05
+"""Seconds after which a request looks for room again that no connection of ours takes."""
+
+
 class AiohttpSender:
     """Sends over HTTP/1.1 with connections that are kept and shared, one pool for each event loop that uses it.
 
@@ -72,7 +79,7 @@ class AiohttpSender:
     `proxy` is the URL of a proxy; with `use_environment`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed where none is
     given; what would go by one that cannot be used is not sent. `connections` is how many requests may be in flight,
     `idle` how many connections are kept for later, and `keep_alive` for how many seconds; neither is more than the
-    files that this process may have open allow.
+    files that this process may still open allow. A request that finds no room for its connection waits for one.
     `resolver` is a table of names and addresses, or a resolver of aiohttp's. It is safe to make before a fork.
 
     With a proxy the address guard judges the name as it resolves here; which address is then connected to is the
@@ -102,9 +109,8 @@ class AiohttpSender:
             self._proxies = environment_proxies()
         self._bypassed = lru_cache(maxsize=4096)(urllib.request.proxy_bypass)  # reads the whole environment each time
         self._bypassing = not proxy
-        # Beyond that a connection would fail, where a request can wait for one.
-        self._most = max(1, min(connections, _open_files() * 2 // 3))
-        self._idle = min(idle, _open_files() // 3)
+        self._connections = connections
+        self._idle = idle
         self._keep_alive = keep_alive
         self._down: dict[str, tuple[float, Failure]] = {}
         """Proxies that have failed: until when nobody tries them again, and how they did."""
@@ -167,36 +173,55 @@ class AiohttpSender:
                 pool = await self._open_pool(loop)
             began, host = loop.time(), request.url.host
             address = host if ":" in host or host[-1:].isdigit() else ""
-            if not pool.places.take_at_once(host, address):
+            lacks_since: float | None = None
+            """Since when no connection can be opened, though no other request holds one."""
+            while True:
+                if not pool.places.take_at_once(host, address):
+                    try:
+                        async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
+                            if not address and proxy is None:
+                                address = await pool.locate(request.url, limits)
+                            await pool.places.take(host, address, first=exchange is not None)
+                    except TimeoutError:
+                        why = f"all {pool.places.most} connections were in use for {limits.timeout:g} s"
+                        return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
+                    lacks_since = None
+                deadline = (began if limits.counts_waiting else loop.time()) + limits.timeout
+                exchange = Exchange(request, limits, sink, deadline, proxy)
                 try:
-                    async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
-                        if not address and proxy is None:
-                            address = await pool.locate(request.url, limits)
-                        await pool.places.take(host, address)
-                except TimeoutError:
-                    why = f"all {self._most} connections were in use for {limits.timeout:g} s"
-                    return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
-                if not limits.counts_waiting:
-                    began = loop.time()
-            try:
-                if proxy is not None and not limits.allow_private:
-                    refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
-                    if refused is not None:
-                        return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
-                connections = pool.connections(guarded=not limits.allow_private and proxy is None)
-                exchange = Exchange(request, limits, sink, began + limits.timeout, proxy)
-                reply = await exchange.run(connections, head)
-                if proxy is not None and isinstance(reply, Failure) and exchange.is_proxy_down:
-                    self._down[proxy] = time.monotonic() + PROXY_REST, reply
-                if self._closed and isinstance(reply, Failure):
-                    return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
-                return reply
-            finally:
-                pool.places.give_back(host, address)
+                    reply = await self._exchanged(exchange, pool, request, limits, proxy, head)
+                    if not exchange.has_no_room or self._closed or loop.time() >= deadline:
+                        return reply
+                    if await pool.shed():
+                        continue
+                    is_alone = not pool.places.shrink()
+                    lacks_since = (lacks_since or loop.time()) if is_alone else None
+                    if lacks_since is not None and loop.time() - lacks_since >= limits.connect_timeout:
+                        return reply
+                finally:
+                    pool.places.give_back(host, address)
+                if is_alone:
+                    await asyncio.sleep(ROOM_PAUSE)
         except asyncio.CancelledError as error:
-            if exchange is None:  # else it knows by itself what it has sent
+            if exchange is None or exchange.has_no_room:  # else it knows by itself what it has sent
                 note_unsent(error)
             raise
+
+    async def _exchanged(
+        self, exchange: Exchange, pool: _Pool, request: Request, limits: Limits, proxy: str | None, head: bytes
+    ) -> Reply:
+        """Send one request, for which there is a place."""
+        if proxy is not None and not limits.allow_private:
+            refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
+            if refused is not None:
+                return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
+        connections = pool.connections(guarded=not limits.allow_private and proxy is None)
+        reply = await exchange.run(connections, head)
+        if proxy is not None and isinstance(reply, Failure) and exchange.is_proxy_down:
+            self._down[proxy] = time.monotonic() + PROXY_REST, reply
+        if self._closed and isinstance(reply, Failure):
+            return Failure(Reason.CLOSED, "the sender was closed meanwhile", reply.sent_ago, reply.status)
+        return reply
 
     def _leave_to_parent(self) -> None:
         """After a fork, forget the connections that were opened before it."""
@@ -212,8 +237,10 @@ class AiohttpSender:
         self._leave_to_parent()
         gone = [each for each in self._pools if each.is_closed()]
         old = [self._pools.pop(each) for each in gone]
+        room = _room()
+        most, idle = max(1, min(self._connections, room * 2 // 3)), min(self._idle, room // 6)
         pool = self._pools[loop] = _Pool(
-            self._verify, open_resolver(self._resolver), self._most, self._idle, self._keep_alive
+            self._verify, open_resolver(self._resolver), most, idle, self._keep_alive
         )  # fmt: skip
         for each in old:
             await each.close()
@@ -266,12 +293,18 @@ def _written(proxy: Url) -> str:
     return f"{proxy.scheme}://{quote(proxy.credentials, safe=':%', errors='surrogatepass')}@{proxy.domain}"
 
 
-def _open_files() -> int:
-    """How many files, connections among them, this process may have open."""
+def _room() -> int:
+    """How many connections this process can still open: files and databases of its own need some room, too."""
     if sys.platform == "win32":
         return 8192
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 20 if most == resource.RLIM_INFINITY else most
+    if most == resource.RLIM_INFINITY:
+        return 1 << 20
+    try:
+        are_open = len(os.listdir("/dev/fd"))
+    except OSError:
+        are_open = RESERVED_FILES
+    return max(0, most - are_open - RESERVED_FILES)
 
 
 _INHERITED: list[object] = []
@@ -313,6 +346,10 @@ class _Pool:
                 return await connections.locate(url.host, url.port)
         except (OSError, aiohttp.ClientError):  # TimeoutError is one
             return ""
+
+    async def shed(self) -> bool:
+        """Close all idle connections, to make room. Return whether there were any."""
+        return any([await connections.shed() for connections in self._by_guard.values()])
 
     async def close(self) -> None:
         """Close all connections."""

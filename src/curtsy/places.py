@@ -8,6 +8,9 @@ from collections import Counter
 from curtsy.core.turns import GROUPS, SPELL, Shares, Turns, share_of
 from curtsy.site import group_of, site_of
 
+REGROW = 1.0
+"""Seconds after which one more place is tried where there was no room for a connection."""
+
 
 class Places:
     """A semaphore whose places are shared by registered domain and by address (core/turns.py).
@@ -19,7 +22,9 @@ class Places:
     """
 
     def __init__(self, most: int, *, is_strict: bool = False) -> None:
-        self._most = self._free = most
+        self.most = self._free = most
+        self._lost = 0
+        """Places that there is no room for at present; see `shrink()`."""
         self._is_strict = is_strict
         self._share = share_of(most)
         self._holders: Counter[tuple[str, str]] | None = Counter()
@@ -36,11 +41,11 @@ class Places:
     @property
     def are_taken(self) -> bool:
         """Whether a request that comes now may have to wait."""
-        return bool(self._waiting) or self._most - self._free >= self._share
+        return bool(self._waiting) or self.most - self._free >= self._share
 
     def take_at_once(self, host: str, address: str = "") -> bool:
         """Take a place if nobody waits and fewer than a quarter are taken: then it does not matter whose it is."""
-        if self._waiting or self._most - self._free >= self._share:
+        if self._waiting or self.most - self._free >= self._share:
             return False
         if self._holders is not None:
             self._free -= 1
@@ -49,13 +54,16 @@ class Places:
             self._grant(host, address)
         return True
 
-    async def take(self, host: str, address: str = "") -> None:
-        """Wait for a place, if one is not free for this host. An empty address is one that is not known."""
+    async def take(self, host: str, address: str = "", *, first: bool = False) -> None:
+        """Wait for a place, if one is not free for this host. An empty address is one that is not known.
+
+        With `first`, it is the next of its registered domain: a request that had a place, and no room for a connection.
+        """
         if self._holders is not None:
             self._count_groups()
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
-        number = self._queue(turn, host, address, loop.time())
+        number = self._queue(turn, host, address, loop.time(), first)
         self._hand_on()
         try:
             await turn
@@ -82,6 +90,28 @@ class Places:
             self._addresses.give_back(place, now)
         self._hand_on()
 
+    def shrink(self) -> bool:
+        """Note that there is no room for the connection of one of those in flight. Return whether it can wait for one.
+
+        False means that it is alone: no other gives room when it ends. One more place is tried each second: what took
+        the room may be gone.
+        """
+        taken = self.most - self._lost - self._free
+        if taken <= 1:
+            return False
+        is_regrowing, self._lost = self._lost > 0, self.most - taken + 1
+        self._free = self.most - self._lost - taken
+        if not is_regrowing:
+            asyncio.get_running_loop().call_later(REGROW, self._regrow)
+        return True
+
+    def _regrow(self) -> None:
+        self._lost -= 1
+        self._free += 1
+        self._hand_on()
+        if self._lost > 0:
+            asyncio.get_running_loop().call_later(REGROW, self._regrow)
+
     def _count_groups(self) -> None:
         """Count by group from now on."""
         assert self._holders is not None
@@ -104,7 +134,7 @@ class Places:
             return False
         return self._is_strict or not shares.is_alone(group, asyncio.get_running_loop().time())
 
-    def _queue(self, turn: asyncio.Future[None], host: str, address: str, now: float) -> int:
+    def _queue(self, turn: asyncio.Future[None], host: str, address: str, now: float, first: bool) -> int:
         if self._turns is None:
             self._turns = Turns()
         number = self._numbers.pop() if self._numbers else len(self._waiting) + 1
@@ -115,7 +145,7 @@ class Places:
             self._addresses.want(place, now)
             self._turns.locate(site, place - GROUPS)
         self._turns.assign(number, site)
-        self._turns.add(number)
+        self._turns.add(number, front=first)
         return number
 
     def _forget(self, number: int) -> tuple[asyncio.Future[None], str, str]:
@@ -124,12 +154,12 @@ class Places:
 
     def _hand_on(self) -> None:
         """Give the free places to those whose turn it is."""
-        while self._free and self._turns is not None and (number := self._turns.next(self._is_full)):
+        while self._free > 0 and self._turns is not None and (number := self._turns.next(self._is_full)):
             turn, host, address = self._forget(number)
             if not turn.done():  # else it has given up, and is about to say so
                 self._grant(host, address)
                 turn.set_result(None)
-        if self._free and self._waiting and self._later is None:
+        if self._free > 0 and self._waiting and self._later is None:
             # All are full while others want places; when those have not for a while, they may have the rest.
             self._later = asyncio.get_running_loop().call_later(SPELL, self._look_again)
 

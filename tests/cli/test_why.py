@@ -272,8 +272,8 @@ def test_a_breaker_may_have_been_tripped_by_hand(settings: Settings) -> None:
 
     found = assessed(settings, host)
 
-    assert "it failed, refused us, or was tripped by hand" in found.message
-    assert "it failed, refused us, or was tripped by hand" in named(found, "breaker").says
+    assert "it failed, refused us, asked for a long rest, or was tripped by hand" in found.message
+    assert "it failed, refused us, asked for a long rest, or was tripped by hand" in named(found, "breaker").says
 
 
 def test_a_budget_names_where_both_its_limits_come_from(tmp_path: Path) -> None:

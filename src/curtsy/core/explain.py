@@ -60,7 +60,8 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             return f"{domain} has had its {count} {no.limit} {when}.{wait} Raise {limit} only if the site agreed."
         case Reason.CIRCUIT_OPEN:
             return (
-                f"not asking {domain}: its circuit breaker is open (it failed, refused us, or was tripped by hand)."
+                f"not asking {domain}: its circuit breaker is open "
+                "(it failed, refused us, asked for a long rest, or was tripped by hand)."
                 f"{wait} Leave it alone until then, or reset its breaker if you know that it is well."
             )
         case Reason.DOMAIN_DENIED:

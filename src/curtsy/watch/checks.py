@@ -221,7 +221,9 @@ def _breaker(view: HostView, settings: Settings, policy: Policy) -> Check:
     if not policy.breaker:
         return Check("breaker", "off", "switched off", where(settings, view.domain, "breaker"), facts=facts)
     if view.breaker_left is not None:
-        says = f"open for {span(view.breaker_left)}: it failed, refused us, or was tripped by hand"
+        says = (
+            f"open for {span(view.breaker_left)}: it failed, refused us, asked for a long rest, or was tripped by hand"
+        )
         return Check("breaker", "no", says, origin, view.breaker_left, facts)
     if view.breaker == "half_open":
         return Check(
