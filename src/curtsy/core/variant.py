@@ -33,7 +33,7 @@ def variant_of(vary: Iterable[str], request: Request) -> str:
     nothing of a good password.
     """
     fields, credentials = request.headers.by_name, request.url.credentials
-    values = [each for each in fields.items() if each[0] not in HARMLESS]
+    values = [] if HARMLESS.issuperset(fields) else [each for each in fields.items() if each[0] not in HARMLESS]
     if vary:
         values += [(name, fields[name]) for name in vary if name in fields and name in HARMLESS]
     if credentials is not None:

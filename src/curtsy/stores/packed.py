@@ -319,7 +319,9 @@ class PackedCache:
             decoded = rows.decode(meta)
             if decoded is not None and not is_wanted(decoded[1], key, asked):
                 continue
-            page = rows.page_of(meta, body)
+            page = None
+            if decoded is not None and isinstance(body, bytes):
+                page = rows.checked_page(decoded[1], body, decoded[0])
             if page is not None:
                 found = number, used, meta, page.under(text)
                 break
@@ -347,8 +349,12 @@ class PackedCache:
         renewed: list[tuple[int, bytes, int]] = []
         db.execute("BEGIN IMMEDIATE")
         last = rows.last_place(db)
-        for entry, body, is_packed, is_renewal in pages:
-            number, place, kept, was_packed = rows.slot_for(db, entry, self._lately.at)
+        firsts = [rows.first_number(page.entry.url_sha256) for page in pages]
+        known = rows.kept_of(db, firsts)  # in one query: most are new
+        for first, (entry, body, is_packed, is_renewal) in zip(firsts, pages, strict=True):
+            number, place, kept, was_packed = (
+                rows.slot_for(db, entry, self._lately.at) if first in known else (first, None, None, False)
+            )
             if is_renewal:
                 if kept is None or kept.body_sha256 != entry.body_sha256:
                     are_kept = False

@@ -149,6 +149,15 @@ def remove(db: sqlite3.Connection, key: str, variant: str | None) -> None:
         delete(db, gone)
 
 
+def kept_of(db: sqlite3.Connection, firsts: list[int]) -> set[int]:
+    """Those of some URLs, by the numbers of their first variants, of which any variant is there."""
+    given = ", ".join(["(?)"] * len(firsts))
+    query = (
+        f"WITH given(first) AS (VALUES {given}) SELECT id FROM given CROSS JOIN pages ON id BETWEEN first AND first + ?"
+    )
+    return {first_of(number) for (number,) in db.execute(query, (*firsts, MOST_VARIANTS - 1))}
+
+
 def slot_for(
     db: sqlite3.Connection, entry: Entry, used_at: Callable[[int], int]
 ) -> tuple[int, int | None, Entry | None, bool]:
