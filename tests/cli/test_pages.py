@@ -13,7 +13,7 @@ from curtsy.cli.fields import SHAPES
 from curtsy.stores.disk import DiskCache
 from tests.cli.shell import Shell
 from tests.support.pages import page
-from tests.support.site import Reply, Site, cut_short
+from tests.support.site import Reply, Site, cut_short, encoded
 
 
 def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Site) -> None:
@@ -172,3 +172,21 @@ def test_a_forbidden_file_is_not_saved(shell: Shell, site: Site) -> None:
     assert (done.code, done.out) == (3, "")
     assert "robots.txt line 2" in done.err
     assert list(shell.project.iterdir()) == []
+
+
+def test_a_file_that_is_labelled_as_coded_is_saved_as_it_comes_unless_it_is_to_be_decoded(
+    shell: Shell, site: Site
+) -> None:
+    """U15: `--decode`"""
+    packed = encoded(b"many words " * 100, "gzip")
+    site.reply("/f.tar.gz", packed)
+    raw, plain = shell.home / "raw", shell.home / "plain"
+
+    done = [
+        shell("download", site.url("/f.tar.gz"), "-o", str(raw)),
+        shell("download", "--decode", site.url("/f.tar.gz"), "-o", str(plain)),
+    ]
+
+    assert [each.code for each in done] == [0, 0]
+    assert raw.read_bytes() == packed.body
+    assert plain.read_bytes() == b"many words " * 100
