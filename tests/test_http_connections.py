@@ -419,7 +419,7 @@ def test_requests_wait_for_a_connection_where_few_files_may_be_open(site: Site) 
 
         asyncio.run(main(sys.argv[1]))
     """
-    site.reply("/*", Reply(body="x", wait=0.5))  # long enough that all are under way before the first is answered
+    site.reply("/*", Reply(body="x", wait=0.25))  # long enough that all are under way before the first is answered
     command = [sys.executable, "-c", textwrap.dedent(program), site.url("/")]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
@@ -485,7 +485,8 @@ def test_a_machine_without_room_for_a_connection_closes_idle_ones_and_blames_no_
                         taken.append(os.dup(0))
                     except OSError:
                         break
-                lack = await web.fetch(urls[-1])
+                lack, *others = await asyncio.gather(*(web.fetch(url) for url in (urls[-1], *urls[:5])))
+                assert not any(other.ok for other in others)
                 origin = urls[-1].removesuffix("/")
                 print(lack.reason, await web.store.read(f"rules:{origin}"))
                 print((await web.store.read("host:" + origin.partition("//")[2])).failures, lack.message)

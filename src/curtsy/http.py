@@ -173,8 +173,6 @@ class AiohttpSender:
                 pool = await self._open_pool(loop)
             began, host = loop.time(), request.url.host
             address = host if ":" in host or host[-1:].isdigit() else ""
-            lacks_since: float | None = None
-            """Since when no connection can be opened, though no other request holds one."""
             while True:
                 if not pool.places.take_at_once(host, address):
                     try:
@@ -185,18 +183,19 @@ class AiohttpSender:
                     except TimeoutError:
                         why = f"all {pool.places.most} connections were in use for {limits.timeout:g} s"
                         return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
-                    lacks_since = None
                 deadline = (began if limits.counts_waiting else loop.time()) + limits.timeout
                 exchange = Exchange(request, limits, sink, deadline, proxy)
                 try:
                     reply = await self._exchanged(exchange, pool, request, limits, proxy, head)
-                    if not exchange.has_no_room or self._closed or loop.time() >= deadline:
+                    if not exchange.has_no_room:
+                        pool.had_room_at = loop.time()
                         return reply
                     if await pool.shed():
                         continue
                     is_alone = not pool.places.shrink()
-                    lacks_since = (lacks_since or loop.time()) if is_alone else None
-                    if lacks_since is not None and loop.time() - lacks_since >= limits.connect_timeout:
+                    # What takes the room then is not ours, and need not end.
+                    is_hopeless = is_alone and loop.time() - max(began, pool.had_room_at) >= limits.connect_timeout
+                    if is_hopeless or self._closed or loop.time() >= deadline:
                         return reply
                 finally:
                     pool.places.give_back(host, address)
@@ -212,7 +211,11 @@ class AiohttpSender:
     ) -> Reply:
         """Send one request, for which there is a place."""
         if proxy is not None and not limits.allow_private:
-            refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
+            try:
+                refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
+            except asyncio.CancelledError as error:
+                note_unsent(error)
+                raise
             if refused is not None:
                 return Failure(Reason.ADDRESS_REFUSED, str(refused.strerror))
         connections = pool.connections(guarded=not limits.allow_private and proxy is None)
@@ -318,6 +321,9 @@ class _Pool:
         self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int, keep_alive: float
     ) -> None:
         self.places = Places(most)
+        self.had_room_at = 0.0
+        """When a request last ended that had a connection, by the loop's time."""
+
         self.resolver = resolver
         self._verify = verify
         self._idle = idle

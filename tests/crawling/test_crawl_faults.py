@@ -337,3 +337,29 @@ async def test_a_name_that_does_not_exist_is_not_waited_for(
     assert least <= (clock.now().at - began) / SECOND <= most
     assert crawl.summary is not None
     assert crawl.summary.ended == "done"
+
+
+def test_a_crawl_puts_no_host_off_where_few_files_may_be_open(site: Site, tmp_path: Path) -> None:
+    """Q11: waiting for a connection is no failure of the host's, after which it rests for a minute"""
+    program = """
+        import asyncio, resource, sys
+        from curtsy import acrawl
+
+        async def main(folder, *urls):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+            settings = dict(preset="own", allow_private=True, concurrency=None, depth=0, cache=f"{folder}/pages.sqlite")
+            settings |= dict(store=f"sqlite:///{folder}/state.sqlite", job=f"{folder}/job")
+            async with acrawl(urls, **settings, user_agent="testbot/1.0 (+https://example.org)") as run:
+                print(len([page async for page in run]), run.summary.ended)
+
+        asyncio.run(main(*sys.argv[1:]))
+    """
+    site.reply("/*", Reply(body="x", wait=0.02))
+    site.robots("")
+    urls = [site.url(f"/{number}", host=f"127.0.1.{1 + number % 80}") for number in range(240)]
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path), *urls]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.stdout == "240 done\n", done.stderr
+    assert len(set(site.paths())) == 241
