@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -11,13 +12,16 @@ import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.address import TableResolver
 from curtsy.clock import FakeClock
+from curtsy.core.errors import NotWritten
 from curtsy.core.message import SECOND
+from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.start import acrawl
 from curtsy.http import AiohttpSender
 from tests.crawling.crawl_process import ROOT
@@ -293,6 +297,66 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
     assert (summary["ended"], summary["fetched"]) == ("done", 61)
     assert sorted(lines) == sorted(site.url(path) for path in ["/", *(f"/{number}" for number in range(60))])
     assert Counter(visit.path for visit in site.visits() if visit.path != "/robots.txt").most_common(1)[0][1] == 1
+
+
+class Balky:
+    """An output that cannot be written at first, as on a disk that is full."""
+
+    name = "balky"
+
+    def __init__(self, failures: int) -> None:
+        self.left = failures
+
+    def open(self, state: Any | None) -> None:
+        """Begin."""
+
+    def page(self, page: CrawledPage) -> None:
+        """Take it."""
+
+    def skipped(self, skipped: Skipped) -> None:
+        """Pass it over."""
+
+    def flush(self) -> None:
+        """Fail, as often as was said, once there is something."""
+        self.left -= 1
+        if 0 <= self.left < 2:
+            raise NotWritten("there is no room. Make some.")
+
+    def close(self) -> None:
+        """End."""
+
+
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_page_goes_once_to_a_pipe_though_another_output_fails(site: Site, order: int) -> None:
+    """F40: what a pipe has taken cannot be taken back"""
+    graph(site, {"/": ["/a", "/b", "/c"], "/a": [], "/b": [], "/c": []})
+    end, start = os.pipe()
+
+    outputs: list[str | Balky] = [f"jsonl:/dev/fd/{start}", Balky(4)]
+    async with acrawl(site.url("/"), **QUICK, outputs=outputs[::order]) as crawl:
+        summary = await crawl.run()
+    os.close(start)
+    seen = os.read(end, 65_536)
+    os.close(end)
+
+    assert summary.ended == "done"
+    assert sorted(json.loads(line)["url"] for line in seen.splitlines()) == [
+        site.url(path) for path in ("/", "/a", "/b", "/c")
+    ]
+
+
+async def test_a_program_is_told_that_not_all_could_be_written(site: Site) -> None:
+    """F40: by an error, with the summary beside it; and its patience and its time hold while it pauses"""
+    graph(site, {"/": ["/a"], "/a": []})
+
+    for limit in ({"patience": 0.3}, {"max_time": 0.3}):
+        began = time.monotonic()
+        async with acrawl(site.url("/"), **QUICK, **limit, outputs="jsonl:/dev/full") as crawl:
+            with pytest.raises(NotWritten, match="No space left"):
+                await crawl.run()
+        assert crawl.summary is not None
+        assert (crawl.summary.ended, crawl.summary.fetched, crawl.summary.queued) == ("later", 0, 1)
+        assert time.monotonic() - began < 10
 
 
 # What a name may come to.

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curtsy.core.errors import NotWritten, PolicyError, StoreError
-from curtsy.crawling.outputs import Output, open_output
+from curtsy.crawling.outputs import Counted, Output, Written, open_output
 from curtsy.crawling.outputs.folder import Folder
 from curtsy.crawling.outputs.jsonlines import JsonLines
 from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.warc import Warc
-from tests.crawling.leaves import KINDS, Kind, Leaf, leaves, page, sizes, skip, write
+from tests.crawling.leaves import KINDS, Kind, Leaf, files_of, leaves, page, sizes, skip, write
 from tests.strategies import ANY
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -160,27 +160,90 @@ def test_a_file_that_became_shorter_is_gone_on_with_and_that_is_said(
     output = kind.make(tmp_path)
     output.open(None)
     for number in range(2):
-        write(output, page(number, b"short"))
+        write(output, page(number, b"%d" % number))
         write(output, skip(number))
     state = output.flush()
     output.close()
     victim = tmp_path / kind.file
     os.truncate(victim, 0 if left == "nothing" else victim.stat().st_size - 7)
-    for path in tmp_path.glob("out-0000[2-9]*"):
-        path.unlink()
-    if isinstance(state, dict):
-        state = {**state, "file": 1, "offset": victim.stat().st_size + 7}
-
+    # In an archive it is the request beside the last page that is cut.
+    whole = 0 if left == "nothing" else 2 if kind.name.startswith("warc") else 1
     output = kind.make(tmp_path)
     output.open(state)
     write(output, page(7))
     write(output, skip(7))
+    output.flush()
     output.close()
 
+    assert isinstance(output, Counted)
+    assert output.written() == Written(output.name, whole + 1, 2 - whole)
     assert "are not in it any more" in caplog.text
     assert "7" in str(kind.content(tmp_path))
     if left == "half" and kind.name != "csv":
         assert "page/0" in str(kind.content(tmp_path))
+
+
+@every_kind
+@pytest.mark.parametrize("other", ["longer", "as long", "shorter", "of another crawl"])
+def test_a_file_that_was_replaced_is_left_as_it_is(kind: Kind, other: str, tmp_path: Path) -> None:
+    """F40: nothing is appended to it, and nothing cut off"""
+    output = kind.make(tmp_path)
+    output.open(None)
+    write(output, page(1))
+    write(output, skip(1))
+    state = json.loads(json.dumps(output.flush()))
+    output.close()
+    victim = tmp_path / kind.file
+    size = victim.stat().st_size
+    text = {"longer": b"x" * 2 * size, "as long": b"x" * size, "shorter": b"x" * (size // 2)}.get(other)
+    if text is None:
+        write_all(kind, tmp_path / "other", [page(2), skip(2)])
+        text = (tmp_path / "other" / kind.file).read_bytes()
+    victim.write_bytes(text)
+    before = files_of(tmp_path)
+
+    with pytest.raises(NotWritten, match=r"is not the file that this crawl has written.*Put the crawl's own file back"):
+        kind.make(tmp_path).open(state)
+
+    assert files_of(tmp_path) == before
+
+
+@every_kind
+def test_a_copy_of_a_file_is_as_good_as_the_file(kind: Kind, tmp_path: Path) -> None:
+    """F40: an archive that was moved away and put back, or restored, goes on"""
+    output = kind.make(tmp_path / "a")
+    output.open(None)
+    write(output, page(1))
+    write(output, skip(1))
+    state = json.loads(json.dumps(output.flush()))
+    output.close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+
+    output = kind.make(tmp_path / "b")
+    output.open(state)
+    write(output, page(2))
+    write(output, skip(2))
+    output.close()
+
+    assert kind.content(tmp_path / "b") == write_all(kind, tmp_path / "c", [page(1), skip(1), page(2), skip(2)])
+
+
+@every_kind
+def test_a_file_that_is_removed_while_it_is_written_is_missed(kind: Kind, tmp_path: Path) -> None:
+    """F40: an output says what is there, not what was written"""
+    output = kind.make(tmp_path)
+    output.open(None)
+    write(output, page(1))
+    write(output, skip(1))
+    output.flush()
+    assert isinstance(output, Counted)
+    before = output.written()
+    (tmp_path / kind.file).unlink()
+    after = output.written()
+    output.close()
+
+    assert (before.entries, before.missing) == (1, 0)
+    assert (after.entries, after.missing) == (0, 1)
 
 
 @every_kind

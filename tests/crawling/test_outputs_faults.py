@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -77,14 +79,14 @@ def test_a_process_killed_while_it_writes_goes_on_without_a_trace(kind: Kind, tm
 def test_files_that_were_written_after_the_last_flush_go_when_it_is_opened_again(tmp_path: Path) -> None:
     """Issue 5: the page may come back as another, or not at all."""
     program = """
-        import os, signal, sys
+        import json, os, signal, sys
         from curtsy.crawling.outputs.folder import Folder
         from tests.crawling.leaves import page
 
         output = Folder(sys.argv[1])
         output.open(None)
         output.page(page(1))
-        print(output.flush(), flush=True)
+        print(json.dumps(output.flush()), flush=True)
         output.page(page(2))
         os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -93,7 +95,7 @@ def test_files_that_were_written_after_the_last_flush_go_when_it_is_opened_again
     assert len(files_of(tmp_path)) == 5, done.stderr
 
     output = Folder(tmp_path / "out")
-    output.open(int(done.stdout))
+    output.open(json.loads(done.stdout))
     output.close()
 
     output = Folder(tmp_path / "other")
@@ -166,9 +168,56 @@ def test_a_device_that_is_full_is_told_at_the_next_flush() -> None:
     for _ in range(2):  # and it stays so, for what came since is not there
         with pytest.raises(NotWritten, match=r"/dev/full could not be written: No space left on device\. Make room"):
             output.flush()
-    with pytest.raises(NotWritten, match="Make room"):
-        output.page(page(2))
     output.close()
+
+
+def test_what_a_pipe_does_not_take_is_pending_and_goes_first() -> None:
+    """F40: no reader makes a crawl wait for it, and nothing goes twice"""
+    end, start = os.pipe()
+    output = JsonLines(f"/dev/fd/{start}")
+    output.open(None)
+    given = [page(number, b"x", text="y" * 30_000) for number in range(5)]
+    for each in given:
+        output.page(each)
+    refused = 0
+    seen = b""
+    began = time.monotonic()
+    while True:
+        try:
+            state = output.flush()
+            break
+        except NotWritten as error:
+            refused += "does not take more" in str(error)
+            seen += os.read(end, 50_000)
+    output.close()
+    os.close(start)
+    while piece := os.read(end, 65_536):
+        seen += piece
+    os.close(end)
+
+    assert refused > 1
+    assert time.monotonic() - began < 5
+    assert [json.loads(line)["url"] for line in seen.splitlines()] == [each.url for each in given]
+    assert state["size"] == len(seen)
+
+
+def test_a_pipe_that_is_closed_is_told_before_anything_is_written() -> None:
+    """F40"""
+    end, start = os.pipe()
+    output = JsonLines(f"/dev/fd/{start}")
+    output.open(None)
+    output.check()
+    os.close(end)
+
+    with pytest.raises(NotWritten, match="the program that reads it has closed it") as told:
+        output.check()
+    output.page(page(1))
+    with pytest.raises(NotWritten, match="not marked as done"):
+        output.flush()
+    output.close()
+    os.close(start)
+
+    assert told.value.is_lasting
 
 
 def test_an_output_that_failed_can_be_opened_again_where_it_was(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_standard_output_takes_lines_whatever_the_state() -> None:
         import sys
         from curtsy.crawling.outputs import open_output
         from tests.crawling.leaves import page
-        for state in (None, 5000):
+        for state in (None, {"size": 5000, "entries": 1, "lost": 0, "head": "", "tail": ""}):
             output = open_output("-")
             output.open(state)
             output.page(page(1))

@@ -22,8 +22,7 @@ from tests.crawling.leaves import KINDS, page, skip
 def noted(folder: Path) -> tuple[int, Any]:
     """How many pages are done, and where the output ended then."""
     path = folder / "notes"
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    number, state = json.loads(lines[-1]) if lines else (0, None)
+    number, state = json.loads(path.read_bytes()) if path.exists() else (0, None)
     return number, state
 
 
@@ -33,10 +32,10 @@ def run(folder: Path, kind: str, pages: int) -> None:
     output = make(folder / "output")
     number, state = noted(folder)
     output.open(state)
-    notes = os.open(folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     dice = random.Random()
     while True:
-        os.write(notes, json.dumps([number, output.flush()]).encode() + b"\n")
+        (folder / "notes.new").write_text(json.dumps([number, output.flush()]))
+        os.replace(folder / "notes.new", folder / "notes")
         print(number, flush=True)
         sys.stdin.readline()
         if number >= pages:

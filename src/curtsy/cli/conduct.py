@@ -145,7 +145,11 @@ async def conduct(crawl: AsyncCrawl, teller: Teller, every: float = LOOKS) -> tu
             crawl.stop()
             crawl.stop()
             await asyncio.wait([running])
-    return running.result(), stopping.count > 0
+    error = running.exception()
+    if error is not None and (crawl.summary is None or not isinstance(error, CurtsyError)):
+        raise error
+    assert crawl.summary is not None  # also of one that could not write what had come
+    return crawl.summary, stopping.count > 0
 
 
 def exit_of(summary: Summary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
@@ -158,6 +162,8 @@ def exit_of(summary: Summary, seeds: Sequence[str], is_interrupted: bool, is_sha
         return Exit.INTERRUPTED
     if summary.ended == "later":
         return Exit.LATER
+    if summary.ended == "not_written" or summary.missing:
+        return Exit.OUTPUT
     if totals.pages or is_shared:
         return Exit.FINE
     if totals.failed:

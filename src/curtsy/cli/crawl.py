@@ -132,7 +132,8 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     good order; with --job the same command goes on with it, and nothing is fetched twice.
 
     The exit code is 0 if pages came, 3 if all was refused by manners, 22 if the only URL answered with an error, 75 if
-    what is left may be asked for only later (it says when), 130 after Ctrl-C.
+    what is left may be asked for only later (it says when), or the disk stayed full, 74 if an output was closed, was
+    replaced or lacks pages, 130 after Ctrl-C.
     """
     given = context.ensure_object(Given)
     wish = _wish(given, words, list(context.meta.get("curtsy.arguments", ())))
@@ -140,7 +141,13 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
         from curtsy.cli.rehearsal import rehearse
 
         return rehearse(given, wish)
-    return run(lambda: _crawl(given, wish))
+    from curtsy.core.errors import NotWritten
+
+    try:
+        return run(lambda: _crawl(given, wish))
+    except NotWritten as error:  # before the first page
+        screen.say(str(error))
+        return Exit.OUTPUT
 
 
 def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
@@ -303,9 +310,17 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
             show_resting(screen.err(), hosts)
         print(file=sys.stderr)
     screen.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
+    held = {each.name.partition(":")[0]: each for each in summary.outputs}
     for kind, path in wish.files.items():
-        if path != "-":
-            screen.say(f"written to {_numbered(path) if kind == 'warc' else path}.")
+        place, found = _numbered(path) if kind == "warc" else path, held[kind]
+        if found.missing:
+            screen.say(
+                f"{place} holds {found.entries:,} of {found.entries + found.missing:,} entries. The others were written "
+                "too, but the output was cut or removed since. What is done is not asked for again: to have all, begin anew "
+                "with --fresh and another output."
+            )
+        elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
+            screen.say(f"written to {place}.")
     if (words := going_on(summary, wish.job)) is not None:
         again = None if wish.job is None else command(wish.arguments, higher=summary.ended == "max_pages")
         screen.say(words, command=again)

@@ -22,6 +22,9 @@ class Exit(IntEnum):
     BAD_STATUS = 22
     """The site answered with an error, as curl's `--fail` has it."""
 
+    OUTPUT = 74
+    """An output is closed, not ours or not whole (EX_IOERR)."""
+
     LATER = 75
     """Not now; it was said when (EX_TEMPFAIL)."""
 
@@ -37,6 +40,7 @@ MEANINGS = {
     Exit.USAGE: "the command was not understood, or a URL is none",
     Exit.REFUSED: "refused by manners: robots.txt, the denylist, an address; waiting does not help",
     Exit.BAD_STATUS: "the site answered with an error",
+    Exit.OUTPUT: "an output of a crawl was closed, was replaced, or lacks pages; nothing is done that is not written",
     Exit.LATER: "try again later; the message says when",
     Exit.CONFIGURATION: "the settings are wrong (the message names file and line), or need a library that is missing",
     Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, a closed terminal); everything was given back",
@@ -44,7 +48,8 @@ MEANINGS = {
 """Each code in words, for the help and the reference page."""
 
 _BEST_FIRST = (
-    Exit.FINE, Exit.LATER, Exit.REFUSED, Exit.BAD_STATUS, Exit.ERROR, Exit.USAGE, Exit.CONFIGURATION, Exit.INTERRUPTED,
+    Exit.FINE, Exit.LATER, Exit.REFUSED, Exit.BAD_STATUS, Exit.ERROR, Exit.OUTPUT, Exit.USAGE,
+    Exit.CONFIGURATION, Exit.INTERRUPTED,
 )  # fmt: skip
 
 

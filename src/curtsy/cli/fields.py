@@ -79,11 +79,13 @@ _SUMMARY = {
 }
 
 _ENDED = {
-    "ended": "`done`, `max_pages`, `max_time`, `max_bytes`, `later` or `stopped`",
+    "ended": "`done`, `max_pages`, `max_time`, `max_bytes`, `later`, `not_written` or `stopped`",
     "resume_in": "time after which going on makes sense; null if at once, if nothing is left, or if that is paused",
     "message": "how it ended, in a sentence",
     "job": "its name; null if it has none",
     "outputs": "where the pages are, by kind: `folder`, `jsonl`, `warc`, `csv`",
+    "written": "how many entries each output holds, over all runs",
+    "missing": "how many entries were written to an output and are not there, because it was cut or removed meanwhile",
     "resume": "the command line that goes on with it; null if nothing is left, or not kept",
 }
 

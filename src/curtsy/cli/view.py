@@ -87,7 +87,7 @@ class CrawlView:
         return [by_name[name] for name in self._rows]
 
 
-ENDS = ("done", "max_pages", "max_time", "max_bytes", "later", "stopped")
+ENDS = ("done", "max_pages", "max_time", "max_bytes", "later", "not_written", "stopped")
 """The states of a crawl that is over."""
 
 

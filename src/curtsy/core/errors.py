@@ -134,10 +134,12 @@ class StoreError(CurtsyError):
 class NotWritten(CurtsyError):
     """An output cannot be written: no room, no permission, or something else lies at its place."""
 
-    def __init__(self, message: str, path: str | None = None) -> None:
+    def __init__(self, message: str, path: str | None = None, *, is_lasting: bool = False) -> None:
         super().__init__(message)
         self.path = path
         """The file or folder; None if it is none, as standard output."""
+        self.is_lasting = is_lasting
+        """Whether waiting does not help: a pipe that was closed, a file that is not ours. A full disk is not."""
 
 
 class LimiterClosed(CurtsyError):

@@ -91,7 +91,11 @@ class AsyncCrawl:
         return self._lease is not None
 
     async def run(self) -> Summary:
-        """Crawl to the end, pages going to the outputs alone."""
+        """Crawl to the end, pages going to the outputs alone.
+
+        Raises NotWritten or StoreError if it had to end because an output or its own state could not be written for
+        as long as its patience. `summary` says what came of it all the same, and nothing is done that is not written.
+        """
         main = await self._started()
         try:
             await asyncio.shield(main)
@@ -275,6 +279,8 @@ class AsyncCrawl:
             await self._bulletin.tell(is_over=True)
             await self._shut()
             await self._report()
+        if self._crawler.failure is not None:
+            raise self._crawler.failure
 
     async def _measure(self) -> None:
         while True:

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Sequence
 
 from curtsy.client import AsyncClient
-from curtsy.core.errors import CurtsyError, PolicyError
+from curtsy.core.errors import CurtsyError, NotWritten, PolicyError
 from curtsy.core.explain import span
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.bell import Bell
@@ -45,7 +45,7 @@ MOST_REASONS = 10_000
 """URLs whose reasons a summary names."""
 
 SHARED_LOOK = 1.0
-"""Seconds after which a frontier is looked at again that others add to."""
+"""Seconds after which a frontier is looked at again that others add to, and a pipe that others may close."""
 
 FIRST_TROUBLE, LONGEST_TROUBLE = 1.0, 30.0
 """Seconds after which a full disk or a lost server is tried again, at first and at the longest."""
@@ -84,6 +84,8 @@ class Crawler:
         """Why it was told to stop."""
         self.trouble: str | None = None
         """What keeps it from writing, in words."""
+        self.failure: CurtsyError | None = None
+        """Why it had to end before all that had come was written; what is not written is not done."""
         self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
         self._stop_by = 0.0
         self._is_abandoned = False
@@ -148,32 +150,52 @@ class Crawler:
     async def run(self) -> Summary:
         """Crawl to the end."""
         self._bell.hang()
-        wait = FIRST_TROUBLE
+        times, since = 0, 0.0
         try:
             while True:
                 try:
                     ended = await self._turn()
+                except PolicyError:
+                    raise
                 except CurtsyError as error:  # the disk is full, the server is gone: what is finished is kept
-                    if self.stopping is not None or isinstance(error, PolicyError):
-                        raise
-                    if self.trouble is None:
-                        _log.warning(f"{error} The crawl pauses, and goes on by itself when that is mended.")
+                    times, since = times + 1, since if times else self._alarm.now()
+                    left = self._options.patience - (self._alarm.now() - since)
+                    if self._options.max_time is not None:
+                        left = min(left, self._options.max_time - self._elapsed())
+                    is_lasting = isinstance(error, NotWritten) and error.is_lasting
+                    if left <= 0 or is_lasting or self.stopping is not None:
+                        return await self._break_off(error, "not_written" if is_lasting else "later")
+                    if times == 2:  # a reader that is slow for a moment is not worth a word
+                        _log.warning(f"{error} The crawl pauses for {span(left)} at most, and goes on when it can.")
                     self.trouble = str(error)
-                    await self._bell.sleep(wait)
-                    wait = min(2 * wait, LONGEST_TROUBLE)
+                    with contextlib.suppress(CurtsyError):
+                        await self._renew()
+                    await self._bell.sleep(min(FIRST_TROUBLE * 2 ** min(times - 1, 10), LONGEST_TROUBLE, left))
                     continue
-                wait, self.trouble = FIRST_TROUBLE, None
+                times, self.trouble = 0, None
                 if ended is not None:
                     return await self._summary(ended)
         finally:
             self._bell.take_down()
             await self.visits.call_off()
 
+    async def _break_off(self, error: CurtsyError, ended: str) -> Summary:
+        """End though not all that has come is written: what is not goes back to its place."""
+        self.failure = error
+        await self.visits.call_off()
+        self.tray.give_back()
+        with contextlib.suppress(CurtsyError):  # then it waits until its lease has run out
+            await self._harvest.give_back(self.tray.finished)
+        self.tray.finished.clear()
+        return await self._summary(self.stopping or ended)
+
     async def _turn(self) -> str | None:
         """Write what is finished, start what is due, then wait for news; why the crawl is over, if it is."""
         self._bell.hear()
         if self.tray.finished:
             await self._write()
+        else:
+            self._harvest.check()
         if self.visits.broken is not None:
             raise self.visits.broken
         await self._renew()
@@ -240,7 +262,7 @@ class Crawler:
         waits = [] if self.is_idle else [self._renew_in()]
         if due is not None and self._room() > 0:
             waits.append(due)
-        if self._lease is not None:
+        if self._lease is not None or self._harvest.has_stream:
             waits.append(SHARED_LOOK)
         if self._options.max_time is not None:
             waits.append(self._options.max_time - self._elapsed())
@@ -319,18 +341,26 @@ class Crawler:
         return self._alarm.now() - self.began_at
 
     async def _summary(self, ended: str) -> Summary:
+        reasons = self._harvest.left
         with contextlib.suppress(CurtsyError):  # a disk that is full: only people look at it
             await self._frontier.note({ENDED: ended})
-        self.counts = await self._frontier.counts()
-        reasons = self._harvest.left | dict((await self._frontier.failures())[:MOST_REASONS])
+        try:
+            self.counts = await self._frontier.counts()
+            reasons = reasons | dict((await self._frontier.failures())[:MOST_REASONS])
+        except CurtsyError:
+            if self.failure is None:
+                raise
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended == "later" else None
         message = self._words(ended) + (f"; {left:,} URLs are left" if left else "")
-        summary = Summary(ended, self._harvest.final(self._elapsed()), left, resume_in, reasons, message)
+        totals, outputs = self._harvest.final(self._elapsed()), self._harvest.written()
+        summary = Summary(ended, totals, left, resume_in, reasons, message, outputs)
         _log.info(f"Crawl ended: {message}", **summary.as_dict())
         return summary
 
     def _words(self, ended: str) -> str:
+        if self.failure is not None:
+            return str(self.failure).removesuffix(".")
         match ended:
             case "done":
                 return "nothing is left that may be fetched"

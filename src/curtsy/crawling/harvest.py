@@ -2,6 +2,7 @@
 
 Outputs first, then the frontier, which keeps where each output ended together with what is done. If either fails, the
 outputs are cut back to where they were, and all of it is written again when that works: nothing is lost, nothing twice.
+A pipe cannot be cut back: it comes last, keeps what it could not send, and is not handed the same page again.
 Where others work on the same frontier, what has become theirs meanwhile is left to them.
 """
 
@@ -17,7 +18,7 @@ import msgspec
 from curtsy.core.errors import CurtsyError
 from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Ending, Failed, Found, Lapsed
 from curtsy.crawling.notes import TOTALS, pages_in, totals_of
-from curtsy.crawling.outputs import Archive, Output
+from curtsy.crawling.outputs import Archive, Counted, Output, Stream, Written
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.progress import Totals
 from curtsy.log import LibraryLogger, library_logger
@@ -110,12 +111,16 @@ class Harvest:
         """`who` tells this worker's notes from those of others on the same frontier."""
         self._frontier = frontier
         self._outputs = outputs
+        self._archives = [each for each in outputs if isinstance(each, Archive)]
+        self._may_stream = [each for each in outputs if isinstance(each, Stream)]
         self._who = who
         self._totals_name = TOTALS + who
         self._states: dict[str, Any] = {}
         """Where each output ends, as far as the frontier knows."""
         self._is_torn = False
         """Whether the outputs may hold more than the frontier knows of."""
+        self._handed: set[tuple[str, int]] = set()
+        """What was handed to a stream and is not done yet: its name, and the claim's ticket."""
         self.totals = self.before = Totals()
         """What the job has done, over all its runs; and had before this one."""
         self.left: dict[str, str] = {}
@@ -146,6 +151,24 @@ class Harvest:
         if self._states:  # before the first page: what is there after a kill is known as our own then
             await self._frontier.note(self._states)
         return notes
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether an output is a pipe or a terminal, which may be closed at any moment."""
+        return any(output.is_stream for output in self._may_stream)
+
+    def check(self) -> None:
+        """Raise NotWritten if nobody reads a stream any more."""
+        for output in self._may_stream:
+            output.check()
+
+    def written(self) -> tuple[Written, ...]:
+        """Say what the outputs really hold."""
+        return tuple(output.written() for output in self._outputs if isinstance(output, Counted))
+
+    async def give_back(self, batch: Sequence[Finished]) -> None:
+        """Have the URLs put back that are not written, and will not be in this run."""
+        await self._frontier.conclude([Ending(each.claimed, Deferred(0.0)) for each in batch])
 
     def leave(self, seed: Skipped) -> None:
         """Tell the outputs of a seed that is not asked for in this run."""
@@ -212,24 +235,39 @@ class Harvest:
         await self._frontier.conclude(endings, notes)
         self._states.update(states)
         self._is_torn = False
+        self._handed.clear()
         self.totals = totals
 
     def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[Totals, dict[str, Any]]:
         """Hand a batch to the outputs; answers what the totals are then, and where each output ends."""
         totals = counted(self.totals, batch, seconds)
-        for finished in batch:
-            for output in self._outputs:
-                if finished.page is not None:
-                    output.page(finished.page)
-                elif finished.redirect is not None and isinstance(output, Archive):
-                    output.redirect(finished.redirect)
-                for skipped in finished.skipped:
-                    output.skipped(skipped)
-        return totals, {self._key(output): output.flush() for output in self._outputs}
+        states = {}
+        streams: list[Output] = [each for each in self._may_stream if each.is_stream]
+        for output in [each for each in self._outputs if each not in streams] + streams:
+            for finished in batch:
+                handed = output.name, finished.claimed.ticket
+                if handed in self._handed:
+                    continue
+                if output in streams:
+                    self._handed.add(handed)
+                self._hand_to(output, finished)
+            states[self._key(output)] = output.flush()
+        return totals, states
+
+    def _hand_to(self, output: Output, finished: Finished) -> None:
+        if finished.page is not None:
+            output.page(finished.page)
+        elif finished.redirect is not None:
+            for archive in self._archives:
+                if archive is output:
+                    archive.redirect(finished.redirect)
+        for skipped in finished.skipped:
+            output.skipped(skipped)
 
     def _mend(self) -> None:
         """Cut the outputs back to what the frontier knows of."""
-        for output in self._outputs:
+        streams: list[Output] = [each for each in self._may_stream if each.is_stream]
+        for output in [each for each in self._outputs if each not in streams]:
             output.close()
             output.open(self._states[self._key(output)])
 

@@ -10,6 +10,7 @@ from curtsy.core.explain import span
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import Now
 from curtsy.core.policy import Policy
+from curtsy.crawling.outputs import Written
 
 
 class Totals(msgspec.Struct):
@@ -115,7 +116,8 @@ class Summary(msgspec.Struct, frozen=True):
     """What came of a crawl (U14)."""
 
     ended: str
-    """`done`, `max_pages`, `max_time`, `max_bytes`, `later` (what is left is due later) or `stopped`."""
+    """`done`, `max_pages`, `max_time`, `max_bytes`, `later` (what is left is due later, or could not be written for
+    as long as its patience), `not_written` (an output is closed, or not ours any more) or `stopped`."""
 
     totals: Totals
     queued: int
@@ -128,6 +130,13 @@ class Summary(msgspec.Struct, frozen=True):
     """The URLs that no page came from, each with why; the first thousands of them."""
 
     message: str = ""
+    outputs: tuple[Written, ...] = ()
+    """What the outputs really hold, over all runs, and what is missing in them."""
+
+    @property
+    def missing(self) -> int:
+        """Entries that were written and are in the outputs no more, because these were cut or removed."""
+        return sum(each.missing for each in self.outputs)
 
     @property
     def total(self) -> int:
@@ -173,6 +182,8 @@ class Summary(msgspec.Struct, frozen=True):
             "skipped_by_reason": dict(totals.skipped),
             "failed_by_reason": dict(totals.failed),
             "left_out_by_reason": dict(totals.left_out),
+            "written": {each.name: each.entries for each in self.outputs},
+            "missing": {each.name: each.missing for each in self.outputs if each.missing},
         }
 
 

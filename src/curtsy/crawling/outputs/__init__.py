@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+import msgspec
+
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.place import check_path
@@ -40,8 +42,8 @@ class Output(Protocol):
         output that has failed may be opened again with the state that was noted last.
 
         A file that has become shorter than that is gone on with at its end, and a warning says so. What lies at its
-        place and is not ours (`state` is None and the file is not empty) is never overwritten: an error (`NotWritten`)
-        says so.
+        place and is not ours is never overwritten: an error (`NotWritten`) says so. That is any file that is not empty
+        if `state` is None, and else one with other content than was written.
         """
         ...
 
@@ -74,6 +76,42 @@ class Archive(Output, Protocol):
 
     def redirect(self, page: CrawledPage) -> None:
         """Write an answer that led elsewhere."""
+        ...
+
+
+@runtime_checkable
+class Stream(Output, Protocol):
+    """An output that may be a pipe or a terminal, from which nothing can be taken back."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is one. What was handed to it is not handed to it again: it keeps what it could not send."""
+        ...
+
+    def check(self) -> None:
+        """Raise NotWritten if nobody reads it any more."""
+        ...
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What an output really holds."""
+
+    name: str
+    """Its kind and its path."""
+
+    entries: int
+    """Pages, or rows of a table."""
+
+    missing: int
+    """Entries that were written too and are not there: the output was cut or removed meanwhile."""
+
+
+@runtime_checkable
+class Counted(Output, Protocol):
+    """An output that can tell what it holds."""
+
+    def written(self) -> Written:
+        """Say what it holds, over all runs."""
         ...
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from curtsy.core.errors import NotWritten
+from curtsy.crawling.outputs import Written
 from curtsy.crawling.outputs.entry import encode, entry_of
-from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.outputs.trail import End, Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.ownfile import create_own
 from curtsy.place import check_path
@@ -111,17 +112,19 @@ class Folder:
 
     def open(self, state: Any | None) -> None:
         """Begin, or go on where `state` says: pages that came later are removed."""
-        flushed = read_state(self.name, state, int)
+        flushed = read_state(self.name, state, End)
         self._unflushed.clear()
+        later: list[str] = []
         try:
             if flushed is None:
                 if os.path.isdir(self.path) and set(os.listdir(self.path)) - {INDEX}:
                     raise foreign(self.path)
             elif os.path.exists(self._index.path):
-                self._remove(_files_after(self._index.path, flushed))
+                later = _files_after(self._index.path, flushed.size)
         except OSError as error:
             raise not_written(self.path, error) from error
         self._index.open(flushed, whole_lines)
+        self._remove(later)  # not before it is known that the index is ours
 
     def page(self, page: CrawledPage) -> None:
         """Write a line of the index, then the two files, each whole or not at all."""
@@ -148,15 +151,20 @@ class Folder:
     def skipped(self, skipped: Skipped) -> None:
         """Pass it over."""
 
-    def flush(self) -> int:
-        """Hand everything to the system; answers the length of the index."""
+    def flush(self) -> dict[str, Any]:
+        """Hand everything to the system; answers where the index ends."""
         try:
             flushed = self._index.flush()
         except NotWritten:
             self._take_back()
             raise
         self._unflushed.clear()
-        return flushed
+        return msgspec.structs.asdict(flushed)
+
+    def written(self) -> Written:
+        """Say what its index holds."""
+        missing = self._index.missing()
+        return Written(self.name, self._index.flushed_entries + self._index.lost - missing, missing)
 
     def close(self) -> None:
         """End it. Idempotent."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from curtsy.crawling.outputs.entry import BodyForm, encode, entry_of
-from curtsy.crawling.outputs.trail import STANDARD_OUTPUT, Trail, read_state, whole_lines
+from curtsy.crawling.outputs.lines import LineFile
+from curtsy.crawling.outputs.trail import STANDARD_OUTPUT
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.place import check_path
 
 
-class JsonLines:
+class JsonLines(LineFile):
     """Pages as lines of JSON, each a `PageEntry`, in the order in which they came. `-` is standard output.
 
     `body` also writes the bodies: as `text`, decoded, or byte for byte as `base64`. With `mask_secrets`, values in URLs
@@ -21,19 +21,14 @@ class JsonLines:
     def __init__(self, path: str | os.PathLike[str], *, body: BodyForm = "none", mask_secrets: bool = True) -> None:
         check_path("path", path)
         path = os.fspath(path)
-        self.path = path if path == STANDARD_OUTPUT else os.path.abspath(path)
+        super().__init__(path if path == STANDARD_OUTPUT else os.path.abspath(path))
         self._body: BodyForm = body
         self._mask_secrets = mask_secrets
-        self._trail = Trail(self.path)
 
     @property
     def name(self) -> str:
         """What tells it from the crawl's other outputs."""
         return f"jsonl:{self.path}"
-
-    def open(self, state: Any | None) -> None:
-        """Begin, or go on where `state` says. Standard output is gone on with wherever it is."""
-        self._trail.open(read_state(self.name, state, int), whole_lines)
 
     def page(self, page: CrawledPage) -> None:
         """Write a line."""
@@ -41,11 +36,3 @@ class JsonLines:
 
     def skipped(self, skipped: Skipped) -> None:
         """Pass it over."""
-
-    def flush(self) -> int:
-        """Hand everything to the system; answers the length of the file."""
-        return self._trail.flush()
-
-    def close(self) -> None:
-        """End it. Idempotent."""
-        self._trail.close()

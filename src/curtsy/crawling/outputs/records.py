@@ -31,6 +31,8 @@ _LINE_ENDS = re.compile(r"[\r\n\0]+")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\+00:00)")
 _STEP = 1 << 18
 _END = b"\r\n\r\n"
+_ANSWERS = (b"WARC/1.1\r\nWARC-Type: response", b"WARC/1.1\r\nWARC-Type: revisit")
+"""How the records begin that stand for a page; a request is another record beside it."""
 
 
 def new_id() -> str:
@@ -116,33 +118,38 @@ def _http(lines: list[str]) -> bytes:
         return head.encode("utf-8", "replace")
 
 
-def whole_members(path: str) -> int:
-    """The length of a file of gzip members, up to the end of the last one that is whole."""
-    whole = place = 0
+def whole_members(path: str) -> tuple[int, int]:
+    """The length of a file of gzip members up to the end of the last whole one, and the answers in it."""
+    whole = place = answers = 0
+    head = b""
     member = zlib.decompressobj(31)
     with open(path, "rb") as file:
         while data := file.read(_STEP):
             try:
                 while data:
-                    member.decompress(data)
+                    made = member.decompress(data)
+                    head = head or made[: len(_ANSWERS[0])]
                     place += len(data) - len(member.unused_data)
                     data = member.unused_data
                     if member.eof:
                         whole, member = place, zlib.decompressobj(31)
+                        answers, head = answers + head.startswith(_ANSWERS), b""
             except zlib.error:
                 break
-    return whole
+    return whole, answers
 
 
-def whole_records(path: str) -> int:
-    """The length of a file of plain records, up to the end of the last one that is whole."""
-    whole = 0
+def whole_records(path: str) -> tuple[int, int]:
+    """The length of a file of plain records up to the end of the last whole one, and the answers in it."""
+    whole = answers = 0
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        while file.readline() == b"WARC/1.1\r\n":
+        while (head := file.readline()) == b"WARC/1.1\r\n":
             length = None
             while (line := file.readline()).strip():
                 name, _, value = line.partition(b":")
+                if head == b"WARC/1.1\r\n":
+                    head += line
                 if name.lower() == b"content-length" and value.strip().isdigit():
                     length = int(value)
             if length is None or line != b"\r\n" or file.tell() + length + len(_END) > size:
@@ -151,7 +158,8 @@ def whole_records(path: str) -> int:
             if file.read(len(_END)) != _END:
                 break
             whole = file.tell()
-    return whole
+            answers += head.startswith(_ANSWERS)
+    return whole, answers
 
 
 def begins_with(path: str, beginning: bytes, gzip: bool) -> bool:

@@ -7,10 +7,10 @@ import io
 import os
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.outputs.trail import Trail, read_state, whole_lines
+from curtsy.crawling.outputs.lines import LineFile
+from curtsy.crawling.outputs.trail import whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.place import check_path
 
@@ -22,7 +22,7 @@ _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 
-class SkippedCsv:
+class SkippedCsv(LineFile):
     """A table of the URLs from which no page came: UTF-8, commas, quotes where they are needed (RFC 4180).
 
     Links come from strangers, and tables are opened in spreadsheets: a cell that would be a formula there begins with
@@ -32,18 +32,17 @@ class SkippedCsv:
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
         check_path("path", path)
-        self.path = os.path.abspath(path)
+        super().__init__(os.path.abspath(path))
         self._mask_secrets = mask_secrets
-        self._trail = Trail(self.path)
 
     @property
     def name(self) -> str:
         """What tells it from the crawl's other outputs."""
         return f"csv:{self.path}"
 
-    def open(self, state: Any | None) -> None:
-        """Begin, or go on where `state` says."""
-        self._trail.open(read_state(self.name, state, int), whole_lines)
+    def _whole(self, path: str) -> tuple[int, int]:
+        size, lines = whole_lines(path)
+        return size, max(0, lines - 1)  # the first names the columns
 
     def page(self, page: CrawledPage) -> None:
         """Pass it over."""
@@ -62,14 +61,6 @@ class SkippedCsv:
         )
         shown = [_harmless(mask_url(cell) if self._mask_secrets else cell) for cell in given]
         self._trail.write(b"" if self._trail.size else _row(COLUMNS), _row(shown))
-
-    def flush(self) -> int:
-        """Hand everything to the system; answers the length of the file."""
-        return self._trail.flush()
-
-    def close(self) -> None:
-        """End it. Idempotent."""
-        self._trail.close()
 
 
 def _harmless(cell: str) -> str:

@@ -22,10 +22,13 @@ import msgspec
 
 from curtsy import __version__
 from curtsy.core.errors import NotWritten, PolicyError
-from curtsy.crawling.outputs import records
-from curtsy.crawling.outputs.trail import Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.outputs import Written, records
+from curtsy.crawling.outputs.trail import End, Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.log import library_logger
 from curtsy.place import check_path
+
+_log = library_logger("outputs")
 
 GIB = 1 << 30
 
@@ -39,8 +42,17 @@ class WarcState(msgspec.Struct, frozen=True):
     """What names it; the names of its warcinfo records come from this."""
 
     file: int
-    offset: int
-    payloads: int
+    """The number of the last one."""
+
+    end: End
+    """Where that one had ended."""
+
+    payloads: End
+    earlier: tuple[int, ...] = ()
+    """Answers in each file before it."""
+
+    lost: int = 0
+    """Answers that were in earlier files which are gone."""
 
 
 class Warc:
@@ -78,6 +90,12 @@ class Warc:
         self._payloads = Trail(f"{self._stem}.payloads.txt", is_ours=True)
         self._known: dict[bytes, bytes] = {}
         """By its digest, where a payload is: its record, date and URL."""
+
+        self._earlier: list[int] = []
+        """Answers in each file before the present one."""
+
+        self._lost = 0
+        """Answers in earlier files that are gone."""
 
         self._flushed: WarcState | None = None
         """Where it is taken back to if something fails; None while it is not open."""
@@ -129,19 +147,34 @@ class Warc:
         self._number, self._trail = 1, Trail(self._path(1), is_ours=True)
         self._trail.open(None, self._whole)
         self._payloads.open(None, whole_lines)
-        self._flushed = WarcState(str(self._archive), 1, 0, 0)
+        self._earlier, self._lost = [], 0
+        self._flushed = self._state()
 
     def _cut(self, state: WarcState) -> None:
         """Be as at a flush: later files go, and later records in that one."""
-        for number, path in self._files().items():
-            if number > state.file:
-                if not records.begins_with(path, self._beginning(number), self.gzip):
-                    raise foreign(path)
-                os.unlink(path)
+        found = self._files()
+        later = [path for number, path in found.items() if number > state.file]
+        for number, path in found.items():
+            if number > state.file and not records.begins_with(path, self._beginning(number), self.gzip):
+                raise foreign(path)
         self._number, self._trail = state.file, Trail(self._path(state.file), is_ours=True)
-        self._trail.open(state.offset, self._whole)
+        self._trail.open(state.end, self._whole)
         self._payloads.open(state.payloads, whole_lines)
+        for path in later:  # not before it is known that the archive is ours
+            os.unlink(path)
+        self._earlier, self._lost = list(state.earlier), state.lost
+        for place, answers in enumerate(self._earlier):
+            if answers and place + 1 not in found:
+                _log.warning(
+                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Begin the crawl anew (--fresh, "
+                    "fresh=True) to have them all."
+                )
+                self._lost, self._earlier[place] = self._lost + answers, 0
         self._flushed = state
+
+    def _state(self) -> WarcState:
+        ends = self._trail.flush(), self._payloads.flush()
+        return WarcState(str(self._archive), self._number, *ends, tuple(self._earlier), self._lost)
 
     def _files(self) -> dict[int, str]:
         found = {}
@@ -151,7 +184,7 @@ class Warc:
                 found[int(number)] = path
         return found
 
-    def _whole(self, path: str) -> int:
+    def _whole(self, path: str) -> tuple[int, int]:
         return records.whole_members(path) if self.gzip else records.whole_records(path)
 
     def _recall(self, path: str) -> None:
@@ -199,11 +232,13 @@ class Warc:
     def _write(self, made: list[bytes]) -> None:
         if self._trail.size >= self._max_size:
             self._trail.close()
+            self._earlier.append(self._trail.entries)
+            self._lost += self._trail.lost
             self._number += 1
             self._trail = Trail(self._path(self._number), is_ours=True)
             self._trail.open(None, self._whole)
         if not self._trail.size:
-            self._trail.write(*self._made(self._info()))
+            self._trail.write(*self._made(self._info()), entries=0)
         self._trail.write(*made)
 
     def _info(self) -> list[bytes]:
@@ -230,12 +265,12 @@ class Warc:
     def flush(self) -> dict[str, Any]:
         """Hand everything to the system; answers which file is the last, and how long it is."""
         try:
-            offset, payloads = self._trail.flush(), self._payloads.flush()
+            self._flushed = self._state()
         except BaseException as error:
             self._take_back(error)
             raise
-        self._flushed = WarcState(str(self._archive), self._number, offset, payloads)
-        return msgspec.structs.asdict(self._flushed)
+        state: dict[str, Any] = msgspec.to_builtins(self._flushed)
+        return state
 
     def _take_back(self, error: BaseException) -> None:
         """Be as after the last flush, and take nothing more until it is opened again."""
@@ -251,6 +286,17 @@ class Warc:
         self._trail.take_back(why)
         self._payloads.take_back(why)
         self._flushed = None
+
+    def written(self) -> Written:
+        """Say what its files hold."""
+        gone = sum(
+            answers for place, answers in enumerate(self._earlier) if not os.path.exists(self._path(place + 1))
+        )  # fmt: skip
+        missing = self._lost + gone + self._trail.missing()
+        return Written(self.name, self._entries() - missing, missing)
+
+    def _entries(self) -> int:
+        return sum(self._earlier) + self._lost + self._trail.flushed_entries + self._trail.lost
 
     def close(self) -> None:
         """End it. Idempotent."""

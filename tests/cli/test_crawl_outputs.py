@@ -1,0 +1,199 @@
+"""Outputs of `curtsy crawl` that fail: closed pipes, full devices, files that were replaced or cut between two runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.crawling import linked, until
+from tests.cli.shell import Done, Shell, stop
+from tests.crawling.web import html
+from tests.support.site import Site
+from tests.support.warm import Process
+
+full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has it")
+
+PLAIN = {"CURTSY_STORE": "memory:"}
+
+
+def urls(path: Path) -> list[str]:
+    return [json.loads(line)["url"] for line in path.read_text().splitlines()]
+
+
+def everything(site: Site, pages: int) -> list[str]:
+    return sorted(site.url(path) for path in ["/", *(f"/p/{number}" for number in range(pages))])
+
+
+LIMITED = """
+import resource, sys
+from curtsy.cli import main
+
+sys.dont_write_bytecode = True  # no module is to be cut
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def on_small_disk(shell: Shell, limit: int, *words: object) -> Done:
+    """Run `curtsy` where no file can have more than so many bytes."""
+    pipe = subprocess.PIPE
+    process: Process[bytes] = Process(
+        "tests.support.program", LIMITED, limit, *words, text=False, cwd=shell.project, env={**shell.env, **PLAIN},
+        stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+    )  # fmt: skip
+    out, err = process.communicate(timeout=30)
+    return Done(process.returncode, out.decode(), err.decode())
+
+
+# Closed pipes.
+
+
+def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, site: Site) -> None:
+    """F40: with a code of its own, and what was not taken is not done"""
+    linked(site, 60)
+
+    done = shell.bash(f"curtsy crawl {site.url('/')} --jsonl - --job mine --text plain | head -n 1")
+    again = shell("crawl", site.url("/"), "--jsonl", "-", "--job", "mine", "--json", "--jsonl", "rest.jsonl")
+
+    assert done.code == 74
+    assert json.loads(done.out)["url"] == site.url("/")
+    assert "standard output could not be written: the program that reads it has closed it" in done.err
+    assert "Traceback" not in done.err
+    assert again.json["ended"] == "done"
+    # What the pipe had taken when it was closed was its reader's.
+    taken = set(everything(site, 60)) - set(urls(shell.project / "rest.jsonl"))
+    assert len(taken) == again.json["fetched"] - len(urls(shell.project / "rest.jsonl"))
+    assert again.json["fetched"] == 61
+
+
+def test_a_crawl_that_waits_for_a_host_notices_a_closed_pipe(shell: Shell, site: Site) -> None:
+    """F40: no page need come for that"""
+    linked(site, 5)
+    process = shell.start("crawl", site.url("/"), "--jsonl", "-", CURTSY_DELAY="500", **PLAIN)
+    assert process.stdout is not None
+    until(lambda: site.count("/robots.txt") > 0, process)
+    began = time.monotonic()
+
+    process.stdout.close()
+
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait(20) == 74
+    assert b"has closed it" in said
+    assert time.monotonic() - began < 10
+    process.stderr.close()
+
+
+def test_a_reader_that_does_not_read_keeps_neither_a_limit_nor_a_signal_from_its_end(shell: Shell, site: Site) -> None:
+    """U17, F46: a pipe that is full is waited for, but not at all costs"""
+    site.page("/", html(*(f"/p/{number}" for number in range(50))))
+    site.page("/p/*", html(text="x" * 20_000))
+    limited = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", "--max-time", "1s", **PLAIN)
+    endless = shell.start("crawl", site.url("/"), "--jsonl", "-", "--body", "text", **PLAIN)
+
+    until(lambda: len(site.visits("/p/1")) == 2)
+    code = limited.wait(20)
+    done = stop(endless)
+
+    assert code == 75
+    assert done.code == 130
+    for each in (limited.stdout, limited.stderr):
+        assert each is not None
+        each.close()
+
+
+# Full devices.
+
+
+@full
+def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(shell: Shell, site: Site) -> None:
+    """F40: 75, a word that is true, and nothing is done that is not written"""
+    linked(site, 5)
+    began = time.monotonic()
+
+    done = shell("crawl", site.url("/"), "--jsonl", "/dev/full", "--job", "mine", "--patience", "1s")
+    took = time.monotonic() - began
+    again = shell("crawl", site.url("/"), "--jsonl", "pages.jsonl", "--job", "mine")
+
+    assert done.code == 75
+    assert "It ended because /dev/full could not be written: No space left on device" in done.err
+    assert "written to /dev/full." not in done.err
+    assert 1 <= took < 15
+    assert again.code == 0
+    assert sorted(urls(shell.project / "pages.jsonl")) == everything(site, 5)
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--jsonl", "pages.jsonl"), ("--warc", "pages.warc"), ("--out", "pages"), ("--skipped", "skipped.csv")],
+)
+def test_every_output_pauses_on_a_full_disk_and_ends(shell: Shell, site: Site, option: str, name: str) -> None:
+    """F40"""
+    site.page("/", html(*(f"/p/{number}" for number in range(60)), *(f"http://{n}.example/" for n in range(200))))
+    site.page("/p/*", html(text="x" * 12_000))
+    words = ("crawl", site.url("/"), option, name, "--patience", "1s", "--no-cache", "--json")
+
+    done = on_small_disk(shell, 8000, *words)
+
+    assert done.code == 75
+    assert "could not be written: File too large. Make room" in done.err
+    assert done.json["ended"] == "later"
+    [(_, held)] = done.json["written"].items()
+    assert done.json["missing"] == {}
+    match option:
+        case "--jsonl":
+            assert held == done.json["fetched"] == len(urls(shell.project / name))
+        case "--out":
+            assert held == done.json["fetched"] == len(urls(shell.project / name / "index.jsonl"))
+        case "--warc":
+            assert held == done.json["fetched"]
+        case "--skipped":
+            assert held == 0
+
+
+# Between two runs.
+
+
+def test_an_output_that_was_replaced_is_refused_and_left_alone(shell: Shell, site: Site) -> None:
+    """F40: not one byte of it is changed, and nothing is asked for"""
+    linked(site, 10)
+    command = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--limit")
+    shell(*command, 5)
+    other = "".join(json.dumps({"mine": number}) + "\n" for number in range(5000))
+    (shell.project / "pages.jsonl").write_text(other)
+    site.clear()
+
+    done = shell(*command, 8)
+
+    assert done.code == 74
+    assert "is not the file that this crawl has written" in done.err
+    assert "Put the crawl's own file back" in done.err
+    assert (shell.project / "pages.jsonl").read_text() == other
+    assert site.journal == []
+
+
+@pytest.mark.parametrize("left", [0, 3], ids=["removed", "cut"])
+def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(shell: Shell, site: Site, left: int) -> None:
+    """F40: what stands in the summary is what is there"""
+    linked(site, 10)
+    command = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--json", "--limit")
+    first = shell(*command, 5)
+    output = shell.project / "pages.jsonl"
+    lines = output.read_text().splitlines(keepends=True)
+    output.unlink()
+    if left:
+        output.write_text("".join(lines[:left]))
+
+    second, third = shell(*command, 8), shell(*command, 11)
+
+    name = f"jsonl:{output}"
+    assert (first.code, first.json["written"], first.json["missing"]) == (0, {name: 5}, {})
+    assert (second.code, second.json["written"], second.json["missing"]) == (74, {name: left + 3}, {name: 5 - left})
+    assert (third.code, third.json["written"], third.json["missing"]) == (74, {name: left + 6}, {name: 5 - left})
+    assert f"pages.jsonl holds {left + 6} of 11 entries" in third.err
+    assert len(urls(output)) == left + 6
