@@ -87,7 +87,7 @@ def test_no_field_of_an_answer_raises(fields: list[tuple[str, str]], status: int
     jar.header_for(HERE)
     decode(answer.body, headers.get("content-type"))
     extract(answer.body, headers.get("content-type"), HERE, agent="bot", x_robots_tag=headers.all("x-robots-tag"))
-    _noted("", headers)
+    _noted("", None, headers)
     _total_of(headers, 0, None)
     for _, value in fields:
         http_date(value)

@@ -64,7 +64,7 @@ def test_a_job_is_not_given_up_for_one_that_cannot_begin(shell: Shell, site: Sit
 
     anew = shell("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--fresh")
 
-    assert anew.code == 1
+    assert anew.code == 74
     assert "pages.jsonl is there already and was not written by this crawl" in anew.err
     assert shell("jobs", "show", "mine", "--json").json["queued"] == 2
 

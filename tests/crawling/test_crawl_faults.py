@@ -349,7 +349,8 @@ async def test_a_program_is_told_that_not_all_could_be_written(site: Site) -> No
     """F40: by an error, with the summary beside it; and its patience and its time hold while it pauses"""
     graph(site, {"/": ["/a"], "/a": []})
 
-    for limit in ({"patience": 0.3}, {"max_time": 0.3}):
+    limits: list[dict[str, Any]] = [{"patience": 0.3}, {"max_time": 0.3}]
+    for limit in limits:
         began = time.monotonic()
         async with acrawl(site.url("/"), **QUICK, **limit, outputs="jsonl:/dev/full") as crawl:
             with pytest.raises(NotWritten, match="No space left"):

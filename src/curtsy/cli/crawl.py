@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from curtsy.cli import screen
 from curtsy.cli.command import Command
 from curtsy.cli.exits import Exit
-from curtsy.cli.get import named
 from curtsy.cli.given import Given
 from curtsy.cli.jobs import JobName
 from curtsy.cli.running import run
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
     from curtsy.crawling.outputs import Output
     from curtsy.crawling.outputs.examples import Examples
     from curtsy.crawling.progress import HostProgress, Summary
+    from curtsy.crawling.seeds import Seeds
+
+LONGEST = 65_536
+"""Bytes of a line of a file of URLs. No URL has more; what follows is not read."""
 
 
 @dataclass(frozen=True)
 class Wish:
     """What was asked for on the command line."""
 
-    seeds: list[str]
+    seeds: Seeds
     options: dict[str, Any]
     """As `CrawlOptions` has them."""
 
@@ -85,6 +89,7 @@ class Wish:
     "--domain", "domains", type=Domain(), multiple=True, metavar="DOMAIN", help="These hosts too; repeatable."
 )
 @click.option("--sitemap", "sitemaps", is_flag=True, help="Read sitemaps for URLs.")
+@click.option("--max-sitemaps", type=click.IntRange(0), metavar="N", help="Sitemaps of each site at most (1000).")
 @click.option("--files", multiple=True, metavar="TYPE", help="Besides pages: .pdf, .csv … or all; repeatable.")
 @click.option("--out", metavar="DIR", help="Each body as a file, with one beside it for what is known of it.")
 @click.option("--jsonl", metavar="FILE", help="A line of JSON for each page; - for standard output.")
@@ -156,7 +161,7 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
     from curtsy.crawling.options import CrawlOptions
     from curtsy.crawling.scope import Scope
 
-    seeds = _seeds(words["urls"], words["source"])
+    seeds = _seeds(words["urls"], words["source"], words["max_time"])
     files = {
         kind: words[name]
         for kind, name in (("folder", "out"), ("jsonl", "jsonl"), ("warc", "warc"), ("csv", "skipped"))
@@ -175,6 +180,7 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
         "skip": words["skip"] or None, "depth": words["depth"], "max_pages": words["limit"],
         "max_pages_per_host": words["limit_per_host"], "max_time": words["max_time"], "max_bytes": words["max_bytes"],
         "patience": words["patience"], "max_concurrent": words["concurrency"], "sitemaps": words["sitemaps"] or None,
+        "max_sitemaps": words["max_sitemaps"],
         "text": words["text"], "drop_duplicates": words["drop_duplicates"] or None,
         "files": "all" if "all" in words["files"] else words["files"] or None,
         "obey_nofollow": False if words["follow_nofollow"] else None,
@@ -185,7 +191,7 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
     try:
         made = CrawlOptions(**options)
         Scope.around(
-            seeds, kind=made.scope, domains=made.domains, match=made.match, skip=made.skip, depth=made.depth,
+            seeds.head, kind=made.scope, domains=made.domains, match=made.match, skip=made.skip, depth=made.depth,
             files=made.files,
         )  # fmt: skip
     except PolicyError as error:
@@ -198,15 +204,50 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
     )  # fmt: skip
 
 
-def _seeds(urls: tuple[str, ...], source: str | None) -> list[str]:
-    """The URLs to begin with, canonical. A bare host is taken for its front page, over TLS."""
+def _seeds(urls: tuple[str, ...], source: str | None, seconds: float | None) -> Seeds:
+    """The URLs to begin with. A bare host is taken for its front page, over TLS. Files are read while it crawls."""
     from curtsy.core.errors import PolicyError
-    from curtsy.crawling.crawl import canonical
+    from curtsy.crawling.seeds import Seeds
 
+    files = [url == "-" for url in urls]
+    parts = [_lines_of(each) if is_file else [each] for each, is_file in zip(urls, files, strict=True)]
+    if source is not None:
+        parts.append(_lines_of(source))
     try:
-        return list(dict.fromkeys(canonical(each) for each in named(urls, source)))
+        if source is None and not any(files):
+            if not urls:
+                raise click.UsageError("no URL was given. Name one, or a file of them with -i.")
+            return Seeds(urls)
+        seeds = Seeds(chain.from_iterable(parts))
+        seeds.peek(seconds)
     except PolicyError as error:
-        raise click.UsageError(str(error)) from None
+        nothing = "no URL was given. Name one, or a file of them with -i."
+        raise click.UsageError(nothing if "nothing to crawl" in str(error) else str(error)) from None
+    if not seeds.head:
+        raise click.ClickException("the time is up before a URL was read. Look at what writes them.")
+    return seeds
+
+
+def _lines_of(source: str) -> Iterator[str]:
+    """The URLs in a file: one a line, empty lines and those that begin with # left out."""
+    try:
+        # Standard input by a file of its own: the thread that waits for it must not hold up the program's end.
+        file = open(0 if source == "-" else source, "rb", closefd=source != "-")  # noqa: SIM115
+    except OSError as error:
+        raise click.UsageError(
+            f"{source} cannot be read: {error.strerror}. Name a file with a URL on each line."
+        ) from None
+    return _lines(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    is_whole = True
+    with file:
+        while raw := file.readline(LONGEST):
+            line = raw.decode("utf-8", "replace").strip()
+            if is_whole and line and not line.startswith("#"):
+                yield line
+            is_whole = raw.endswith(b"\n")
 
 
 async def _crawl(given: Given, wish: Wish) -> Exit:
@@ -235,7 +276,7 @@ async def _crawl(given: Given, wish: Wish) -> Exit:
             summary, is_interrupted = await conduct(crawl, teller, 0.25 if is_live else 1.0)
         hosts = (await crawl.snapshot()).hosts
     _conclude(wish, summary, examples, hosts)
-    return exit_of(summary, wish.seeds, is_interrupted, is_shared=crawl.is_shared)
+    return exit_of(summary, crawl.seeds, is_interrupted, is_shared=crawl.is_shared)
 
 
 def outputs_of(wish: Wish) -> list[Output]:
@@ -315,9 +356,9 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
         place, found = _numbered(path) if kind == "warc" else path, held[kind]
         if found.missing:
             screen.say(
-                f"{place} holds {found.entries:,} of {found.entries + found.missing:,} entries. The others were written "
-                "too, but the output was cut or removed since. What is done is not asked for again: to have all, begin anew "
-                "with --fresh and another output."
+                f"{place} holds {found.entries:,} of {found.entries + found.missing:,} entries. The others were "
+                "written too, but the output was cut or removed since. What is done is not asked for again: to have "
+                "all, begin anew with --fresh and another output."
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
             screen.say(f"written to {place}.")

@@ -50,11 +50,11 @@ class Listed:
 
 def rehearse(given: Given, wish: Wish) -> Exit:
     """Say what would be fetched, what not, and what it would take."""
-    seeds = [url for seed in wish.seeds if isinstance(url := parse_url(seed), Url)]
+    seeds = [url for seed in wish.seeds.head if isinstance(url := parse_url(seed), Url)]
     folder = None if wish.job is None else folder_of(wish.job)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
     if job is not None and not wish.is_fresh:
-        check_seeds(job.name, wish.seeds, job.notes)
+        check_seeds(job.name, wish.seeds.head, job.notes)
     found, plan, scope, sitemaps = run(lambda: _look(given, wish, seeds))
     codes = [exit_of(each) for each in found]
     if job is None and all(code is Exit.REFUSED for code in codes):
@@ -86,7 +86,7 @@ async def _look(given: Given, wish: Wish, seeds: list[Url]) -> tuple[list[Assess
             # Who is refused anyway need not be asked for anything, not even for its rules.
             asked = {url.origin: url for url, each in first.items() if each.verdict != "refused"}
             await asyncio.gather(*(client.rules_of(url, settings.user_agent) for url in asked.values()))
-            crawl = acrawl(wish.seeds, client=client, **wish.options)
+            crawl = acrawl(wish.seeds.head, client=client, **wish.options)
             async with crawl:
                 plan, scope = await crawl.plan(), crawl.scope
             found = []

@@ -6,23 +6,7 @@ import os
 from collections.abc import Iterable
 
 from curtsy.arguments import wrong
-from curtsy.core.errors import PolicyError
 from curtsy.crawling.outputs import Output, open_output
-
-
-def urls_of(seeds: str | Iterable[str]) -> list[str]:
-    """The URLs to begin with, as they were given. Raises PolicyError."""
-    if isinstance(seeds, str):
-        return [seeds]
-    if isinstance(seeds, bytes) or not isinstance(seeds, Iterable):
-        raise wrong("seeds", seeds, "a URL as text, or several, such as a list")
-    urls = list(seeds)
-    if not urls:
-        raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
-    for place, url in enumerate(urls):
-        if not isinstance(url, str):
-            raise wrong(f"seeds[{place}]", url, "a URL as text, such as 'https://example.org/'")
-    return urls
 
 
 def writers_of(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:

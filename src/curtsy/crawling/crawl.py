@@ -11,7 +11,7 @@ from typing import Any, Self
 from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.explain import span
-from curtsy.core.message import SECOND, InvalidUrl, parse_url
+from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.frontier import AsyncFrontier, HostQueue, host_of
@@ -25,6 +25,7 @@ from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
 from curtsy.crawling.publishing import Bulletin
 from curtsy.crawling.scope import Scope
+from curtsy.crawling.seeds import Given, Seeds
 from curtsy.log import LibraryLogger, library_logger
 from curtsy.threads import Once
 
@@ -39,7 +40,7 @@ class AsyncCrawl:
 
     def __init__(
         self,
-        seeds: Sequence[str],
+        seeds: Given | Seeds,
         options: CrawlOptions,
         client: AsyncClient,
         frontier: AsyncFrontier,
@@ -56,7 +57,7 @@ class AsyncCrawl:
         self.options = options
         self.client = client
         self.frontier = frontier
-        self.seeds = tuple(canonical(seed) for seed in seeds)
+        self._seeds = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
         self.summary: Summary | None = None
         """What came of it; None before its end."""
         self._job = job
@@ -65,15 +66,20 @@ class AsyncCrawl:
         self._owns_client = owns_client
         name = "" if who is None else f":{who.name}"
         self._harvest = Harvest(frontier, outputs, name)
-        self._crawler = Crawler(self.seeds, options, client, frontier, self._harvest, lease)
+        self._crawler = Crawler(self._seeds, options, client, frontier, self._harvest, lease, job)
         self._gauge = Gauge()
-        self._bulletin = Bulletin(client, job, name, self.seeds, self.snapshot)
+        self._bulletin = Bulletin(client, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
         """What waited when it was last looked at: at its end, what is left."""
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
         self._shutting = Once(self._give_back)
+
+    @property
+    def seeds(self) -> tuple[str, ...]:
+        """The first URLs that it begins with, canonical: a thousand at most, and as far as they are known."""
+        return self._seeds.head
 
     @property
     def totals(self) -> Totals:
@@ -260,7 +266,8 @@ class AsyncCrawl:
     async def _checked_notes(self) -> dict[str, Any]:
         """What the job has noted, which is to be one of these seeds."""
         notes = await self.frontier.notes()
-        check_seeds(self._job, self.seeds, notes)
+        if self.seeds:
+            check_seeds(self._job, self.seeds, notes)
         return notes
 
     def _check_open(self) -> None:
@@ -309,19 +316,7 @@ class AsyncCrawl:
             if self._identity is not None:
                 stack.callback(self._identity.close)
             stack.push_async_callback(self.frontier.close)
+            stack.push_async_callback(self._seeds.close)
             wrong = self._harvest.close()
             if wrong is not None:
                 raise wrong
-
-
-def canonical(seed: str) -> str:
-    """A seed as `parse_url` makes it; a bare host is taken for its front page, over TLS. Raises PolicyError."""
-    is_bare = "://" not in seed
-    url = parse_url(f"https://{seed}" if is_bare else seed)
-    if isinstance(url, InvalidUrl):
-        raise PolicyError(f"{seed!r} cannot be asked for: {url.why}. Give a URL such as https://example.org/.")
-    if is_bare and (url.port != 443 or url.host == "localhost"):  # where a guess would often be wrong
-        raise PolicyError(
-            f"{seed!r} cannot be asked for: it has no scheme. Write http:// before it, or https:// if it has TLS."
-        )
-    return url.text

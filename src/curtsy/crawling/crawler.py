@@ -5,6 +5,7 @@
     Judge      says what an answer means for its URL and its links (judge.py), having it read by a Reader (reader.py)
     Tray       what has come of them, until it may be written (tray.py)
     Harvest    outputs and frontier, written in one piece (harvest.py)
+    Seeds      where it begins, read while it runs (seeds.py)
     Bell       wakes the loop (bell.py)
 
 What is finished is written before more is claimed, so a kill repeats no more than what was in flight. Admission alone
@@ -17,21 +18,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 from curtsy.client import AsyncClient
-from curtsy.core.errors import CurtsyError, NotWritten, PolicyError
+from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.explain import span
-from curtsy.core.message import Url, parse_url
+from curtsy.core.message import MAX_URL, Url, parse_url
 from curtsy.crawling.bell import Bell
-from curtsy.crawling.frontier import LEASE, AsyncFrontier, Counts, Deferred, Found
+from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.harvest import Finished, Harvest
 from curtsy.crawling.judge import Judge
-from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, seeds_of
+from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
 from curtsy.crawling.quota import Quota
-from curtsy.crawling.reader import SEED_PRIORITY, moment
+from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
+from curtsy.crawling.seeds import HEAD, Seeds, canonical
 from curtsy.crawling.tray import Tray
 from curtsy.crawling.visits import LINGER, SETTLING, SUSPECT, Visit, Visits, longest_line
 from curtsy.log import LibraryLogger, library_logger
@@ -44,8 +47,20 @@ GRACE = 8.0
 MOST_REASONS = 10_000
 """URLs whose reasons a summary names."""
 
+OVERTIME = 2.0
+"""Seconds that what is in flight has to end when the time of a crawl is up."""
+
+CHUNK = 250
+"""Seeds that are queued together: some milliseconds, in which nothing else has its turn."""
+
+QUEUED_IN_MEMORY, QUEUED_ON_DISK = 50_000, 200_000
+"""URLs that wait when no more seeds are queued, without a job and with one."""
+
 SHARED_LOOK = 1.0
 """Seconds after which a frontier is looked at again that others add to, and a pipe that others may close."""
+
+RESERVED = 0.5
+"""Seconds for which a sitemap is put back that may not be needed."""
 
 FIRST_TROUBLE, LONGEST_TROUBLE = 1.0, 30.0
 """Seconds after which a full disk or a lost server is tried again, at first and at the longest."""
@@ -56,23 +71,32 @@ class Crawler:
 
     def __init__(
         self,
-        seeds: Sequence[str],
+        seeds: Seeds,
         options: CrawlOptions,
         client: AsyncClient,
         frontier: AsyncFrontier,
         harvest: Harvest,
         lease: float | None,
+        job: str = "",
     ) -> None:
-        """`lease` is None if nobody else works on the frontier."""
+        """`lease` is None if nobody else works on the frontier; `job` is empty if that is in memory."""
         self._seeds = seeds
         self._options = options
         self._client = client
         self._frontier = frontier
         self._harvest = harvest
         self._lease = lease
+        self._job = job
+        self._notes: dict[str, Any] = {}
+        self._chunk: list[str] = []
+        """Seeds that were taken, and are not queued yet."""
+        self._is_begun = False
+        """Whether the first seeds have said which URLs belong to the crawl."""
         self._alarm = client.alarm
         self._quota = Quota(options.max_pages_per_host)
-        self.judge = Judge(seeds, options, client, frontier)
+        self.judge = Judge(options, client, frontier, self._wanted_pages)
+        if seeds.head:
+            self.judge.begin(seeds.head)
         self.tray = Tray()
         self.visits = Visits(
             client, self.judge, self._quota, self.tray, self.wake, frontier.locate,
@@ -120,28 +144,74 @@ class Crawler:
 
     async def open(self) -> None:
         """Go on where outputs and frontier were left, or begin with the seeds."""
-        notes = await self._harvest.open()
-        if (old := notes.get(SCOPE)) is not None:
+        self._notes = await self._harvest.open()
+        self.judge.sitemaps.resume(self._notes.get(SITEMAPS))
+        await self._frontier.note({ENDED: ""})
+        if self._seeds.head:
+            await self._begin(self._seeds.head)
+        self._seeds.start(self._bell.ring_from_anywhere)
+        await self._feed()
+        self.counts = await self._frontier.counts()
+        self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
+
+    async def _begin(self, head: Sequence[str]) -> None:
+        """Make out from the first seeds which URLs belong to the crawl. Raises PolicyError."""
+        check_seeds(self._job, head, self._notes)
+        self.judge.begin(head)
+        if (old := self._notes.get(SCOPE)) is not None:
             for change in self.judge.scope.changes(old):
                 _log.warning(
                     f"The crawl goes on with another scope: {change}. What was left out before stays left out."
                 )
             self.judge.scope = self.judge.scope.resumed(old)
-        seeds = list(dict.fromkeys([*seeds_of(notes), *self._seeds]))
-        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: seeds, ENDED: ""})
-        await self._frontier.add(Found(self._wanted(), priority=SEED_PRIORITY))
-        self.counts = await self._frontier.counts()
-        self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
+        seeds = list(dict.fromkeys([*seeds_of(self._notes), *head]))[:HEAD]
+        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: seeds})
+        self._is_begun = True
 
-    def _wanted(self) -> list[str]:
+    async def _feed(self) -> None:
+        """Queue some seeds, unless very many URLs wait. A kill in between repeats this: each is queued once ever."""
+        if not self._chunk:
+            if not self._may_feed():
+                return
+            self._chunk = self._seeds.take(CHUNK)
+        urls = [url for seed in self._chunk if (url := self._canonical(seed)) is not None]
+        if urls and not self._is_begun:
+            self._seeds.head = tuple(dict.fromkeys(urls))
+            await self._begin(self._seeds.head)
+        if wanted := self._wanted(urls):
+            await self._frontier.add(Found(wanted, priority=SEED_PRIORITY))
+        self._chunk = []
+        if self._lease is None:
+            self.counts = await self._frontier.counts()
+
+    def _may_feed(self) -> bool:
+        """Whether there are seeds to queue, and room for them."""
+        return self._seeds.is_ready and self.counts.queued < (QUEUED_ON_DISK if self._job else QUEUED_IN_MEMORY)
+
+    def _canonical(self, seed: str) -> str | None:
+        """A seed as a URL; None if it is none, and then it is told as skipped."""
+        try:
+            return canonical(seed)
+        except PolicyError as error:
+            at = moment(self._client.epoch())
+            self._harvest.leave(Skipped(seed[:MAX_URL], str(Reason.INVALID_URL), str(error), at=at))
+            return None
+
+    def _wanted_pages(self) -> int | None:
+        """How many more pages are wanted than wait; None for any number."""
+        most = self._options.max_pages
+        return None if most is None else most - self._harvest.pages - self.counts.queued
+
+    def _wanted(self, urls: Sequence[str]) -> list[str]:
         """The seeds that the settings allow. The others are not queued, for settings may be other ones next time."""
         wanted = []
-        for seed in self._seeds:
+        for seed in urls:
             url = parse_url(seed)
             assert isinstance(url, Url)
             refusal = self._client.refuses(url)
             if refusal is None:
                 wanted.append(seed)
+                self.judge.scope.admit(seed)
             else:
                 reason, message = refusal
                 self._harvest.leave(Skipped(seed, str(reason), message, at=moment(self._client.epoch())))
@@ -201,6 +271,7 @@ class Crawler:
         await self._renew()
         over = self._over()
         if over is None:
+            await self._feed()
             await self._start()
         elif self._is_time_to_go():
             await self.visits.call_off()
@@ -210,6 +281,8 @@ class Crawler:
                 await self._write()
             return over
         else:
+            if over == "max_time" and self._overtime() <= 0:
+                await self.visits.call_off()
             self.visits.withdraw()
         if self.tray.finished:
             return None
@@ -218,18 +291,29 @@ class Crawler:
             if is_idle:
                 return over
             wait = self._renew_in() if self.stopping is None else self._stop_by - self._alarm.now()
+            if over == "max_time":
+                wait = min(wait, max(0.01, self._overtime()))
             await self._bell.sleep(min(wait, SETTLING))
             return None
         due = self._due = await self._frontier.due_in()
         self._due_at = self._alarm.now() + (due or 0.0)
         await self._look()
-        if is_idle:
+        if self._may_feed():
+            await asyncio.sleep(0)  # what is on the wire has its turn between any two chunks of seeds
+            return None
+        if is_idle and (self._seeds.is_over or self._seeds.is_ready):
             if due is None:
+                if not self._is_begun and not self._harvest.left:
+                    raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
                 return "done"
             if self._is_too_long(due):
                 return "later"
         await self._bell.sleep(self._pause(due))
         return None
+
+    def _overtime(self) -> float:
+        """Seconds that what is in flight has left when the time is up."""
+        return (self._options.max_time or 0.0) + OVERTIME - self._elapsed()
 
     def _over(self) -> str | None:
         """Why nothing more is to be claimed; None if something is."""
@@ -288,17 +372,30 @@ class Crawler:
         if room <= 0:
             return
         claimed = await self._frontier.claim(room, visits.room())
-        shared = len(claimed)
-        if shared < room and (wider := visits.wider_room(claimed)) is not None:
-            claimed += await self._frontier.claim(room - shared, wider)
+        crowding: list[Claimed] = []
+        if len(claimed) < room and (wider := visits.wider_room(claimed)) is not None:
+            crowding = await self._frontier.claim(room - len(claimed), wider)
+            claimed += crowding
+        if self._options.max_pages is not None:
+            claimed = self._without_reserve(claimed)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
         # A suspect is read alone, so that what happens can be nobody else's fault; the others wait for a moment.
         alone = [] if visits else suspects[:1]
-        for place, each in enumerate(claimed):
+        for each in claimed:
             if suspects and each not in alone:
                 self.tray.put(Finished(each, Deferred(LINGER)))
             else:
-                visits.start(each, may_crowd=place >= shared)
+                visits.start(each, may_crowd=each in crowding)
+
+    def _without_reserve(self, claimed: list[Claimed]) -> list[Claimed]:
+        """Put sitemaps back that need not be read if pages come of what is under way; one is read if nothing is."""
+        kept: list[Claimed] = []
+        for each in sorted(claimed, key=is_in_reserve):
+            if is_in_reserve(each) and (kept or not self.is_idle or self.tray.finished):
+                self.tray.put(Finished(each, Deferred(RESERVED)))
+            else:
+                kept.append(each)
+        return kept
 
     async def _write(self) -> None:
         """Write what is finished, but for pages with very many links, which take several turns."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -31,6 +32,9 @@ T = TypeVar("T")
 MOST_LINKS = 1000
 """Links that are added in one piece. Of a page with more of them, they are added before it is written, some at a time,
 so that others have their turn in between; killed meanwhile, it is fetched again, and they are known."""
+
+MOST_LEFT = 10_000
+"""Seeds that are not asked for of which the URLs are remembered."""
 
 LARGE = 1_000_000
 """Bytes of a body above which it is written in a thread, so that nothing else waits for that."""
@@ -55,6 +59,9 @@ class Finished(msgspec.Struct):
 
     redirect: CrawledPage | None = None
     """The answer that led elsewhere, or tried to: archives keep it, though it is no page."""
+
+    more_left_out: Mapping[str, int] = {}
+    """How many more links lead out of the scope than `skipped` names, by reason."""
 
     bytes: int = 0
     """Of bodies, over the network: also of those that are not kept."""
@@ -101,6 +108,8 @@ def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals
         for each in finished.skipped:
             kind = left_out if each.url != url else skipped if each.is_refusal else failed
             kind[each.reason] = kind.get(each.reason, 0) + 1
+        for reason, count in finished.more_left_out.items():
+            left_out[reason] = left_out.get(reason, 0) + count
     return new
 
 
@@ -124,7 +133,10 @@ class Harvest:
         self.totals = self.before = Totals()
         """What the job has done, over all its runs; and had before this one."""
         self.left: dict[str, str] = {}
-        """Seeds that the settings forbid in this run, each with why: they are not in the frontier."""
+        """Seeds that are no URLs, or that the settings forbid in this run, each with why: the first thousands of them.
+        They are not in the frontier."""
+        self._left: Counter[str] = Counter()
+        """How many these are, by reason."""
         self._others = 0
         """Pages of other workers on the same frontier."""
 
@@ -172,15 +184,17 @@ class Harvest:
 
     def leave(self, seed: Skipped) -> None:
         """Tell the outputs of a seed that is not asked for in this run."""
-        self.left[seed.url] = seed.reason
+        self._left[seed.reason] += 1
+        if len(self.left) < MOST_LEFT:
+            self.left[seed.url] = seed.reason
         for output in self._outputs:
             output.skipped(seed)
 
     def final(self, elapsed: float) -> Totals:
         """The totals at the end of a run of so many seconds, the seeds included that were left."""
         skipped = dict(self.totals.skipped)
-        for reason in self.left.values():
-            skipped[reason] = skipped.get(reason, 0) + 1
+        for reason, count in self._left.items():
+            skipped[reason] = skipped.get(reason, 0) + count
         return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self.before.seconds + elapsed)
 
     async def look_at_others(self) -> None:

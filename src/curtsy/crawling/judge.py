@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import REFUSALS, Reason
@@ -18,25 +18,30 @@ from curtsy.crawling import excuses
 from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.links import KnownHrefs
-from curtsy.crawling.notes import SCOPE
+from curtsy.crawling.notes import SCOPE, SITEMAPS
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.origins import Origins
+from curtsy.crawling.packed import Packed
 from curtsy.crawling.page import CrawledPage, Skipped
+from curtsy.crawling.quota import SitemapQuota
 from curtsy.crawling.reader import (
     DUPLICATE,
     GZIP,
     NOINDEX,
     NOT_CANONICAL,
+    RESERVE_PRIORITY,
     SITEMAP_PRIORITY,
     Reader,
     Reading,
     answer_of,
     is_for_sitemap,
+    is_listed,
     is_seed,
     moment,
 )
 from curtsy.crawling.scope import OutOfScope, Scope
 from curtsy.crawling.shelf import FARTHEST
+from curtsy.site import site_of
 from curtsy.crawling.traps import Traps
 from curtsy.threads import in_thread
 
@@ -67,6 +72,16 @@ NO_SITEMAP = "no_sitemap"
 MOST_NESTED = 3
 """Sitemaps that name sitemaps, in a row."""
 
+MOST_LEFT_OUT = 10_000
+"""URLs of one page or sitemap that are named as left out; of more, it is counted how many there are."""
+
+MOST_FOREIGN = 3
+"""Sitemaps that a robots.txt may name on hosts that are no part of the crawl: these have not asked for it."""
+
+
+NOWHERE = Scope("domains", ())
+"""A scope that has nothing."""
+
 
 def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
     """The scope of a crawl from seeds with these options. Raises PolicyError."""
@@ -85,14 +100,22 @@ class Judge:
     """Says what becomes of a URL when its answer has come. Writes nothing, but which pages were left out for others."""
 
     def __init__(
-        self, seeds: Sequence[str], options: CrawlOptions, client: AsyncClient, frontier: AsyncFrontier
+        self,
+        options: CrawlOptions,
+        client: AsyncClient,
+        frontier: AsyncFrontier,
+        wanted: Callable[[], int | None],
     ) -> None:
+        """`wanted` says how many more pages are wanted than wait; None if there is no limit."""
         self._options = options
         self._client = client
         self._frontier = frontier
-        self.scope = scope_of(seeds, options)
+        self.scope = NOWHERE
+        """Which URLs belong to the crawl; nothing before `begin`."""
         self._traps = Traps() if options.avoid_traps else None
         self._origins = Origins(client)
+        self._wanted = wanted
+        self.sitemaps = SitemapQuota(options.max_sitemaps)
         agent = client.policies.user_agent
         self.known = KnownHrefs()
         """Hrefs that need no second look; to be told of more when a page is written."""
@@ -106,6 +129,10 @@ class Judge:
         """Links of which it was told that they are too deep."""
         self._chances: Counter[str] = Counter()
         """How often each URL was put back because its host failed."""
+
+    def begin(self, seeds: Sequence[str]) -> None:
+        """Make the scope for the first seeds. Raises PolicyError."""
+        self.scope = scope_of(seeds, self._options)
 
     async def judge(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Say what an answer means for its URL and its links."""
@@ -139,11 +166,13 @@ class Judge:
             reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
             reading = self._reader.read(claimed, result, self._sent, epoch)
-        found, left_out, learned = await self._sifted(claimed, reading)
+        found, left_out, more, learned = await self._sifted(claimed, reading)
         end = Done(result.next_in)
         page = reading.page
         if page is None:
-            return Finished(claimed, end, found, None, left_out, learned)
+            self.sitemaps.spend(site_of(host_of(_namer(claimed))), len(body))
+            notes = {SITEMAPS: noted} if (noted := self.sitemaps.noted()) else {}
+            return Finished(claimed, end, found, None, left_out, learned, notes, more_left_out=more)
         if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
             return self.skipped(claimed, outside, excuses.no_sitemap(page.url), after=result.next_in)
         why: tuple[str, str] | None = None
@@ -159,8 +188,8 @@ class Judge:
                 why = DUPLICATE, excuses.duplicate(page.url, first)
         if why is not None:
             skipped = Skipped(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
-            return Finished(claimed, end, found, None, (*left_out, skipped), learned)
-        return Finished(claimed, end, found, page, left_out, learned)
+            return Finished(claimed, end, found, None, (*left_out, skipped), learned, more_left_out=more)
+        return Finished(claimed, end, found, page, left_out, learned, more_left_out=more)
 
     async def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
         """The URL that is to be fetched in a page's stead; None if the page itself is as good as any."""
@@ -174,20 +203,25 @@ class Judge:
 
     async def _sifted(
         self, claimed: Claimed, reading: Reading
-    ) -> tuple[list[Found], list[Skipped], tuple[str, Mapping[str, str]]]:
-        """What is to be added of the links, what is left out and why, and what need not be looked at again."""
+    ) -> tuple[list[Found], list[Skipped], Mapping[str, int], tuple[str, Mapping[str, str]]]:
+        """What is to be added of the links, what is left out and why, and what need not be looked at again.
+
+        Of what is left out, only so many are named. The others are counted, by reason.
+        """
         url = claimed.url
         origin = url[: url.index("/", 8)]
-        found = self._sitemaps_of(origin)
+        further: Sequence[str] = ()
         if reading.sitemap is not None:
             depth = claimed.depth
-            links: Iterable[str] = [entry.url for entry in reading.sitemap.pages]
-            further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
+            links: Iterable[str] = reading.sitemap.pages
             if claimed.hops < MOST_NESTED:
-                found.append(Found(further, depth, SITEMAP_PRIORITY, f"{origin}/robots.txt", claimed.hops + 1))
+                further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
         else:
             depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
-        inside, left_out, deep = [], [], set()
+        inside: Packed | list[str] = [] if reading.sitemap is None else Packed()
+        left_out: list[Skipped] = []
+        deep: set[str] = set()
+        more: Counter[str] = Counter()
         at = ""
         for place, link in enumerate(links, 1):
             if not place % TURN:
@@ -199,15 +233,21 @@ class Judge:
                 continue
             if reason is OutOfScope.TOO_DEEP:  # it need not be from another page: that is not to be known for good
                 deep.add(link)
-            if wanted != url and not self._is_told(reason, wanted):
+            if len(left_out) >= MOST_LEFT_OUT:
+                more[reason] += 1
+            elif wanted != url and not self._is_told(reason, wanted):
                 why, at = self.scope.explain(reason, wanted), at or moment(self._client.epoch())
                 left_out.append(Skipped(wanted, reason, why, None, depth, url, at=at))
+        # A host that is asked for nothing but a sitemap need not have its own ones read.
+        found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin, len(inside))
+        if further:
+            found += self._queued(further, _namer(claimed), len(inside), depth, claimed.hops + 1)
         if inside:
             found.append(Found(inside, depth, 0, url))
         fresh = reading.fresh
         if deep:
             fresh = {href: link for href, link in fresh.items() if link not in deep}
-        return found, left_out, (reading.origin, fresh)
+        return found, left_out, more, (reading.origin, fresh)
 
     def _is_told(self, reason: str, link: str) -> bool:
         """Whether it was told already that a link is too deep; others are told once anyway, for they are known then."""
@@ -231,10 +271,26 @@ class Judge:
             reason = self._traps.judge(url)
         return reason
 
-    def _sitemaps_of(self, origin: str) -> list[Found]:
-        """The sitemaps of an origin that is met for the first time."""
-        urls = self._origins.sitemaps(origin) if self._options.sitemaps else []
-        return [Found(urls, 0, SITEMAP_PRIORITY, f"{origin}/robots.txt")] if urls else []
+    def _sitemaps_of(self, origin: str, coming: int = 0) -> list[Found]:
+        """The sitemaps of an origin that is met for the first time, beside so many pages."""
+        if not self._options.sitemaps:
+            return []
+        host, foreign, urls = host_of(f"{origin}/"), 0, []
+        for url in self._origins.sitemaps(origin, self._options.max_sitemaps + MOST_FOREIGN):
+            if not self._is_near(url, host):
+                foreign += 1
+                if foreign > MOST_FOREIGN:
+                    continue
+            urls.append(url)
+        return self._queued(urls, f"{origin}/robots.txt", coming) if urls else []
+
+    def _queued(self, urls: Iterable[str], namer: str, coming: int, depth: int = 0, hops: int = 0) -> list[Found]:
+        """Sitemaps to be added, as far as their site has some left: at most one at once if few pages are wanted."""
+        taken = self.sitemaps.take(site_of(host_of(namer)), urls)
+        wanted = self._wanted()
+        at_once = len(taken) if wanted is None else int(wanted > coming)
+        groups = ((taken[:at_once], SITEMAP_PRIORITY), (taken[at_once:], RESERVE_PRIORITY))
+        return [Found(group, depth, priority, namer, hops) for group, priority in groups if group]
 
     async def _redirected(self, claimed: Claimed, result: FetchResult) -> Finished:
         finished = await self._led_on(claimed, result)
@@ -262,6 +318,9 @@ class Judge:
         reason = self._outside(target.text, claimed.depth)
         if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
             reason = None  # a sitemap is no page, whatever its name
+            if not self.sitemaps.take(site_of(host_of(_namer(claimed))), (target.text,)):
+                words = excuses.no_sitemap(claimed.url)
+                return self.skipped(claimed, NO_SITEMAP, words, after=after, status=status)
         elif reason is not None and is_seed(claimed):  # where a seed leads, the crawl is to go
             self.scope = self.scope.widened(target.text)
             notes[SCOPE] = self.scope.as_plain()
@@ -300,6 +359,13 @@ def may_pass(result: FetchResult) -> bool:
     if result.reason is Reason.HTTP_STATUS:
         return is_worth_repeating(Response(result.status or 0, result.headers, b""))
     return result.reason not in (Reason.TOO_LARGE, Reason.TLS_ERROR, Reason.BAD_RESPONSE)
+
+
+def _namer(claimed: Claimed) -> str:
+    """The robots.txt that has named a sitemap, perhaps by way of others; else that of its own host."""
+    if claimed.parent is not None and is_listed(claimed):
+        return claimed.parent
+    return f"{claimed.url[: claimed.url.index('/', 8)]}/robots.txt"
 
 
 def _digest(body: bytes) -> bytes:

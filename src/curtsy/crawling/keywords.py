@@ -32,6 +32,7 @@ class OptionKeywords(ClientKeywords, total=False):
     patience: float
     max_concurrent: int
     sitemaps: bool
+    max_sitemaps: int
     obey_nofollow: bool
     obey_noindex: bool
     obey_canonical: bool

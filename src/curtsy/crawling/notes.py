@@ -21,6 +21,9 @@ SEEDS = "seeds"
 SCOPE = "scope"
 """Which URLs belong to it."""
 
+SITEMAPS = "sitemaps"
+"""How many sitemaps each site has had, of those that have many."""
+
 ENDED = "ended"
 """Why its last run was over, as its summary says; empty if it runs, or was killed."""
 

@@ -14,6 +14,9 @@ ScopeKind = Literal["host", "site", "domains", "prefix", "any"]
 PATIENCE = 600.0
 """Seconds that a crawl waits when nothing may be asked sooner; then it stops, and says when to go on."""
 
+SITEMAPS = 1000
+"""Sitemaps of a site that are read: they list up to 50 million URLs."""
+
 CONCURRENCY = 64
 """Requests on the wire at once, over all hosts."""
 
@@ -61,7 +64,12 @@ class CrawlOptions:
     """Requests on the wire at once, over all hosts; how many of one host, its policy says."""
 
     sitemaps: bool = False
-    """Whether the sitemaps that robots.txt names, or else /sitemap.xml, are read for URLs."""
+    """Whether the sitemaps that robots.txt names, or else /sitemap.xml, are read for URLs. With `max_pages`, they are
+    read one at a time, and only while too few pages wait."""
+
+    max_sitemaps: int = SITEMAPS
+    """Sitemaps of each site that are asked for, over all parts of the same job; of them, at most 3 that robots.txt
+    names on hosts that are no part of the crawl."""
 
     obey_nofollow: bool = True
     """Whether links with `rel=nofollow`, and those of pages that say `nofollow`, are left alone."""
@@ -89,6 +97,9 @@ class CrawlOptions:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise PolicyError(f"{name} = {value!r} must be a whole number from 0. Leave it out for no limit.")
+        maps = self.max_sitemaps
+        if isinstance(maps, bool) or not isinstance(maps, int) or maps < 0:
+            raise PolicyError(f"max_sitemaps = {maps!r} must be a whole number from 0. Leave it out for {SITEMAPS:,}.")
         most = self.max_concurrent
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise PolicyError(

@@ -19,15 +19,15 @@ class Origins:
         self._signals: dict[int, tuple[str, ...]] = {}
         """By the hash of a text, which may be long, and is the same on many hosts."""
 
-    def sitemaps(self, origin: str) -> list[str]:
-        """The sitemaps that an origin names, or else their usual place; none if it was met before."""
+    def sitemaps(self, origin: str, most: int) -> list[str]:
+        """The first sitemaps that an origin names, or else their usual place; none if it was met before."""
         if origin in self._met:
             return []
         self._met.add(origin)
         base = parse_url(origin + "/")
         assert isinstance(base, Url)
         text = self._text(origin)
-        named = agent_rules(text, self._client.policies.user_agent).sitemaps if text else ()
+        named = agent_rules(text, self._client.policies.user_agent).sitemaps[:most] if text else ()
         urls = [each.text for name in named if isinstance(each := parse_url(name, base), Url)]
         return urls or [f"{origin}/sitemap.xml"]
 

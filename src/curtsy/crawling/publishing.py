@@ -30,7 +30,12 @@ class Bulletin:
     """The record of one crawl, kept current. It decides nothing, and what goes wrong with it is nobody's business."""
 
     def __init__(
-        self, client: AsyncClient, job: str, who: str, seeds: Sequence[str], look: Callable[[], Awaitable[Snapshot]]
+        self,
+        client: AsyncClient,
+        job: str,
+        who: str,
+        seeds: Callable[[], Sequence[str]],
+        look: Callable[[], Awaitable[Snapshot]],
     ) -> None:
         """`who` tells this worker from others that are at the same job; `look` says how far the crawl has come."""
         self._store = client.store
@@ -38,7 +43,7 @@ class Bulletin:
         self._is_job = bool(job)
         self._job = job or f"crawl-{os.getpid()}"
         self._key = crawl_key(self._job + who)
-        self._seeds = tuple(mask_url(seed) for seed in seeds[:MOST_SEEDS])
+        self._seeds = seeds
         self._look = look
         self._started_at: float | None = None
         self._took = 0.0
@@ -84,7 +89,7 @@ class Bulletin:
             started_at=self._started_at,
             updated_at=at,
             state=state,
-            seeds=self._seeds,
+            seeds=tuple(mask_url(seed) for seed in self._seeds()[:MOST_SEEDS]),
             pages=totals.fetched,
             cached=totals.cached,
             failed=sum(totals.failed.values()),

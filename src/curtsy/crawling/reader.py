@@ -15,13 +15,16 @@ from curtsy.crawling.frontier import Claimed
 from curtsy.crawling.links import KnownHrefs
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage
-from curtsy.crawling.sitemap import Sitemap, is_sitemap, parse_sitemap
+from curtsy.crawling.sitemap import Listing, is_sitemap, listing
 
 NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
 """Why a page that came is not among the results."""
 
 SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
 """Sitemaps go before pages, for they say which there are; links have none. A URL that is put back loses one."""
+
+RESERVE_PRIORITY = -200
+"""That of sitemaps which are read only when their host has no page left."""
 
 GZIP = b"\x1f\x8b"
 
@@ -43,7 +46,7 @@ class Reading(msgspec.Struct, frozen=True):
     origin: str = ""
     """Whose hrefs they are: that of the page's base URL."""
 
-    sitemap: Sitemap | None = None
+    sitemap: Listing | None = None
     is_noindex: bool = False
 
 
@@ -70,9 +73,9 @@ class Reader:
         assert isinstance(url, Url)
         options, headers, body = self._options, result.headers, result.body
         if options.sitemaps and (is_for_sitemap(claimed) or _is_sitemap(body)):
-            sitemap = parse_sitemap(body, url.text)
+            sitemap = listing(body, url.text)
             is_page = not sitemap.pages and not sitemap.sitemaps and is_html(result.content_type, body)
-            if _is_listed(claimed) or not is_page:  # some redirect to a page where they have no sitemap
+            if is_listed(claimed) or not is_page:  # some redirect to a page where they have no sitemap
                 return Reading(None, sitemap=sitemap)
         asked = headers.all("x-robots-tag") if "x-robots-tag" in headers else ()
         found = extract(body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known)
@@ -107,7 +110,12 @@ def is_seed(claimed: Claimed) -> bool:
 
 def is_for_sitemap(claimed: Claimed) -> bool:
     """Whether it is fetched because a sitemap ought to be there."""
-    return claimed.priority > SEED_PRIORITY
+    return claimed.priority > SEED_PRIORITY or is_in_reserve(claimed)
+
+
+def is_in_reserve(claimed: Claimed) -> bool:
+    """Whether it is a sitemap that is to be read only if nothing else is left."""
+    return claimed.priority < -SEED_PRIORITY
 
 
 def _is_sitemap(body: bytes) -> bool:
@@ -137,7 +145,7 @@ def answer_of(claimed: Claimed, result: FetchResult, sent: Headers, epoch: float
     )
 
 
-def _is_listed(claimed: Claimed) -> bool:
+def is_listed(claimed: Claimed) -> bool:
     """Whether robots.txt names it as a sitemap: such a URL has that file for its parent."""
     return claimed.parent is not None and claimed.parent.endswith("/robots.txt")
 

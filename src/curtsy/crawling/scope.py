@@ -146,7 +146,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         if verdict is None:
             verdict = self._verdict(host)
         elsewhere, folders = verdict
-        if elsewhere is not None and not (folders and url[url.index("/") + 2 :].startswith(folders)):
+        is_inside = elsewhere is None or (folders and url[url.index("/") + 2 :].startswith(folders))
+        if not is_inside and not self._is_admitted(host, url):
             return elsewhere
         if self.depth is not None and depth > self.depth:
             return OutOfScope.TOO_DEEP
@@ -196,11 +197,33 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             name = name.partition(".")[2]
         return False
 
+    def _is_admitted(self, host: str, url: str) -> bool:
+        """Whether it lies where a seed of `admit` does."""
+        if not self._admitted:
+            return False
+        match self.kind:
+            case "host":
+                return hash(host) in self._admitted
+            case "site":
+                return hash(site_of(host)) in self._admitted
+            case "prefix":
+                place = _place("prefix", url) or ""
+                while place:
+                    if hash(place) in self._admitted:
+                        return True
+                    place = place[: place[:-1].rfind("/") + 1]
+        return False
+
     # What is made of the fields once.
 
     @cached_property
     def _verdicts(self) -> dict[str, tuple[OutOfScope | None, tuple[str, ...]]]:
         return {}
+
+    @cached_property
+    def _admitted(self) -> set[int]:
+        """The places of seeds that were read later, as numbers that stand for them: there may be a million."""
+        return set()
 
     @cached_property
     def _places(self) -> frozenset[str]:
@@ -240,6 +263,12 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     # Changing
 
+    def admit(self, url: str) -> None:
+        """Have the place of one more seed belong to the crawl. That is no part of the value, and nothing keeps it."""
+        place = _place(self.kind, url)
+        if place is not None and place not in self._places:
+            self._admitted.add(hash(place))
+
     def widened(self, url: str) -> Scope:
         """The same scope as if `url` had been a seed too: for where a seed redirects to.
 
@@ -262,9 +291,12 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             domains=tuple(sorted(domains)),
             widenings=(*self.widenings, url),
         )
+        wider.__dict__["_admitted"] = self._admitted
         if wider.refuses(url, 0) is None:
             return wider
-        return msgspec.structs.replace(wider, always=tuple(sorted({*self.always, url})))
+        wider = msgspec.structs.replace(wider, always=tuple(sorted({*self.always, url})))
+        wider.__dict__["_admitted"] = self._admitted
+        return wider
 
     def resumed(self, old: Mapping[str, Any]) -> Scope:
         """This scope with what an earlier run's, kept by `as_plain`, was widened by; nothing, if that is illegible."""

@@ -6,6 +6,7 @@ the file and not faster, and a file that is broken gives what stands before and 
 and XML's own five entities are undone, and nothing else.
 
 The protocol allows 50 MB, decompressed, and 50,000 URLs a file. More is not read (F01), and is said among the oddities.
+A file is decompressed and read a window at a time, so its memory is that of the URLs in it, not its size.
 
 *Other hosts.* By the protocol a sitemap lists pages of its own host, unless that other host's robots.txt names it. What
 it lists is returned whole, in canonical form, and the oddities say how much of it lies elsewhere: whether it is fetched
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Callable, Iterator
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from itertools import chain
 
 import msgspec
 
@@ -29,6 +32,8 @@ from curtsy.core.text import codec_of
 from curtsy.crawling.frontier import host_of
 from curtsy.crawling.links import Joiner
 from curtsy.crawling.markup import attributes, plain_text
+from curtsy.crawling.packed import Packed
+from curtsy.crawling.shelf import fingerprint
 from curtsy.decoding import Damaged, Gzip, Truncated
 
 MOST_ELEMENTS = 2_000_000
@@ -40,6 +45,12 @@ _LAYERS = 2
 
 _HEAD = 4096
 """Bytes of a file by which it is recognized."""
+
+_PIECE = 65_536
+"""Bytes of a body that are taken at a time."""
+
+_UNDECIDED = len(b"<![CDATA[")
+"""Bytes at the end of a window in which a comment may begin that belongs to the element before."""
 
 _BLANKS = " \t\r\n"
 _LONGEST = 8 * MAX_URL
@@ -80,6 +91,8 @@ class Limits(msgspec.Struct, frozen=True):
     """After decompression."""
 
     max_urls: int = 50_000
+    window: int = 1 << 20
+    """Bytes that are looked at together. No tag, comment or line of a real sitemap is longer."""
 
 
 PROTOCOL = Limits()
@@ -99,6 +112,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     """0 to 1, relative to the site's other pages; None if it does not say."""
 
     __repr__ = masked_repr
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The URLs alone that a file lists, in little memory."""
+
+    pages: Packed
+    sitemaps: tuple[str, ...] = ()
 
 
 class Sitemap(msgspec.Struct, frozen=True):
@@ -128,15 +148,18 @@ def parse_sitemap(body: bytes, url: str, *, limits: Limits = PROTOCOL) -> Sitema
 
     `url` is where it came from: what is relative in it is relative to that.
     """
-    reader = _Reader(url, limits)
-    whole = reader.decompressed(body)
-    if not whole:
-        reader.odd("The file is empty.")
-    elif _IS_XML.match(whole):
-        reader.read_xml(whole)
-    else:
-        reader.read_lines(whole)
-    return reader.sitemap()
+    entries: list[Entry] = []
+    reader = _Reader(url, limits, entries.append)
+    reader.read_all(body)
+    return Sitemap(tuple(entries), reader.sitemaps(), reader.oddities())
+
+
+def listing(body: bytes, url: str) -> Listing:
+    """Read only which URLs a file lists, as a crawl does. Never raises."""
+    pages = Packed()
+    reader = _Reader(url, PROTOCOL, lambda entry: pages.append(entry.url))
+    reader.read_all(body)
+    return Listing(pages, reader.sitemaps())
 
 
 class _Full(Exception):
@@ -146,25 +169,45 @@ class _Full(Exception):
 class _Reader:
     """What was read of one file so far."""
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str, limits: Limits, keep: Callable[[Entry], None]) -> None:
+        """`keep` is called with each page, once."""
+        self._keep = keep
         base = parse_url(url)
         self._base = base if isinstance(base, Url) else None
         self._join = _absolute if self._base is None else Joiner(self._base).join
         self._limits = limits
         self._codec = "utf-8"
         self._oddities: dict[str, None] = {}
-        self._pages: dict[str, Entry] = {}
+        self._known: set[int] = set()
+        """Numbers that stand for the URLs so far."""
+        self._elsewhere = 0
+        self._has_pages = False
         self._sitemaps: dict[str, None] = {}
         self._entries = 0
         """Of any kind; the same one twice, or one that is illegible, costs no less time than another."""
         self._illegible = 0
         self._is_index = False
         self._has_entities = False
+        self._looked_at = 0
+        """Tags or lines so far."""
+        self._prefix: bytes | None = None
+        """How the elements are written: <url>, or <sm:url>. None before the first."""
         # What is being put together.
         self._inside: bytes | None = None
         self._loc: str | None = None
         self._lastmod: str | None = None
         self._priority: float | None = None
+
+    def read_all(self, body: bytes) -> None:
+        """Read it, whatever it is."""
+        windows = _windows(self.decompressed(body), self._limits.window)
+        first = next(windows, b"")
+        if not first:
+            self.odd("The file is empty.")
+        elif _IS_XML.match(first):
+            self._read(self.read_elements, first, windows)
+        else:
+            self._read(self.read_lines, first, windows)
 
     def odd(self, sentence: str) -> None:
         """Note what is wrong."""
@@ -172,42 +215,46 @@ class _Reader:
 
     # Bytes
 
-    def decompressed(self, body: bytes) -> bytes | bytearray:
-        """The file itself, as far as the limits go, in UTF-8 or another encoding that has ASCII in it."""
-        whole: bytes | bytearray = body
+    def decompressed(self, body: bytes) -> Iterator[bytes]:
+        """The file itself in pieces, as far as the limits go, in UTF-8 or another encoding that has ASCII in it."""
+        pieces: Iterator[bytes] = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
         for _ in range(_LAYERS):
-            if not whole.startswith(_GZIP):
+            first, pieces = _peek(pieces)
+            if not first.startswith(_GZIP):
                 break
-            whole = self._unzipped(whole)
-        if len(whole) > self._limits.max_bytes:
-            self._cut()
-            whole = whole[: self._limits.max_bytes]
-        if whole.startswith(codecs.BOM_UTF8):
-            return whole[len(codecs.BOM_UTF8) :]
+            pieces = self._unzipped(pieces)
+        first, pieces = _peek(self._limited(pieces), 1024)
+        if first.startswith(codecs.BOM_UTF8):
+            return _without(codecs.BOM_UTF8, pieces)
         for mark, codec in (*_MARKS, *_UNMARKED):
-            if whole.startswith(mark):
-                return _transcoded(whole, codec)
-        if declared := _DECLARATION.match(whole[:1024]):
+            if first.startswith(mark):
+                return _without(codecs.BOM_UTF8, _transcoded(pieces, codec))
+        if declared := _DECLARATION.match(first[:1024]):
             self._codec = codec_of(declared[1].decode("ascii")) or "utf-8"
             if self._codec.startswith("utf-16"):
                 self._codec = "utf-8"  # it could not be read so far if that were true
-        return whole
+        return pieces
 
-    def _unzipped(self, packed: bytes | bytearray) -> bytearray:
-        decoder, whole, most = Gzip(), bytearray(), self._limits.max_bytes
+    def _limited(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        left = self._limits.max_bytes
+        for piece in pieces:
+            if len(piece) > left:
+                self._cut()
+                yield piece[:left]
+                return
+            left -= len(piece)
+            yield piece
+
+    def _unzipped(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+        decoder = Gzip()
         try:
-            for piece in decoder.feed(bytes(packed)):
-                whole += piece
-                if len(whole) > most:
-                    self._cut()
-                    del whole[most:]
-                    return whole
+            for piece in packed:
+                yield from decoder.feed(piece)
             decoder.finish()
         except Damaged as error:
             self.odd(f"Its gzip is damaged ({error}): what comes after that was not read.")
         except Truncated:
             self.odd("Its gzip ends too soon: the rest is missing.")
-        return whole
 
     def _cut(self) -> None:
         self.odd(f"It has more than {self._limits.max_bytes:,} bytes: the rest was not read.")
@@ -218,66 +265,79 @@ class _Reader:
         except UnicodeDecodeError:
             return raw.decode("windows-1252", "replace")  # better a URL with a wrong letter than none
 
-    # Lines
-
-    def read_lines(self, whole: bytes | bytearray) -> None:
-        """Read a list of URLs, one a line."""
+    def _read(self, read: Callable[[bytes, bool], int], first: bytes, windows: Iterator[bytes]) -> None:
+        """Read a file window by window. `read` answers how much of one it has read; the rest comes again."""
         try:
-            for number, line in enumerate(_LINE.finditer(whole)):
-                if self._is_too_much(number):
+            window = first
+            while True:
+                following = next(windows, None)
+                done = read(window, following is None)
+                if following is None or done < 0:
                     break
-                end = min(line.end(), line.start() + _LONGEST)
-                text = self._text(bytes(whole[line.start() : end])).strip(_BLANKS)
-                if text[:8].lower().startswith(("http://", "https://")):
-                    self._add(text, is_sitemap=False)
-                elif text:
-                    self._illegible += 1
-        except _Full:
-            pass
-
-    def _is_too_much(self, number: int) -> bool:
-        if number < MOST_ELEMENTS:
-            return False
-        self.odd(f"It has more than {MOST_ELEMENTS:,} tags or lines: the rest was not read.")
-        return True
-
-    # XML
-
-    def read_xml(self, whole: bytes | bytearray) -> None:
-        """Read a sitemap, an index or a feed."""
-        try:
-            self._read_elements(whole)
+                if len(window) - done > self._limits.window:
+                    most = self._limits.window
+                    self.odd(f"It has a tag, comment or line of more than {most:,} bytes: the rest was not read.")
+                    break
+                window = window[done:] + following
             self._end()
         except _Full:
             pass
 
-    def _read_elements(self, whole: bytes | bytearray) -> None:
-        prefix: bytes | None = None
-        for number, element in enumerate(_ELEMENT.finditer(whole)):
-            if self._is_too_much(number):
-                return
+    def _is_too_much(self) -> bool:
+        self._looked_at += 1
+        if self._looked_at <= MOST_ELEMENTS:
+            return False
+        self.odd(f"It has more than {MOST_ELEMENTS:,} tags or lines: the rest was not read.")
+        return True
+
+    # Lines
+
+    def read_lines(self, window: bytes, is_last: bool) -> int:
+        """Read a list of URLs, one a line; how far, or -1 if no more is to be read."""
+        for line in _LINE.finditer(window):
+            if line.end() == len(window) and not is_last:
+                return line.start()
+            if self._is_too_much():
+                return -1
+            text = self._text(window[line.start() : min(line.end(), line.start() + _LONGEST)]).strip(_BLANKS)
+            if text[:8].lower().startswith(("http://", "https://")):
+                self._add(text, is_sitemap=False)
+            elif text:
+                self._illegible += 1
+        return len(window)
+
+    # XML
+
+    def read_elements(self, window: bytes, is_last: bool) -> int:
+        """Read a sitemap, an index or a feed; how far, or -1 if no more is to be read."""
+        for element in _ELEMENT.finditer(window):
+            if not is_last and not _is_decided(element, window):
+                return element.start()
+            if self._is_too_much():
+                return -1
             slash, given, name, written, content = element.groups()
             if name is None:
-                if whole.startswith(b"<!DOCTYPE", element.start()) and b"<!ENTITY" in element[0]:
+                if window.startswith(b"<!DOCTYPE", element.start()) and b"<!ENTITY" in element[0]:
                     self._has_entities = True
                     self.odd("It declares entities of its own. They are never expanded; what needs them is left out.")
                 continue
-            if prefix is None:  # the first element tells how the others are written: <url>, or <sm:url>
+            if self._prefix is None:  # the first element tells how the others are written
                 if name == b"html":
                     self.odd("It is an HTML page, not a sitemap.")
-                    return
+                    return -1
                 self._is_index = name == b"sitemapindex"
-                prefix = b"" if name == b"RDF" else given or b""
-            if (given or b"") != prefix:
+                self._prefix = b"" if name == b"RDF" else given or b""
+            if (given or b"") != self._prefix:
                 continue  # <image:loc> and its like
             if name in (b"url", b"sitemap", b"item", b"entry"):
                 self._end()
                 self._inside = None if slash or written.endswith(b"/") else name
             elif not slash:
-                if element.end() == len(whole) and not written.endswith(b"/"):
+                if element.end() == len(window) and not written.endswith(b"/"):
                     self.odd("It ends in the middle of an element.")
-                    return
+                    return -1
                 self._take(name, written, content)
+        return len(window)
 
     def _take(self, name: bytes, written: bytes, content: bytes) -> None:
         """Take in an element that has a value."""
@@ -329,29 +389,36 @@ class _Reader:
         url = None if self._has_entities and _OTHER_REFERENCE.search(text) else self._join(text) if text else None
         if url is None:
             self._illegible += 1
-        elif url in self._sitemaps or url in self._pages:
-            pass
-        elif not is_sitemap:
-            self._pages[url] = Entry(url, self._lastmod, self._priority)
-        elif self._base is not None and url == self._base.text:
+            return
+        known = len(self._known)
+        self._known.add(fingerprint(url))
+        if len(self._known) == known:
+            return
+        if is_sitemap and self._base is not None and url == self._base.text:
             self.odd("It lists itself.")
-        else:
+            return
+        self._elsewhere += self._base is not None and host_of(url) != self._base.domain
+        if is_sitemap:
             self._sitemaps[url] = None
+        else:
+            self._has_pages = True
+            self._keep(Entry(url, self._lastmod, self._priority))
 
     # The end
 
-    def sitemap(self) -> Sitemap:
-        """All that was read."""
+    def sitemaps(self) -> tuple[str, ...]:
+        """The further sitemaps."""
+        return tuple(self._sitemaps)
+
+    def oddities(self) -> tuple[str, ...]:
+        """What is wrong with it."""
         if self._illegible:
             self.odd(f"{self._illegible:,} of its entries are no URLs.")
-        if self._base is not None:
-            own = self._base.domain
-            elsewhere = sum(host_of(url) != own for urls in (self._pages, self._sitemaps) for url in urls)
-            if elsewhere:
-                self.odd(f"{elsewhere:,} of its URLs are on other hosts than {own}.")
-        if not self._pages and not self._sitemaps and not self._oddities:
+        if self._base is not None and self._elsewhere:
+            self.odd(f"{self._elsewhere:,} of its URLs are on other hosts than {self._base.domain}.")
+        if not self._has_pages and not self._sitemaps and not self._oddities:
             self.odd("It lists nothing.")
-        return Sitemap(tuple(self._pages.values()), tuple(self._sitemaps), tuple(self._oddities))
+        return tuple(self._oddities)
 
 
 def _absolute(text: str) -> str | None:
@@ -364,12 +431,48 @@ def _unescaped(text: str) -> str:
     return _REFERENCE.sub(lambda found: plain_text(found[0]), text) if "&" in text else text
 
 
-def _transcoded(whole: bytes | bytearray, codec: str) -> bytearray:
-    """UTF-16 as UTF-8, a piece at a time."""
-    decoder, made = codecs.getincrementaldecoder(codec)("replace"), bytearray()
-    for start in range(0, len(whole), 65_536):
-        made += decoder.decode(bytes(whole[start : start + 65_536])).encode("utf-8")
-    return made.removeprefix(codecs.BOM_UTF8)
+def _is_decided(element: re.Match[bytes], window: bytes) -> bool:
+    """Whether an element is the same whatever follows the window."""
+    end = element.end()
+    if len(window) - end < _UNDECIDED:
+        return False
+    # One that is none, by what was seen of it, may be a tag whose end is not there yet.
+    return end > element.start() + 1 or window.find(b">", end) >= 0 or window.find(b"<", end) >= 0
+
+
+def _windows(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """The same in pieces of one size, but for the last."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        while len(gathered) >= size:
+            yield bytes(gathered[:size])
+            del gathered[:size]
+    if gathered:
+        yield bytes(gathered)
+
+
+def _peek(pieces: Iterator[bytes], count: int = 2) -> tuple[bytes, Iterator[bytes]]:
+    """The first bytes, at least so many if there are, and all of it again."""
+    first = b""
+    for piece in pieces:
+        first += piece
+        if len(first) >= count:
+            break
+    return first, chain((first,), pieces)
+
+
+def _without(mark: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    first, pieces = _peek(pieces, len(mark))
+    next(pieces)
+    return chain((first.removeprefix(mark),), pieces)
+
+
+def _transcoded(pieces: Iterator[bytes], codec: str) -> Iterator[bytes]:
+    """UTF-16 as UTF-8."""
+    decoder = codecs.getincrementaldecoder(codec)("replace")
+    for piece in pieces:
+        yield decoder.decode(piece).encode("utf-8", "replace")
 
 
 def _date(text: str) -> str | None:

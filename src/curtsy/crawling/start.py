@@ -8,7 +8,7 @@ import difflib
 import inspect
 import os
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
@@ -18,9 +18,9 @@ from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import rule
-from curtsy.crawling.arguments import urls_of, writers_of
+from curtsy.crawling.arguments import writers_of
 from curtsy.crawling.awaited import Awaited
-from curtsy.crawling.crawl import AsyncCrawl, canonical
+from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.extract import main_text
 from curtsy.crawling.frontier import AsyncFrontier
 from curtsy.crawling.identity import Identity
@@ -32,6 +32,7 @@ from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary
+from curtsy.crawling.seeds import Seeds
 from curtsy.settings.keys import keys
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ SHARED_LEASE = 120.0
 
 
 def acrawl(
-    seeds: str | Iterable[str],
+    seeds: str | Iterable[str] | AsyncIterable[str] | Seeds,
     *,
     job: str | os.PathLike[str] | None = None,
     fresh: bool = False,
@@ -56,6 +57,8 @@ def acrawl(
 ) -> AsyncCrawl:
     """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
 
+    Seeds are read while the crawl runs, a generator in a thread of its own. The first thousand of a list are checked
+    now; a later one that is no URL is skipped, and the summary says so.
     With a `job`, a name or a folder, the crawl can be killed at any moment and goes on when it is started again; seeds
     that have nothing to do with it are refused (PolicyError), and `fresh` begins it anew. A job whose `store` is a
     Redis server is shared: every machine that starts it takes part, and what a dead one had waits for `lease` seconds.
@@ -72,8 +75,8 @@ def acrawl(
     _check_names(settings, names)
     if client is not None and settings:
         raise PolicyError(f"{next(iter(settings))!r} is the client's to say. Give it to the client, or give no client.")
-    urls = urls_of(seeds)
-    _check(urls, options)
+    begin = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
+    _check(begin.head, options)
     folder = None if job is None else folder_of(Path(job) if isinstance(job, os.PathLike) else job)
     writers = writers_of(outputs)
     ours = client is None
@@ -91,7 +94,7 @@ def acrawl(
             identity = Identity(folder)
         frontier = _frontier(client, folder, identity, lease, fresh)
         return AsyncCrawl(
-            urls,
+            begin,
             options,
             client,
             frontier,
@@ -121,9 +124,10 @@ def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
             raise PolicyError(f"{name} is not an option of a crawl. Did you mean {near[0]}?")
 
 
-def _check(urls: list[str], options: CrawlOptions) -> None:
+def _check(head: Sequence[str], options: CrawlOptions) -> None:
     """Say now what would be wrong later, before an earlier job is given up or a site is asked. Raises PolicyError."""
-    scope_of([canonical(url) for url in urls], options)
+    if head:
+        scope_of(head, options)
     if options.text != "none":
         main_text(b"<p>", "text/html", reader=options.text)
 
@@ -186,7 +190,7 @@ class Crawl:
 
     _is_closed = True  # until it is made
 
-    def __init__(self, seeds: str | Iterable[str], **given: Unpack[CrawlKeywords]) -> None:
+    def __init__(self, seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> None:
         self._thread = LoopThread("curtsy-crawl")
         self._last: Snapshot | None = None
         """How far it had come when it was closed."""
@@ -283,7 +287,7 @@ class Crawl:
         self.close()
 
 
-async def _made(seeds: str | Iterable[str], given: CrawlKeywords) -> AsyncCrawl:
+async def _made(seeds: str | Iterable[str] | AsyncIterable[str], given: CrawlKeywords) -> AsyncCrawl:
     return acrawl(seeds, **given)
 
 
@@ -291,7 +295,7 @@ async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:
     return await anext(pages)
 
 
-def crawl(seeds: str | Iterable[str], **given: Unpack[CrawlKeywords]) -> Crawl:
+def crawl(seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> Crawl:
     """Crawl from some URLs on, politely: `for page in crawl("https://example.org/", max_pages=100)`.
 
     Takes what `acrawl()` takes, and yields each page as it comes. `run()` instead goes through to the end, for the

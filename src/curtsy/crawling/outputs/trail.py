@@ -161,8 +161,8 @@ class Trail:
             lost += max(0, flushed.entries - entries)
             _log.warning(
                 f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or "
-                f"removed since. The crawl goes on after {size:,} bytes, and {flushed.entries - entries:,} entries are not in "
-                "it any more. Begin the crawl anew (--fresh, fresh=True) to have them all."
+                f"removed since. The crawl goes on after {size:,} bytes, and {flushed.entries - entries:,} entries are "
+                "not in it any more. Begin the crawl anew (--fresh, fresh=True) to have them all."
             )
         file.truncate(size)
         self._begin(file, size, entries, lost)

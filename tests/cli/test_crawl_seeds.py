@@ -1,0 +1,124 @@
+"""Seeds of `curtsy crawl` from a file or a pipe: read while it runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.crawling import until
+from tests.cli.shell import Done, Shell
+from tests.crawling.web import html
+from tests.support.site import Site
+from tests.support.warm import Process
+
+PLAIN = {"CURTSY_STORE": "memory:", "CURTSY_MAX_PAGES_PER_DAY": "0", "CURTSY_MAX_REQUESTS_PER_DAY": "0"}
+
+
+def piped(shell: Shell, *words: object) -> Process[bytes]:
+    """Start `curtsy crawl -i -` with a pipe that stays open."""
+    pipe = subprocess.PIPE
+    return Process(
+        "curtsy.cli", "crawl", "-i", "-", *words, text=False, cwd=shell.project, env={**shell.env, **PLAIN},
+        stdin=pipe, stdout=pipe, stderr=pipe,
+    )  # fmt: skip
+
+
+def say(process: Process[bytes], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n".encode())
+    process.stdin.flush()
+
+
+def end_of(process: Process[bytes]) -> Done:
+    """Wait for its end, while its pipe is open."""
+    code = process.wait(20)
+    out, err = process.communicate()
+    return Done(code, out.decode(), err.decode())
+
+
+@pytest.mark.parametrize("way", ["file", "pipe"])
+def test_urls_are_read_from_a_file_or_a_pipe(shell: Shell, site: Site, way: str) -> None:
+    """U15: a URL on each line; empty lines and comments are none"""
+    site.page("/*", html())
+    text = "".join(f"{site.url(f'/{number}')}\n\n# {number}\n" for number in range(50)) + "x" * 200_000 + "\n"
+    (shell.project / "seeds.txt").write_text(text)
+
+    given = ("-i", "seeds.txt") if way == "file" else ("-",)
+    done = shell("crawl", *given, "--json", "--scope", "host", stdin=text, **PLAIN)
+
+    assert done.code == 2  # the last line is none, and so few are looked at first
+    assert "cannot be asked for" in done.err
+    text = text[:-200_001]
+    (shell.project / "seeds.txt").write_text(text)
+    done = shell("crawl", *given, "--json", "--scope", "host", stdin=text, **PLAIN)
+    assert (done.code, done.json["fetched"]) == (0, 50)
+    assert site.count() == 51
+
+
+def test_a_page_is_fetched_before_the_pipe_has_ended_and_more_may_follow(shell: Shell, site: Site) -> None:
+    """Issue 5"""
+    site.page("/*", html())
+    process = piped(shell, "--json")
+    say(process, site.url("/first"))
+    until(lambda: site.count("/first") == 1, process)
+    say(process, site.url("/second"))
+    until(lambda: site.count("/second") == 1, process)
+
+    out, _ = process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    assert b'"fetched": 2' in out
+
+
+@pytest.mark.parametrize("end", ["--limit", "--max-time", "signal"])
+def test_a_pipe_that_stays_open_keeps_no_crawl_from_its_end(shell: Shell, site: Site, end: str) -> None:
+    """U17, Issue 5"""
+    site.page("/*", html())
+    process = piped(shell, *{"--limit": (end, 1), "--max-time": (end, "1s")}.get(end, ()))
+    say(process, site.url("/first"))
+    until(lambda: site.count("/first") == 1)
+    if end == "signal":
+        process.send_signal(signal.SIGINT)
+
+    done = end_of(process)
+
+    assert done.code == (130 if end == "signal" else 0), done.err
+
+
+def test_a_pipe_that_says_nothing_keeps_no_crawl_from_its_end(shell: Shell) -> None:
+    """U17, Issue 5: neither its time nor a signal"""
+    began = time.monotonic()
+    limited, endless = piped(shell, "--max-time", "0.5s"), piped(shell)
+    code = limited.wait(20)
+    time.sleep(0.3)  # it waits for its first line
+    endless.send_signal(signal.SIGINT)
+
+    assert code == 1
+    assert b"before a URL was read" in limited.communicate()[1]
+    assert endless.wait(20) == 130
+    assert time.monotonic() - began < 15
+    endless.communicate()
+
+
+def test_a_job_whose_seeds_are_still_being_read_is_killed_and_goes_on(shell: Shell, site: Site) -> None:
+    """F37: none is queued twice, and none is forgotten"""
+    site.page("/*", html())
+    count = 3000
+    (shell.project / "seeds.txt").write_text("".join(f"{site.url(f'/{number}')}\n" for number in range(count)))
+    command = ("crawl", "-i", "seeds.txt", "--job", "mine", "--jsonl", "pages.jsonl", "--scope", "host")
+
+    for _ in range(3):
+        seen = site.count()
+        process = shell.start(*command, **PLAIN)
+        until(lambda: site.count() > seen + 3 or process.poll() is not None)  # noqa: B023
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=20)
+    done = shell(*command, "--json", "--limit", "40", **PLAIN)
+
+    assert done.code == 0, done.err
+    lines = (shell.project / "pages.jsonl").read_text().splitlines()
+    assert (len(lines), len(set(lines)), done.json["fetched"]) == (40, 40, 40)
+    assert done.json["queued"] + 40 <= count
