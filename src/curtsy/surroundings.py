@@ -109,7 +109,7 @@ class RulesAtHand:
 
     def __init__(self) -> None:
         self.by_origin: Bounded[str, tuple[Rules, float, dict[str, float], float]] = Bounded(
-            KNOWN, TEXTS, lambda known: known[0].size
+            KNOWN, TEXTS, lambda known: known[0].weight
         )
         """With until when (by the world's `now`) they need not be asked for, the delays of agents that heed them, and
         the seconds for which they were to hold by the settings. What is dropped is read from the store again.

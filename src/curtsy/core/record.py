@@ -31,7 +31,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return None
 
     @property
-    def size(self) -> int:
+    def weight(self) -> int:
         """Bytes that it holds beside what any record takes: many only for a robots.txt."""
         return 0
 

@@ -65,7 +65,7 @@ class Rules(Record, frozen=True, tag="rules"):
         return max(0, round((self.valid_until + 7 * 86_400) * SECOND) - now.epoch)
 
     @property
-    def size(self) -> int:
+    def weight(self) -> int:
         """Bytes of the texts."""
         return len(self.body or b"") + len(self.part)
 

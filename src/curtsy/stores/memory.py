@@ -145,9 +145,9 @@ class MemoryStore:
         """Drop the large files that were written longest ago, if there are too many with this one."""
         large = self._large
         large.pop(key, None)
-        if rules.size < LARGE:
+        if rules.weight < LARGE:
             return
-        large[key] = rules.size
+        large[key] = rules.weight
         while sum(large.values()) > MOST_LARGE:
             dropped = next(iter(large))
             del large[dropped]

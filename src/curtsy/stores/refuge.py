@@ -78,7 +78,7 @@ class Refuge:
         self._share = share
         self._monotonic = monotonic
         self._seen: Bounded[str, Sight] = Bounded(
-            REMEMBERED, TEXTS, lambda sight: 0 if sight[0] is None else sight[0].size
+            REMEMBERED, TEXTS, lambda sight: 0 if sight[0] is None else sight[0].weight
         )
         self._latest: Sight | None = None
         self._line: Sight | None = None  # whose clock the outage goes on with; None if the store was never there

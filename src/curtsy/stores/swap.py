@@ -120,7 +120,7 @@ class Seen(NamedTuple):
 
 def _memory() -> Bounded[str, Seen]:
     """What was last seen, by key."""
-    return Bounded(REMEMBERED, TEXTS, lambda seen: 0 if seen.record is None else seen.record.size)
+    return Bounded(REMEMBERED, TEXTS, lambda seen: 0 if seen.record is None else seen.record.weight)
 
 
 class Outcome(NamedTuple):
