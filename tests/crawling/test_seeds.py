@@ -21,6 +21,7 @@ from curtsy.crawling.seeds import AHEAD, HEAD, Given, Seeds
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import ROOT
 from tests.crawling.web import QUICK, html
+from tests.support.redis_server import RedisServer
 from tests.support.site import Site
 
 
@@ -274,3 +275,19 @@ def test_a_million_seeds(site: Site, tmp_path: Path, is_job: bool) -> None:
     assert found["ended"] == "max_time"
     assert found["first"] < 2.0
     assert found["mib"] < 64
+
+
+async def test_a_shared_job_reads_its_seeds_while_it_runs_too(site: Site, server: RedisServer, tmp_path: Path) -> None:
+    """Issue 5: two that are given the same ones fetch each once between them"""
+    site.page("/*", html())
+    given: dict[str, Any] = {**QUICK, "store": server.url, "scope": "host"}
+    urls = links(site, 400)
+
+    async with (
+        acrawl(generated(urls), **given, job=tmp_path / "a" / "seeds", max_pages=60) as one,
+        acrawl(awaited(urls), **given, job=tmp_path / "b" / "seeds", max_pages=60) as other,
+    ):
+        await asyncio.gather(one.run(), other.run())
+
+    paths = [visit.path for visit in site.visits() if visit.path != "/robots.txt"]
+    assert len(paths) == len(set(paths)) >= 60

@@ -342,6 +342,8 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
         screen.write_json(
             {
                 **summary.as_dict(), "message": summary.message, "job": wish.job, "outputs": wish.files,
+                "written": {each.name: each.entries for each in summary.outputs},
+                "missing": {each.name: each.missing for each in summary.outputs if each.missing},
                 "examples": told, "resume": resume,
             }
         )  # fmt: skip
@@ -357,8 +359,8 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
         if found.missing:
             screen.say(
                 f"{place} holds {found.entries:,} of {found.entries + found.missing:,} entries. The others were "
-                "written too, but the output was cut or removed since. What is done is not asked for again: to have "
-                "all, begin anew with --fresh and another output."
+                "written too, but the output was cut or removed since. What is done is not fetched again: to have "
+                "all, start over with --fresh and another output."
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
             screen.say(f"written to {place}.")

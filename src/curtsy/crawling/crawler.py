@@ -79,7 +79,7 @@ class Crawler:
         lease: float | None,
         job: str = "",
     ) -> None:
-        """`lease` is None if nobody else works on the frontier; `job` is empty if that is in memory."""
+        """`lease` is None if no other process works on the frontier; `job` is empty if that is in memory."""
         self._seeds = seeds
         self._options = options
         self._client = client

@@ -34,7 +34,7 @@ MOST_LINKS = 1000
 so that others have their turn in between; killed meanwhile, it is fetched again, and they are known."""
 
 MOST_LEFT = 10_000
-"""Seeds that are not asked for of which the URLs are remembered."""
+"""Seeds that are not fetched of which the URLs are remembered."""
 
 LARGE = 1_000_000
 """Bytes of a body above which it is written in a thread, so that nothing else waits for that."""
@@ -170,7 +170,7 @@ class Harvest:
         return any(output.is_stream for output in self._may_stream)
 
     def check(self) -> None:
-        """Raise NotWritten if nobody reads a stream any more."""
+        """Raise NotWritten if the reader of a stream has closed it."""
         for output in self._may_stream:
             output.check()
 

@@ -76,7 +76,7 @@ MOST_LEFT_OUT = 10_000
 """URLs of one page or sitemap that are named as left out; of more, it is counted how many there are."""
 
 MOST_FOREIGN = 3
-"""Sitemaps that a robots.txt may name on hosts that are no part of the crawl: these have not asked for it."""
+"""Sitemaps that a robots.txt may name on hosts that are no part of the crawl: these had no say in it."""
 
 
 NOWHERE = Scope("domains", ())
@@ -238,7 +238,7 @@ class Judge:
             elif wanted != url and not self._is_told(reason, wanted):
                 why, at = self.scope.explain(reason, wanted), at or moment(self._client.epoch())
                 left_out.append(Skipped(wanted, reason, why, None, depth, url, at=at))
-        # A host that is asked for nothing but a sitemap need not have its own ones read.
+        # A host that only serves a sitemap of another one need not have its own sitemaps read.
         found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin, len(inside))
         if further:
             found += self._queued(further, _namer(claimed), len(inside), depth, claimed.hops + 1)

@@ -68,7 +68,7 @@ class CrawlOptions:
     read one at a time, and only while too few pages wait."""
 
     max_sitemaps: int = SITEMAPS
-    """Sitemaps of each site that are asked for, over all parts of the same job; of them, at most 3 that robots.txt
+    """Sitemaps of each site that are fetched, over all parts of the same job; of them, at most 3 that robots.txt
     names on hosts that are no part of the crawl."""
 
     obey_nofollow: bool = True

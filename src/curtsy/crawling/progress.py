@@ -182,8 +182,6 @@ class Summary(msgspec.Struct, frozen=True):
             "skipped_by_reason": dict(totals.skipped),
             "failed_by_reason": dict(totals.failed),
             "left_out_by_reason": dict(totals.left_out),
-            "written": {each.name: each.entries for each in self.outputs},
-            "missing": {each.name: each.missing for each in self.outputs if each.missing},
         }
 
 

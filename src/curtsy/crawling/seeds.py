@@ -32,7 +32,7 @@ Given = str | Iterable[str] | AsyncIterable[str]
 
 
 class Seeds:
-    """Where a crawl begins. `take` never blocks; whoever calls `start` is told when there is something to take."""
+    """Where a crawl begins. `take` never blocks; the `ring` given to `start` says when there is something to take."""
 
     def __init__(self, given: Given) -> None:
         if isinstance(given, bytes) or not isinstance(given, str | Iterable | AsyncIterable):
@@ -140,7 +140,7 @@ class Seeds:
                     if self._is_closed:
                         return
                     self._put(text)
-        except BaseException as error:  # for whoever takes
+        except BaseException as error:  # `take` raises it
             self._error = error
         finally:
             self._end()

@@ -89,7 +89,7 @@ class Stream(Output, Protocol):
         ...
 
     def check(self) -> None:
-        """Raise NotWritten if nobody reads it any more."""
+        """Raise NotWritten if its reader has closed it."""
         ...
 
 

@@ -39,7 +39,7 @@ class LineFile:
         return msgspec.structs.asdict(self._trail.flush())
 
     def check(self) -> None:
-        """Raise NotWritten if it is a stream that nobody reads any more."""
+        """Raise NotWritten if it is a stream and its reader has closed it."""
         self._trail.check()
 
     def written(self) -> Written:

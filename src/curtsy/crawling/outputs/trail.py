@@ -162,7 +162,7 @@ class Trail:
             _log.warning(
                 f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or "
                 f"removed since. The crawl goes on after {size:,} bytes, and {flushed.entries - entries:,} entries are "
-                "not in it any more. Begin the crawl anew (--fresh, fresh=True) to have them all."
+                "not in it any more. Start the crawl over (--fresh, fresh=True) to have them all."
             )
         file.truncate(size)
         self._begin(file, size, entries, lost)
@@ -225,7 +225,7 @@ class Trail:
         return End(self._flushed, self._entries, self._lost, head, _digest(self._tail))
 
     def check(self) -> None:
-        """Raise NotWritten if nobody reads a stream any more."""
+        """Raise NotWritten if the reader of a stream has closed it."""
         if self._file is not None and self.is_stream and _is_closed(self._file):
             raise self._closed()
 
@@ -313,7 +313,7 @@ class Trail:
                 self._drain()
             except NotWritten:
                 if not self.is_stream:
-                    raise  # of a stream, whoever flushed it was told
+                    raise  # a stream has told it at the last flush
             finally:
                 file, self._file = self._file, None
                 self._buffer = bytearray()
@@ -341,7 +341,7 @@ def _wait_for(file: FileIO) -> None:
 
 
 def _is_closed(file: FileIO) -> bool:
-    """Whether nobody reads a pipe any more."""
+    """Whether the reader of a pipe has closed it."""
     return hasattr(select, "poll") and bool(_events(file, 0, 0.0) & (select.POLLERR | select.POLLHUP))
 
 
@@ -386,8 +386,8 @@ def replaced(path: str) -> NotWritten:
     """For a file that was written by this crawl, and is another one now."""
     return NotWritten(
         f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
-        "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or begin the "
-        "crawl anew with another output (--fresh, fresh=True).",
+        "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
+        "crawl over with another output (--fresh, fresh=True).",
         path,
         is_lasting=True,
     )

@@ -166,7 +166,7 @@ class Warc:
         for place, answers in enumerate(self._earlier):
             if answers and place + 1 not in found:
                 _log.warning(
-                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Begin the crawl anew (--fresh, "
+                    f"{self._path(place + 1)} is gone, and {answers:,} pages with it. Start the crawl over (--fresh, "
                     "fresh=True) to have them all."
                 )
                 self._lost, self._earlier[place] = self._lost + answers, 0
