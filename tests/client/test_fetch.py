@@ -63,13 +63,23 @@ async def test_the_record_of_a_fetch_says_what_happened(site: Site) -> None:
 
 @pytest.mark.parametrize("status", [201, 203, 204, 206])
 async def test_every_status_of_success_is_ok(site: Site, status: int) -> None:
-    """N3"""
+    """N3: a part only if a range was requested"""
     site.reply("/", Reply(status))
+
+    async with client() as web:
+        result = await web.fetch(site.url("/"), headers={"Range": "bytes=0-9"} if status == 206 else {})
+
+    assert (result.ok, result.status, result.reason) == (True, status, None)
+
+
+async def test_a_part_that_was_not_requested_is_no_page(site: Site) -> None:
+    """F12: RFC 9110, 15.3.7"""
+    site.reply("/", Reply(206, "par", {"Content-Range": "bytes 0-2/100"}))
 
     async with client() as web:
         result = await web.fetch(site.url("/"))
 
-    assert (result.ok, result.status, result.reason) == (True, status, None)
+    assert (result.ok, result.status, result.reason, result.body) == (False, 206, Reason.BAD_RESPONSE, b"")
 
 
 @pytest.mark.parametrize("status", [300, 304, 400, 401, 402, 404, 410, 418, 451])
