@@ -14,7 +14,7 @@ SOURCE = ROOT / "src"
 
 CORE = (
     # What everything speaks in.
-    "errors", "dates", "secrets", "text", "bounded", "message", "record", "crawl", "pattern", "policy",
+    "errors", "dates", "secrets", "text", "bounded", "hostname", "message", "record", "crawl", "pattern", "policy",
     # What sites say.
     "filelines", "robots", "rules", "cachecontrol", "variant", "cache", "outcome",
     # One limit each, and the record that they all share.

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import InvalidDomain
-from curtsy.core.message import MAX_URL, Headers, InvalidUrl, Url, canonical_host, parse_domain, parse_url
+from curtsy.core.hostname import canonical_host
+from curtsy.core.message import MAX_URL, Headers, InvalidUrl, Url, parse_domain, parse_url
 from tests.strategies import ANY
 
 
@@ -136,6 +137,15 @@ def test_any_text_is_a_domain_in_one_way_or_an_error_that_shows_the_form(text: s
         ("http://[2001:DB8:0:0::1]/", "http://[2001:db8::1]/"),
         ("http://[fe80::1%25eth0]/", "http://[fe80::1]/"),
         ("http://_dmarc.example.org/", "http://_dmarc.example.org/"),
+        ("http://exa%6Dple.org/", "http://example.org/"),
+        ("http://b%C3%BCcher.example/", "http://xn--bcher-kva.example/"),
+        ("http://127%2E0.0.1/", "http://127.0.0.1/"),
+        ("http://-example-.org/", "http://-example-.org/"),
+        ("http://\U0001f4a9.la/", "http://xn--ls8h.la/"),
+        ("http://i\u2764\ufe0f.ws/", "http://xn--i-7iq.ws/"),
+        ("http://faß.de/", "http://xn--fa-hia.de/"),
+        ("http://ΟΔΟΣ.gr/", "http://xn--pxavbq.gr/"),
+        ("http://οδος.gr/", "http://xn--pxavbm.gr/"),
     ],
 )  # fmt: skip
 def test_a_url_is_written_in_one_way(given_: str, expected: str) -> None:
@@ -159,8 +169,14 @@ def test_a_url_is_written_in_one_way(given_: str, expected: str) -> None:
         ("https://", "is not a host"),
         ("https:///x", "is not a host"),
         ("https://exa mple.org", "is not a host"),
-        ("https://exa%6dple.org", "is not a host"),
-        ("https://-example.org", "is not a host"),
+        ("https://exa%20mple.org", "is not a host"),
+        ("https://exa%2Fmple.org", "is not a host"),
+        ("https://%5B::1%5D", "cannot be read"),
+        ("https://%FF.org", "is not a host"),
+        ("https://" + "é" * 60 + ".org", "is not a host"),
+        ("https://a\u200db.org", "is not a host"),
+        ("https://\u0301a.org", "is not a host"),
+        ("https://a\u05d0.org", "is not a host"),
         ("https://example..org", "is not a host"),
         ("https://" + "a" * 64 + ".org", "is not a host"),
         ("https://" + "a." * 127 + "toolong", "is not a host"),
@@ -270,6 +286,14 @@ def test_an_empty_segment_of_a_path_is_a_segment(base: str, reference: str, expe
         ("HTTPS:/c", "https://example.org/c"),
         ("https:\\\\other.org", "https://other.org/"),
         ("https:?q", "https://example.org/a/b?q"),
+        ("https:/other.org/c", "https://example.org/other.org/c"),
+        ("http:/other.org/c", "http://other.org/c"),
+        ("http:other.org", "http://other.org/"),
+        ("http:\\\\other.org\\c", "http://other.org/c"),
+        ("http:////other.org//c", "http://other.org//c"),
+        ("https:\\/\\other.org", "https://other.org/"),
+        ("///other.org/c", "https://other.org/c"),
+        ("/\\/other.org?/\\", "https://other.org/?/%5C"),
     ],
 )
 def test_a_reference_leads_to_where_a_browser_would_go(reference: str, expected: str) -> None:
@@ -278,7 +302,7 @@ def test_a_reference_leads_to_where_a_browser_would_go(reference: str, expected:
 
 
 @pytest.mark.parametrize(
-    "reference", ["javascript:x", "mailto:a@b.org", "http://[", "file:///etc/passwd", "http:c", "///c", "g:h"]
+    "reference", ["javascript:x", "mailto:a@b.org", "http://[", "file:///etc/passwd", "http:", "///", "g:h"]
 )
 def test_a_reference_to_where_nobody_can_follow_is_refused(reference: str) -> None:
     """F22"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Set, ValuesView
 from dataclasses import field
@@ -12,6 +11,7 @@ from typing import NewType, TypeVar, overload
 import msgspec
 
 from curtsy.core.errors import InvalidDomain, Reason
+from curtsy.core.hostname import canonical_host
 from curtsy.core.secrets import mask_header, mask_url, masked_repr
 
 T = TypeVar("T")
@@ -91,12 +91,20 @@ _URL = re.compile(
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATH = re.compile(r"[^?#]*")
 _AUTHORITY = re.compile(r"(?:(?P<user>.*)@)?(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[0-9]*))?", re.DOTALL)
-_HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-_IPV4_PART = re.compile(r"0x(?P<hex>[0-9a-f]*)|0(?P<octal>[0-7]+)|0|[1-9][0-9]*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
-_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_RAW = _UNRESERVED | frozenset(":/?#[]@!$&'()*+,;=%")
+_WRITTEN = [chr(octet) if chr(octet) in _RAW else f"%{octet:02X}" for octet in range(256)]
+"""How each octet of UTF-8 is written in a URL."""
+
+_HEX = "0123456789ABCDEFabcdef"
+_ESCAPES = {
+    high + low: letter if (letter := chr(int(high + low, 16))) in _UNRESERVED else f"%{high}{low}".upper()
+    for high in _HEX
+    for low in _HEX
+}
+"""The one way to write each escape, by its two digits (RFC 3986, 6.2.2)."""
+
 _STRIPPED = "".join(map(chr, range(0x21)))
 _DROPPED = str.maketrans("", "", "\t\r\n")
 MAX_URL = 8192
@@ -112,28 +120,42 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
     """
     if not isinstance(text, str):
         return InvalidUrl(repr(text)[:100], "it is not text")
-    if not text.isprintable() or text[:1] == " " or text[-1:] == " ":
-        text = text.strip(_STRIPPED).translate(_DROPPED)
+    text = without_blanks(text)
     if len(text) > MAX_URL:  # before the memo, which must not hold what a hostile page sends by the megabyte
         return _too_long(text, len(text))
     return _parse(text if base is None else _joined(base, text))
 
 
+def without_blanks(text: str) -> str:
+    """Return a URL without what browsers drop: blanks and control characters around it, tabs and line ends in it."""
+    if not text.isprintable() or text[:1] == " " or text[-1:] == " ":
+        return text.strip(_STRIPPED).translate(_DROPPED)
+    return text
+
+
 def _joined(base: Url, reference: str) -> str:
-    """Make a reference absolute (RFC 3986, 5.2.2), as browsers do; its dot segments are still there."""
-    if scheme := _SCHEME.match(reference):
-        if scheme[0].lower() != base.scheme + ":" or reference.startswith("//", scheme.end()):
-            return reference
-        reference = reference[scheme.end() :]  # http:g is g, where the base is http, too (RFC 3986, 5.4.2)
+    """Make a reference absolute as browsers do (WHATWG URL, 4.4); its dot segments are still there.
+
+    `\\` counts as `/`, and any number of slashes may stand before a host: `https:/host` and `///host` lead to it.
+    """
     if "\\" in reference and (path := _PATH.match(reference)):
         reference = path[0].replace("\\", "/") + reference[path.end() :]
+    scheme = base.scheme
+    if found := _SCHEME.match(reference):
+        rest, given = reference[found.end() :], found[0][:-1].lower()
+        if given not in DEFAULT_PORTS:
+            return reference
+        if given != scheme or rest.startswith("//"):
+            return f"{given}://{rest.lstrip('/')}"
+        reference = rest  # http:g is g, where the base is http, too (RFC 3986, 5.4.2)
     match reference[:1]:
         case "" | "#":
             return base.text
         case "?":
             return base.origin + base.target.partition("?")[0] + reference
         case "/":
-            return f"{base.scheme}:{reference}" if reference.startswith("//") else base.origin + reference
+            is_host = reference.startswith("//")
+            return f"{scheme}://{reference.lstrip('/')}" if is_host else base.origin + reference
         case _:
             return f"{base.origin}{base.target.partition('?')[0].rpartition('/')[0]}/{reference}"
 
@@ -164,6 +186,10 @@ def _parse(given: str) -> Url | InvalidUrl:
     if isinstance(place, str):
         return InvalidUrl(given, place)
     host, port, domain, credentials = place
+    if not given.isascii():  # before megabytes are made of it: each octet is at least a character
+        octets = len((found["path"] + (found["query"] or "")).encode("utf-8", "surrogatepass"))
+        if octets > MAX_URL:
+            return _too_long(given, octets)
     # A browser reads \ as / in http URLs; a server that does too must not see a path that we judged otherwise.
     target = _resolve_dots(_escape(found["path"].replace("\\", "/"))) or "/"
     if found["query"] is not None:
@@ -196,19 +222,11 @@ def _place(scheme: str, authority: str) -> tuple[str, int, str, str | None] | st
 def _escape(part: str) -> str:
     """Percent-encode what may not stand raw, and write every escape in one way (RFC 3986, 6.2.2)."""
     if _UNSAFE.search(part):
-        part = _UNSAFE.sub(lambda found: "".join(f"%{octet:02X}" for octet in _octets(found[0])), part)
+        part = "".join([_WRITTEN[octet] for octet in part.encode("utf-8", "surrogatepass")])
     if "%" not in part:
         return part
-    return _ESCAPE.sub(_one_way, _BAD_PERCENT.sub("%25", part))
-
-
-def _octets(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _one_way(found: re.Match[str]) -> str:
-    letter = chr(int(found[1], 16))
-    return letter if letter in _UNRESERVED else found[0].upper()
+    first, *rest = part.split("%")
+    return first + "".join([(_ESCAPES.get(each[:2]) or "%25" + each[:2]) + each[2:] for each in rest])
 
 
 def _resolve_dots(path: str) -> str:
@@ -226,52 +244,6 @@ def _resolve_dots(path: str) -> str:
     if segments[-1] in (".", ".."):
         kept.append("")
     return "/" + "/".join(kept)
-
-
-@lru_cache(maxsize=4096)
-def canonical_host(host: str) -> str | None:
-    """The one way to write a host, or None if it is none: lower case, punycode, addresses in full."""
-    if host.startswith("["):
-        try:
-            return str(ipaddress.IPv6Address(host[1:-1].partition("%")[0])) if host.endswith("]") else None
-        except ValueError:
-            return None
-    if "%" in host:
-        return None
-    host = host.lower()
-    if not host.isascii():
-        try:
-            import idna  # only for the few names that need it
-
-            host = idna.encode(host, uts46=True).decode("ascii")
-        except (ImportError, UnicodeError):  # IDNAError is a UnicodeError
-            return None
-    host = host.removesuffix(".")  # the root's dot: the same site, so the same record
-    if len(host) > 253 or not _HOST.fullmatch(host):
-        return None
-    last = host.rpartition(".")[2]
-    if last.isdigit() or (last.startswith("0x") and re.fullmatch("0x[0-9a-f]*", last)):
-        return _ipv4(host)
-    return host
-
-
-def _ipv4(host: str) -> str | None:
-    """Read an IPv4 address in any of the forms that resolvers take (`127.1`, `0x7f.0.0.1`), as WHATWG's URL does."""
-    numbers = []
-    for part in host.split("."):
-        found = _IPV4_PART.fullmatch(part)  # int() alone would take 1_0 and 0o7 too
-        if found is None:
-            return None
-        if found["hex"] is not None:
-            numbers.append(int(found["hex"] or "0", 16))
-        elif found["octal"] is not None:
-            numbers.append(int(found["octal"], 8))
-        else:
-            numbers.append(int(part[:11]))
-    if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
-        return None
-    value = numbers[-1] + sum(number << 8 * (3 - place) for place, number in enumerate(numbers[:-1]))
-    return str(ipaddress.IPv4Address(value))
 
 
 def parse_domain(domain: str) -> str:

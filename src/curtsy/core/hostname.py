@@ -1,0 +1,87 @@
+"""Host names and addresses, each in the one way to write it (WHATWG URL, 3.3 to 3.5)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
+
+MAX_HOST, MAX_LABEL = 1024, 63
+"""Characters of a host and of a label that are looked at. A host may have 253 when it is in ASCII; before that, some
+characters stand for less than one."""
+
+_JOINERS = "\u200c\u200d"
+_HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+_IPV4_PART = re.compile(r"0x(?P<hex>[0-9a-f]*)|0(?P<octal>[0-7]+)|0|[1-9][0-9]*")
+
+
+def canonical_host(host: str) -> str | None:
+    """The one way to write a host, or None if it is none: lower case, punycode, addresses in full."""
+    return _canonical_host(host) if len(host) <= MAX_HOST else None
+
+
+@lru_cache(maxsize=4096)
+def _canonical_host(host: str) -> str | None:
+    if host.startswith("["):
+        try:
+            return str(ipaddress.IPv6Address(host[1:-1].partition("%")[0])) if host.endswith("]") else None
+        except ValueError:
+            return None
+    if "%" in host:  # as in a browser, though few servers' names need it (WHATWG URL, 3.5)
+        host = unquote_to_bytes(host.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    found = host.lower() if host.isascii() else _punycode(host)
+    if found is None:
+        return None
+    host = found.removesuffix(".")  # the root's dot: the same site, so the same record
+    if len(host) > 253 or not _HOST.fullmatch(host):
+        return None
+    last = host.rpartition(".")[2]
+    if last.isdigit() or (last.startswith("0x") and re.fullmatch("0x[0-9a-f]*", last)):
+        return _ipv4(host)
+    return host
+
+
+def _punycode(host: str) -> str | None:
+    """Map a name to ASCII by UTS 46, without transitional mapping and without IDNA 2008's list of code points.
+
+    That is what browsers do (WHATWG URL, 3.3), so an emoji is part of a name. None if the name is not valid.
+    """
+    import idna  # only for the few names that need it
+
+    labels = []
+    try:
+        for label in idna.uts46_remap(host, std3_rules=False).split("."):
+            if label.isascii():
+                labels.append(label)
+                continue
+            # An encoded label has at least as many characters, and the codec's time grows with their square.
+            if len(label) > MAX_LABEL:
+                return None
+            idna.check_initial_combiner(label)
+            idna.check_bidi(label)
+            if not all(idna.valid_contextj(label, place) for place, each in enumerate(label) if each in _JOINERS):
+                return None
+            labels.append("xn--" + label.encode("punycode").decode("ascii"))
+    except (ValueError, IndexError):  # IDNAError and UnicodeError are ValueErrors
+        return None
+    return ".".join(labels)
+
+
+def _ipv4(host: str) -> str | None:
+    """Read an IPv4 address in any of the forms that resolvers take (`127.1`, `0x7f.0.0.1`), as WHATWG's URL does."""
+    numbers = []
+    for part in host.split("."):
+        found = _IPV4_PART.fullmatch(part)  # int() alone would take 1_0 and 0o7 too
+        if found is None:
+            return None
+        if found["hex"] is not None:
+            numbers.append(int(found["hex"] or "0", 16))
+        elif found["octal"] is not None:
+            numbers.append(int(found["octal"], 8))
+        else:
+            numbers.append(int(part[:11]))
+    if len(numbers) > 4 or any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
+        return None
+    value = numbers[-1] + sum(number << 8 * (3 - place) for place, number in enumerate(numbers[:-1]))
+    return str(ipaddress.IPv4Address(value))
