@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.text import PRESCAN, codec_of, declared, decode
+from curtsy.core.text import PRESCAN, codec_of, declared, decode, octets
 
 JAPANESE = "これは文字コードの判定のための短い例文です。東京都の天気は晴れ、最高気温は二十五度でしょう。"
 CHINESE = "这是一个用于检测字符编码的简短示例。北京市今天天气晴朗，最高气温二十五度。我们希望程序能够正确识别。"
@@ -104,11 +104,37 @@ def test_a_page_that_says_in_ascii_that_it_is_utf_16_is_utf_8() -> None:
     assert decode(body, "text/html") == (body.decode(), "utf-8")
 
 
-def test_a_declaration_beyond_the_first_kilobyte_does_not_count() -> None:
-    """U12, HTML Standard 13.2.3.2"""
-    body = b" " * PRESCAN + b"<meta charset=koi8-r>" + "grüße".encode()
+@pytest.mark.parametrize(
+    "before", [" ", "<style>x</style>", "<!-- <meta charset=euc-jp> -->", "<script>'<meta charset=big5>'</script>"]
+)
+def test_a_declaration_beyond_the_first_kilobyte_counts_if_nothing_else_says_it(before: str) -> None:
+    """U12, HTML Standard 13.2.3.4: a browser begins anew there."""
+    late = " " * PRESCAN + before + "<meta charset=koi8-r>"
+    body = page(RUSSIAN, late).encode("koi8-r")
 
-    assert decode(body, "text/html")[1] == "utf-8"
+    text, encoding = decode(body, "text/html")
+
+    assert encoding == "koi8-r"
+    assert RUSSIAN in text
+    assert decode(body, "text/html; charset=windows-1251")[1] == "windows-1251"
+    assert decode(b"<meta charset=utf-8>" + body, "text/html")[1] == "utf-8"
+    assert decode(codecs.BOM_UTF8 + body, "text/html")[1] == "utf-8"
+
+
+def test_a_late_declaration_of_a_page_in_ascii_says_nothing() -> None:
+    """U12"""
+    assert decode(b" " * PRESCAN + b"<meta charset=koi8-r>", "text/html")[1] == "utf-8"
+
+
+@given(st.binary(max_size=300), st.sampled_from(["utf-8", "koi8-r", "gb18030", "cp932", "iso2022-jp-2", "utf-16-le"]))
+def test_octets_are_the_text_in_utf_8(body: bytes, codec: str) -> None:
+    """U12: what is read in parts and in one go is the same."""
+    content_type = f"text/html; charset={'iso-2022-jp' if codec == 'iso2022-jp-2' else codec}"
+
+    text, encoding = octets(body, content_type, 10_000)
+
+    assert (text.encode("latin-1").decode("utf-8", "replace"), encoding) == decode(body, content_type)
+    assert octets(body, content_type, 7)[0] == text[:7]
 
 
 def test_a_script_that_quotes_a_declaration_is_not_that_page() -> None:

@@ -8,7 +8,8 @@ from selectolax.lexbor import LexborHTMLParser
 
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import attributes, tags
+from curtsy.crawling.markup import Scan
+from curtsy.crawling.tokens import attributes, from_octets
 from tests.strategies import ANY
 
 SEGMENTS = st.sampled_from(
@@ -58,6 +59,58 @@ def test_a_link_is_joined_as_parse_url_joins_it(base: str, href: str) -> None:
     assert Joiner(page).join(href) == (wanted.text if isinstance(wanted, Url) else None)
 
 
+LINKS = st.integers(0, 99).flatmap(
+    lambda number: st.sampled_from(
+        [
+            f"<a href=u{number}>x</a>", f'<A HREF="u{number}"></A>', f"<a rel=x href='u{number}' ></a>",
+            f"<area href=u{number}>", f"<!-- <a href=u{number}> -->",
+            f"<script>'<a href=u{number}>'</script>", f"<title><a href=u{number}></title>",
+            f"<script><!--<script><a href=u{number}></script>--></script>",
+        ]
+    )
+)  # fmt: skip
+INSIDE = LINKS.filter(lambda markup: "<title>" not in markup)
+FOREIGN = st.deferred(
+    lambda: (
+        INSIDE
+        | st.sampled_from(
+            ["<title/>", "<style/>", "<script/>", "<textarea />", "<iframe/>", "<path d='M1 2'/>", "<use href=#x />"]
+        )
+        | st.sampled_from(["<title>x</title>", "<g>", "<path>", "x < y", "<![CDATA[<a href=cdata>]]>", "<TITLE\n/>"])
+        | st.builds("<style>{}</style>".format, INSIDE)
+        | st.builds("<g>{}{}</g>".format, FOREIGN, FOREIGN)
+        | st.builds("<foreignObject>{}</foreignObject>".format, MESSY)
+        | st.builds("<svg>{}</svg>".format, FOREIGN)
+    )
+)
+MESSY = st.deferred(
+    lambda: (
+        LINKS
+        | st.builds("<div>{}{}</div>".format, MESSY, MESSY)
+        | st.builds("<ul><li>{}<li>{}</ul>".format, MESSY, MESSY)
+        | st.builds("<table><tr><td>{}<td>{}</table>".format, MESSY, MESSY)
+        | st.builds("<template>{}{}</template>".format, MESSY, MESSY)
+        | st.builds("<svg viewBox='0 0'>{}{}{}</svg>".format, FOREIGN, FOREIGN, FOREIGN)
+        | st.builds("<math><mi>{}</mi><annotation>{}</annotation></math>".format, LINKS, FOREIGN)
+        | st.builds("<div><svg>{}<g></div>".format, FOREIGN)
+        | st.builds("<svg><g><p>{}</p>".format, MESSY)
+        | st.sampled_from(
+            ["<svg/>", "<svg><g/></svg>", "<br/>", "<b>x</b>", "</p>", "<template/></template>", "<![CDATA["]
+        )
+    )
+)
+"""Pages as people write them: drawings, formulas and templates that are left open, or closed in odd ways."""
+
+
+def hrefs_of(markup: str) -> dict[str, bool]:
+    """What the scanner finds, as it is written."""
+    scan = Scan(markup.encode("utf-8", "surrogatepass").decode("latin-1"), 1000)
+    for name, written in scan.tags():
+        if name in ("a", "area") and (href := attributes(from_octets(written)).get("href")) is not None:
+            scan.add(href)
+    return scan.hrefs
+
+
 @ANY
 @given(st.lists(PIECES, max_size=14).map("".join))
 @example("<script></SCRIPT <a href=u1>")
@@ -66,14 +119,25 @@ def test_a_link_is_joined_as_parse_url_joins_it(base: str, href: str) -> None:
 def test_links_are_found_where_a_parser_finds_them(pieces: str) -> None:
     """U12: the parser is Lexbor. It may make several elements of one tag, but in their order."""
     markup = "<body>" + pieces
-    wanted = [node.attributes["href"] or "" for node in LexborHTMLParser(markup).tags("a") if "href" in node.attributes]
+    nodes = LexborHTMLParser(markup).css("a, area")
+    wanted = [node.attributes["href"] or "" for node in nodes if "href" in node.attributes]
 
-    found: dict[str, bool] = {}
-    for name, written in tags(markup, found):
-        if name == "a" and (href := attributes(written).get("href")) is not None:
-            found[href] = True
+    assert list(hrefs_of(markup)) == list(dict.fromkeys(wanted))
 
-    assert list(found) == list(dict.fromkeys(wanted))
+
+@ANY
+@given(st.lists(MESSY, max_size=4).map("".join))
+@example("<svg><title/></svg><a href=u1>")
+@example("<math><style/></math><a href=u1>")
+@example("<svg><title><a href=u1></title></svg><a href=u2>")
+@example("<template><svg><title></template><a href=u1>")
+@example("<script><!--<script></script><a href=u1>--></script><a href=u2>")
+def test_drawings_formulas_and_templates_are_read_as_a_parser_reads_them(pieces: str) -> None:
+    """U12: no link behind them is lost, and those in a template are not links of the page."""
+    markup = f"<body>{pieces}<a href=last>"
+    wanted = {node.attributes["href"] for node in LexborHTMLParser(markup).css("a, area") if "href" in node.attributes}
+
+    assert set(hrefs_of(markup)) == wanted
 
 
 def test_only_hrefs_that_mean_the_same_everywhere_are_known_as_they_are_written() -> None:

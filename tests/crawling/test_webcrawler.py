@@ -173,11 +173,31 @@ async def test_an_index_page_that_cannot_be_had_is_an_error(site: Site) -> None:
             await web.crawl_index_page(site.url("/"), "(")
 
 
-@pytest.mark.parametrize(
-    ("url", "is_valid"),
-    [("https://example.org/", True), ("http://example.org", True), ("ftp://example.org/", False), ("nonsense", False)],
-)
-async def test_urls_are_validated(url: str, is_valid: bool) -> None:
-    """R11, U1"""
+async def test_a_valid_url_comes_back_canonical() -> None:
+    """R11, C23, U1"""
     async with crawler() as web:
-        assert web.validate_url(url) is is_valid
+        assert web.validate_url(" HTTP://Example.org:80/a/../b#c") == "http://example.org/b"
+
+
+@pytest.mark.parametrize("url", ["ftp://example.org/", "nonsense", "https://user:s3cret@exa mple.org/", ""])
+async def test_what_is_no_url_to_fetch_is_a_value_error(url: str) -> None:
+    """R11, C23, U1, F62"""
+    async with crawler() as web:
+        with pytest.raises(ValueError, match="is not a URL to fetch: ") as raised:
+            web.validate_url(url)
+
+    assert "s3cret" not in str(raised.value)
+
+
+async def test_what_a_checker_refuses_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """R1, R11"""
+    site.robots("User-agent: *\nDisallow: /private\n")
+    site.reply("/way", redirect("/private"))
+
+    with caplog.at_level("INFO", logger="curtsy.crawl"):
+        async with RobotsTxtChecker(allow_private=True) as checker, crawler(robots_checker=checker) as web:
+            assert [await web.crawl_page(site.url(path)) for path in ("/private", "/way")] == [None, None]
+
+    told = [record.getMessage() for record in caplog.records if "Blocked" in record.getMessage()]
+    assert told == [f"Blocked by robots.txt: {site.url('/private')}"] * 2
+    assert site.count("/private") == 0

@@ -76,6 +76,9 @@ class Wish:
 @click.option("-i", "--input", "source", metavar="FILE", help="Read URLs from a file, one a line; - for stdin.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="Pages at most, in all runs of a job together.")
 @click.option("--limit-per-host", type=click.IntRange(1), metavar="N", help="Pages of each host at most.")
+@click.option(
+    "--max-links-per-page", type=click.IntRange(1), metavar="N", help="Links of one page that are taken (20000)."
+)
 @click.option("--depth", type=click.IntRange(0), metavar="N", help="Links from a URL that was given, at most.")
 @click.option("--match", multiple=True, metavar="REGEX", help="Fetch only what one of these is found in; repeatable.")
 @click.option("--skip", multiple=True, metavar="REGEX", help="Fetch nothing that this is found in; repeatable.")
@@ -178,7 +181,8 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
     chosen = {
         "scope": words["scope"], "domains": words["domains"] or None, "match": words["match"] or None,
         "skip": words["skip"] or None, "depth": words["depth"], "max_pages": words["limit"],
-        "max_pages_per_host": words["limit_per_host"], "max_time": words["max_time"], "max_bytes": words["max_bytes"],
+        "max_pages_per_host": words["limit_per_host"], "max_links_per_page": words["max_links_per_page"],
+        "max_time": words["max_time"], "max_bytes": words["max_bytes"],
         "patience": words["patience"], "max_concurrent": words["concurrency"], "sitemaps": words["sitemaps"] or None,
         "max_sitemaps": words["max_sitemaps"],
         "text": words["text"], "drop_duplicates": words["drop_duplicates"] or None,

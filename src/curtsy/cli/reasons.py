@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from curtsy.core.errors import Reason
+from curtsy.crawling.harvest import TOO_MANY_LINKS
 from curtsy.crawling.judge import NO_SITEMAP
 from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL
 from curtsy.crawling.scope import OutOfScope
@@ -55,6 +56,7 @@ _WORDS: dict[str, Words] = {
     OutOfScope.FILE_TYPE: Words("no page, by its ending", "--files ENDING, or --files all, takes it in."),
     OutOfScope.TRAP: Words("looks like a trap without end", "--traps takes it in."),
     OutOfScope.TOO_LONG: Words("too long, as traps are", "--traps takes it in."),
+    TOO_MANY_LINKS: Words("on a page with too many links", "Raise --max-links-per-page to take more of them."),
     NOINDEX: Words("says noindex, so it was not kept", "--keep-noindex keeps it."),
     NOT_CANONICAL: Words("names another URL as its own", "--keep-copies keeps it."),
     DUPLICATE: Words("the same as an earlier page", ""),

@@ -6,7 +6,8 @@ What is asked, first to last:
    but for mistakes, and then the mark is right: the Encoding Standard, too, lets it win.)
 2. the `charset` of the Content-Type,
 3. what the page says of itself in its first 1024 bytes: `<meta charset>`, `<meta http-equiv>`, `<?xml encoding?>`,
-4. the bytes themselves: valid UTF-8 is UTF-8, and of the rest a sample is judged by charset-normalizer.
+4. a `<meta>` further down that says it, if the body is not ASCII: browsers begin anew there (HTML Standard, 13.2.3.4),
+5. the bytes themselves: valid UTF-8 is UTF-8, and of the rest a sample is judged by charset-normalizer.
 
 Names of encodings are read as the Encoding Standard's labels (`latin1` is Windows-1252, `gb2312` is GB18030,
 `shift_jis` is Windows' own), and no others: a page cannot choose Python's `zip` or `unicode_escape`. Nothing here ever
@@ -21,11 +22,16 @@ import re
 PRESCAN = 1024
 """Bytes in which a page may say what it is in (HTML Standard, 13.2.3.2)."""
 
+FURTHER = 262_144
+"""Bytes in which it is looked for further down, outside of comments, scripts and styles."""
+
 SAMPLE = 4096
 """Bytes that are judged when nothing says what they are."""
 
 FALLBACK = "windows-1252"
 """What the web is in when nothing tells, and nothing can be told."""
+
+_CHUNK = 65_536
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -88,7 +94,8 @@ _CANDIDATES = [
 _CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""<\?xml\s[^>]*?encoding\s*=\s*["']\s*([A-Za-z0-9._:-]+)""")
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
-_META = re.compile(rb"""<meta[\s/]((?:[^>"']|"[^"]*"|'[^']*')*)""", re.IGNORECASE)
+_META = re.compile(rb"""<meta[\s/]((?:[^>"']|"[^"]*+"|'[^']*+')*+)""", re.IGNORECASE)
+_NO_MARKUP = re.compile(rb"<!--.*?(?:-->|\Z)|<(script|style|title|textarea)\b.*?(?:</\1|\Z)", re.DOTALL | re.IGNORECASE)
 _ATTRIBUTE = re.compile(rb"""([^\s"'>/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+)))?""")
 
 
@@ -97,11 +104,36 @@ def decode(body: bytes, content_type: str | None = None) -> tuple[str, str]:
 
     Bytes that mean nothing in that encoding become U+FFFD. A byte order mark is no part of the text.
     """
+    codec, begin = _encoding(body, content_type)
+    return body[begin:].decode(codec, "replace"), codec
+
+
+def octets(body: bytes, content_type: str | None, most: int) -> tuple[str, str]:
+    """Return a body as UTF-8 read as Latin-1, one character for each octet, and the encoding that it was in.
+
+    It takes a byte for each octet, where text takes four if it has a single emoji. At most the first `most` octets.
+    """
+    codec, begin = _encoding(body, content_type)
+    rest = memoryview(body)[begin:]
+    if codec == "utf-8":
+        return str(rest[:most], "latin-1"), codec
+    decoder, parts, length = codecs.getincrementaldecoder(codec)("replace"), [], 0
+    for place in range(0, len(rest), _CHUNK):
+        chunk = bytes(rest[place : place + _CHUNK])
+        part = decoder.decode(chunk, place + _CHUNK >= len(rest)).encode("utf-8", "replace").decode("latin-1")
+        parts.append(part)
+        length += len(part)
+        if length >= most:
+            break
+    return "".join(parts)[:most], codec
+
+
+def _encoding(body: bytes, content_type: str | None) -> tuple[str, int]:
+    """The codec of a body, and where its text begins, behind a byte order mark."""
     for mark, codec in _MARKS:
         if body.startswith(mark):
-            return body[len(mark) :].decode(codec, "replace"), codec
-    codec = declared(content_type) or _said_by_page(body, content_type) or detect(body)
-    return body.decode(codec, "replace"), codec
+            return codec, len(mark)
+    return declared(content_type) or _said_by_page(body, content_type) or detect(body), 0
 
 
 def declared(content_type: str | None) -> str | None:
@@ -127,17 +159,19 @@ def _said_by_page(body: bytes, content_type: str | None) -> str | None:
     if body.startswith(b"\0<\0?\0x"):
         return "utf-16-be"
     head = body[:PRESCAN]
-    label = _from_meta(head) if not kind.endswith("/xml") else None
+    label = _from_meta(_COMMENT.sub(b" ", head)) if not kind.endswith("/xml") else None
     if label is None:
         found = _XML.match(head.lstrip(b" \t\r\n"))
         label = None if found is None else found[1].decode("ascii")
+    if label is None and kind.endswith("html") and not body.isascii():
+        label = _from_meta(_NO_MARKUP.sub(b" ", body[:FURTHER]))
     codec = None if label is None else codec_of(label)
     # Whoever reads this as ASCII knows that it is not UTF-16 (HTML Standard, 13.2.3.2, step 15).
     return "utf-8" if codec in ("utf-16-le", "utf-16-be") else codec
 
 
 def _from_meta(head: bytes) -> str | None:
-    for tag in _META.finditer(_COMMENT.sub(b" ", head)):
+    for tag in _META.finditer(head):
         values: dict[bytes, str] = {}
         for name, *forms in _ATTRIBUTE.findall(tag[1]):
             values.setdefault(name.lower(), b"".join(forms).decode("latin-1"))
@@ -154,11 +188,7 @@ def detect(body: bytes) -> str:
     """The codec that bytes which say nothing of themselves are most likely in."""
     if body.isascii():
         return "iso2022-jp-2" if b"\x1b$" in body[:65_536] else "utf-8"
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
-    else:
+    if _is_utf_8(body):
         return "utf-8"
     sample = _sample(body)
     text = sample.decode("utf-8", "replace")
@@ -167,6 +197,18 @@ def detect(body: bytes) -> str:
     if foreign > 4 * damaged:
         return "utf-8"  # a few broken letters do not make it another encoding: nothing else looks like it by chance
     return _japanese(sample) or _judge(sample)
+
+
+def _is_utf_8(body: bytes) -> bool:
+    """Whether a body is valid UTF-8; looked at in parts, because its text may take four times as much memory."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for place in range(0, len(body), _CHUNK):
+            decoder.decode(body[place : place + _CHUNK])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _sample(body: bytes) -> bytes:

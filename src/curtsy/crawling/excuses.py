@@ -52,6 +52,14 @@ def redirected_outside(url: str, target: str) -> str:
     return f"not keeping {mask_url(url)}: {led}. Widen the scope to have it."
 
 
+def too_many_links(url: str, count: int, most: int) -> str:
+    """For a page of which some links were not taken."""
+    return (
+        f"{mask_url(url)}: {count:,} or more links were not taken, because the page has more than {most:,} or takes "
+        "too long to read. Raise max_links_per_page to take more."
+    )
+
+
 def host_limit(url: str, most: int | None) -> str:
     """For a URL of a host that has had its pages."""
     return f"not fetching {mask_url(url)}: its host has had its {most} pages. Raise max_pages_per_host to have it."

@@ -1,24 +1,23 @@
-"""What is in a page: its title, its links, what it asks of crawlers, and its main text (U12, U13).
+"""What is in a page: its title, its links, and what it asks of crawlers (U12, U13).
 
-Links and title are found without building a tree, in time that grows with the page and not faster (see `markup.py`).
-The main text needs a tree and costs more than the fetch: ask for it only if it is wanted, and off the event loop.
+All is found without building a tree, in time that grows with the page and not faster (see `markup.py`). How much of a
+page is read, and how many links are taken, is bounded: `Extract.links_cut` says what was lost by that.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib import import_module
-from typing import Any, Literal
 
 import msgspec
 
-from curtsy.core.errors import not_imported
 from curtsy.core.message import Url, parse_url
 from curtsy.core.secrets import masked_repr
-from curtsy.core.text import decode
+from curtsy.core.text import octets
 from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import SECTIONS, TITLE, attributes, plain_text, simplified, tags
+from curtsy.crawling.markup import Scan
+from curtsy.crawling.options import MAX_LINKS
+from curtsy.crawling.tokens import TITLE, attributes, from_octets, plain_text
 
 XHTML = "application/xhtml+xml"
 HTML = frozenset({"text/html", XHTML})
@@ -32,12 +31,11 @@ _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "m
 
 _REFRESH = re.compile(r"""[\s\d.]*+[;,]?\s*+url\s*+=\s*+["']?\s*+([^"']+)""", re.IGNORECASE)
 
-# In XML, a tag like this is complete; in HTML, it would begin a script that goes on to the next end of one.
-_CLOSED = re.compile(r"<(script|style|title|textarea|iframe|noscript)\b([^<>]*+)(?<=/)>", re.IGNORECASE)
+LONGEST_PAGE = 16 << 20
+"""Bytes of a page, as UTF-8, in which links are looked for."""
 
-_LEFT_OUT = sorted(SECTIONS - {"article", "main", "body"})
-
-Reader = Literal["plain", "trafilatura"]
+_LONGEST_VALUE, _MOST_SIGNALS = 1000, 20
+"""Characters of a robots directive that are read, and signals of a page that are reported."""
 
 
 class Extract(msgspec.Struct, frozen=True):
@@ -55,6 +53,9 @@ class Extract(msgspec.Struct, frozen=True):
 
     skipped: int
     """How many hrefs lead to no page: other schemes, and what is no URL at all."""
+
+    links_cut: int
+    """How many links were not taken, at least, because there were too many or the page takes too long to read."""
 
     base: Url
     """What relative links are relative to."""
@@ -86,20 +87,13 @@ class Extract(msgspec.Struct, frozen=True):
 
 def is_html(content_type: str | None, body: bytes = b"") -> bool:
     """Whether an answer is a page to be read. Without a Content-Type, its beginning tells."""
-    kind = _kind(content_type)
+    kind = kind_of(content_type)
     return kind in HTML or (not kind and body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"))
 
 
-def _kind(content_type: str | None) -> str:
+def kind_of(content_type: str | None) -> str:
+    """Return the type that a Content-Type names, in lower case and without its parameters."""
     return (content_type or "").partition(";")[0].strip().lower()
-
-
-def _decoded(body: bytes, content_type: str | None) -> tuple[str, str]:
-    """The text of a page, in which empty elements are as HTML knows them, and its encoding."""
-    text, encoding = decode(body, content_type)
-    if _kind(content_type) == XHTML:
-        text = _CLOSED.sub(r"<\1\2></\1>", text)
-    return text, encoding
 
 
 def extract(
@@ -110,18 +104,20 @@ def extract(
     agent: str = "curtsy",
     x_robots_tag: Iterable[str] = (),
     known: KnownHrefs | None = None,
+    max_links: int = MAX_LINKS,
 ) -> Extract:
     """Find what is in a page. Never raises, whatever the page.
 
     `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Nothing is
-    made of hrefs that are `known`.
+    made of hrefs that are `known`. Of more than `max_links` links, the first are taken.
     """
     asked = header_directives(x_robots_tag, agent)
     if not is_html(content_type, body):
-        return Extract(None, (), frozenset(), {}, 0, url, None, frozenset(asked), _signals(asked), None)
-    text, encoding = _decoded(body, content_type)
-    page = _Page(url, agent)
-    for name, written in tags(text, page.hrefs):
+        return Extract(None, (), frozenset(), {}, 0, 0, url, None, frozenset(asked), _signals(asked), None)
+    text, encoding = octets(body, content_type, LONGEST_PAGE)
+    scan = Scan(text, max_links, is_xml=kind_of(content_type) == XHTML)
+    page = _Page(url, agent, scan)
+    for name, written in scan.tags():
         page.read(name, written)
     base = page.base or url
     joiner = Joiner(base)
@@ -129,7 +125,7 @@ def extract(
     links: dict[str, bool] = {}
     fresh: dict[str, str] = {}
     skipped = 0
-    for href, is_followed in page.hrefs.items():
+    for href, is_followed in scan.hrefs.items():
         link = site.get(href)
         if link is None:
             link = joiner.join(href)
@@ -141,12 +137,16 @@ def extract(
         if is_followed or link not in links:
             links[link] = is_followed
     asked |= page.directives
+    cut = scan.cut + joiner.cut
+    if not scan.is_whole or len(text) >= LONGEST_PAGE:
+        cut = max(cut, 1)  # nobody has counted them
     return Extract(
         title=page.title,
         links=tuple(links),
         unfollowed=frozenset([link for link, is_followed in links.items() if not is_followed]),
         fresh=fresh,
         skipped=skipped,
+        links_cut=cut,
         base=base,
         canonical=None if page.canonical is None else joiner.join(page.canonical),
         directives=frozenset(asked),
@@ -158,14 +158,13 @@ def extract(
 class _Page:
     """What the tags of a page have said so far."""
 
-    def __init__(self, url: Url, agent: str) -> None:
+    def __init__(self, url: Url, agent: str, scan: Scan) -> None:
         self._url = url
+        self._scan = scan
         self._names = ("robots", agent.lower())
         self.title: str | None = None
         self.base: Url | None = None
         self.canonical: str | None = None
-        self.hrefs: dict[str, bool] = {}
-        """In order; whether they are to be followed."""
         self.directives: set[str] = set()
         self.signals: list[str] = []
 
@@ -173,9 +172,9 @@ class _Page:
         """Take in one tag."""
         if name == TITLE:
             if self.title is None:
-                self.title = " ".join(plain_text(written).split()) or None
+                self.title = " ".join(plain_text(from_octets(written)).split()) or None
             return
-        values = attributes(written)
+        values = attributes(from_octets(written))
         if name == "meta":
             self._meta(values)
         elif (href := values.get("href")) is None:
@@ -189,16 +188,17 @@ class _Page:
                 self.canonical = href
         else:
             is_followed = "rel" not in values or "nofollow" not in values["rel"].lower().split()
-            self.hrefs[href] = self.hrefs.get(href, False) or is_followed
+            self._scan.add(href, is_followed=is_followed)
 
     def _meta(self, values: dict[str, str]) -> None:
         name, content = values.get("name", "").strip().lower(), values.get("content", "")
         if name in self._names:
-            self.directives |= _directives(content)
+            self.directives |= _directives(content[:_LONGEST_VALUE])
         elif name == "tdm-reservation":
-            self.signals.append(f"tdm-reservation={content.strip()[:100]}")
+            if len(self.signals) < _MOST_SIGNALS:
+                self.signals.append(f"tdm-reservation={content.strip()[:100]}")
         elif values.get("http-equiv", "").strip().lower() == "refresh" and (found := _REFRESH.match(content)):
-            self.hrefs[found[1]] = True
+            self._scan.add(found[1])
 
 
 def header_directives(x_robots_tag: Iterable[str], agent: str = "curtsy") -> set[str]:
@@ -223,33 +223,3 @@ def _directives(content: str) -> set[str]:
 
 def _signals(directives: set[str]) -> tuple[str, ...]:
     return tuple(sorted(directives & AI_SIGNALS))
-
-
-def main_text(body: bytes, content_type: str | None = None, *, reader: Reader = "plain") -> str:
-    """The main text of a page, a line for each block; empty if it is no HTML.
-
-    `plain` takes the first of article, main and body, and leaves out navigation, header, footer, asides and scripts.
-    `trafilatura` knows better what is content and what is not, takes longer, and has to be installed.
-    """
-    if not is_html(content_type, body):
-        return ""
-    text, _ = _decoded(body, content_type)
-    if reader == "trafilatura":
-        return str(_trafilatura().extract(text, include_comments=False) or "")
-    from selectolax.lexbor import LexborHTMLParser, SelectolaxError  # 2 MB that most crawls do not need
-
-    try:
-        tree = LexborHTMLParser(" ".join(simplified(text).split()))
-    except SelectolaxError:  # it gives no reason; of a page that it cannot read there is no text
-        return ""
-    tree.strip_tags(_LEFT_OUT, recursive=True)
-    root = tree.css_first("article") or tree.css_first("main") or tree.body
-    return "" if root is None else root.text(separator="\n", strip=True, skip_empty=True)
-
-
-def _trafilatura() -> Any:
-    try:
-        return import_module("trafilatura")
-    except ImportError as error:
-        need = 'the text reader "trafilatura" needs the library of that name'
-        raise not_imported(need, "trafilatura", "text", error) from error

@@ -36,6 +36,9 @@ so that others have their turn in between; killed meanwhile, it is fetched again
 MOST_LEFT = 10_000
 """Seeds that are not fetched of which the URLs are remembered."""
 
+TOO_MANY_LINKS = "too_many_links"
+"""Why links of a page were not taken: there were more than a page may have, or it takes too long to read them."""
+
 LARGE = 1_000_000
 """Bytes of a body above which it is written in a thread, so that nothing else waits for that."""
 
@@ -56,6 +59,9 @@ class Finished(msgspec.Struct):
     notes: Mapping[str, Any] = {}
     is_redirect: bool = False
     """Whether nothing but another URL came of it."""
+
+    links_cut: int = 0
+    """How many links of its page were not taken, at least."""
 
     redirect: CrawledPage | None = None
     """The answer that led elsewhere, or tried to: archives keep it, though it is no page."""
@@ -98,6 +104,8 @@ def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals
     for finished in batch:
         page, url = finished.page, finished.claimed.url
         new.bytes += finished.bytes
+        if finished.links_cut:
+            left_out[TOO_MANY_LINKS] = left_out.get(TOO_MANY_LINKS, 0) + finished.links_cut
         if page is not None:
             is_kept = page.cache is not None
             new.cached += is_kept

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import REFUSALS, Reason
@@ -41,9 +47,12 @@ from curtsy.crawling.reader import (
 )
 from curtsy.crawling.scope import OutOfScope, Scope
 from curtsy.crawling.shelf import FARTHEST
-from curtsy.site import site_of
 from curtsy.crawling.traps import Traps
+from curtsy.log import LibraryLogger, library_logger
+from curtsy.site import site_of
 from curtsy.threads import in_thread
+
+_log: LibraryLogger = library_logger("crawl")
 
 LARGE = 100_000
 """Bytes of a body from which on it is read in a thread, so that nothing else waits for that."""
@@ -51,8 +60,20 @@ LARGE = 100_000
 RICH = 2000
 """Equals signs in a smaller body from which on it is too: no link is without, and an odd one takes 20 µs or more."""
 
-TURN = 1000
-"""Links that are judged before others have their turn."""
+TURN = 0.01
+"""Seconds for which links are judged before others have their turn."""
+
+OFTEN = 100
+"""Links between two looks at the time, unless there are patterns, which may take long for a single one."""
+
+SIFTING = 1.0
+"""Seconds of CPU time for the links of one page: only patterns that take long for long URLs need so many."""
+
+READERS = 2
+"""Heavy pages that are read at once: each may take some 60 MB, and more of them would only wait for one another."""
+
+READ_ON = 2.0
+"""Seconds for which pages that have come are still read when a crawl is to end; the others go back to the frontier."""
 
 CHANCES = 3
 """How often a URL is put back because its host failed, before it counts as failed itself."""
@@ -96,6 +117,23 @@ def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
     )
 
 
+class Sifted(NamedTuple):
+    """What comes of the links of a page or of a sitemap."""
+
+    found: list[Found]
+    """What is to be added to the frontier."""
+
+    left_out: list[Skipped]
+    more: Mapping[str, int]
+    """How many more are left out than `left_out` names, by reason."""
+
+    learned: tuple[str, Mapping[str, str]]
+    """An origin, and hrefs on its pages that need no second look."""
+
+    cut: int
+    """How many links were given up because judging them took too long."""
+
+
 class Judge:
     """Says what becomes of a URL when its answer has come. Writes nothing, but which pages were left out for others."""
 
@@ -120,6 +158,8 @@ class Judge:
         self.known = KnownHrefs()
         """Hrefs that need no second look; to be told of more when a page is written."""
         self._reader = Reader(options, product_token(agent), self._origins.signals, self.known)
+        self._readers = asyncio.Semaphore(READERS)
+        self._read_until = math.inf
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
         """The page that had a body first, by the body's digest."""
@@ -163,16 +203,36 @@ class Judge:
         body = result.body
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
         if is_heavy or body.startswith(GZIP) or self._options.text != "none":
-            reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
+            async with self._readers:
+                if self._client.alarm.now() >= self._read_until:
+                    return Finished(claimed, Deferred(0.0))
+                reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
             reading = self._reader.read(claimed, result, self._sent, epoch)
-        found, left_out, more, learned = await self._sifted(claimed, reading)
+        finished = await self._made(claimed, result, reading)
+        if (cut := finished.links_cut) and not isinstance(finished.end, Failed):
+            _log.warning(excuses.too_many_links(claimed.url, cut, self._options.max_links_per_page))
+        return finished
+
+    def read_no_longer(self) -> None:
+        """The crawl is to end: read what has come for a moment still. Idempotent."""
+        self._read_until = min(self._read_until, self._client.alarm.now() + READ_ON)
+
+    async def _made(self, claimed: Claimed, result: FetchResult, reading: Reading) -> Finished:
+        """Say what becomes of a page that was read."""
+        sifted = await self._sifted(claimed, reading)
+        found, left_out, cut = sifted.found, sifted.left_out, sifted.cut
         end = Done(result.next_in)
         page = reading.page
         if page is None:
-            self.sitemaps.spend(site_of(host_of(_namer(claimed))), len(body))
+            self.sitemaps.spend(site_of(host_of(_namer(claimed))), len(result.body))
             notes = {SITEMAPS: noted} if (noted := self.sitemaps.noted()) else {}
-            return Finished(claimed, end, found, None, left_out, learned, notes, more_left_out=more)
+            return Finished(
+                claimed, end, found, None, left_out, sifted.learned, notes, more_left_out=sifted.more, links_cut=cut
+            )  # fmt: skip
+        cut += page.links_cut
+        if cut != page.links_cut:
+            page = msgspec.structs.replace(page, links_cut=cut)
         if is_for_sitemap(claimed) and (outside := self._outside(page.url, claimed.depth)) is not None:
             return self.skipped(claimed, outside, excuses.no_sitemap(page.url), after=result.next_in)
         why: tuple[str, str] | None = None
@@ -188,8 +248,10 @@ class Judge:
                 why = DUPLICATE, excuses.duplicate(page.url, first)
         if why is not None:
             skipped = Skipped(page.url, *why, page.status, page.depth, page.parent, at=page.fetched_at)
-            return Finished(claimed, end, found, None, (*left_out, skipped), learned, more_left_out=more)
-        return Finished(claimed, end, found, page, left_out, learned, more_left_out=more)
+            left_out, page = [*left_out, skipped], None
+        return Finished(
+            claimed, end, found, page, left_out, sifted.learned, more_left_out=sifted.more, links_cut=cut
+        )  # fmt: skip
 
     async def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
         """The URL that is to be fetched in a page's stead; None if the page itself is as good as any."""
@@ -201,19 +263,18 @@ class Judge:
         # Of pages that name one another in a circle, the one that comes last is kept.
         return None if await self._frontier.pass_over(page.url, url) else url
 
-    async def _sifted(
-        self, claimed: Claimed, reading: Reading
-    ) -> tuple[list[Found], list[Skipped], Mapping[str, int], tuple[str, Mapping[str, str]]]:
-        """What is to be added of the links, what is left out and why, and what need not be looked at again.
+    async def _sifted(self, claimed: Claimed, reading: Reading) -> Sifted:
+        """Judge the links of a page or of a sitemap.
 
-        Of what is left out, only so many are named. The others are counted, by reason.
+        Of what is left out, only so many are named; the others are counted, by reason. The last links are given up if
+        judging all of them takes too long.
         """
         url = claimed.url
         origin = url[: url.index("/", 8)]
         further: Sequence[str] = ()
         if reading.sitemap is not None:
             depth = claimed.depth
-            links: Iterable[str] = reading.sitemap.pages
+            links: Collection[str] = reading.sitemap.pages
             if claimed.hops < MOST_NESTED:
                 further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
         else:
@@ -222,10 +283,15 @@ class Judge:
         left_out: list[Skipped] = []
         deep: set[str] = set()
         more: Counter[str] = Counter()
-        at = ""
-        for place, link in enumerate(links, 1):
-            if not place % TURN:
+        at, cut, slices = "", 0, Slices()
+        often = 1 if self._options.match or self._options.skip else OFTEN
+        for place, link in enumerate(links):
+            if not place % often and slices.is_over():
+                if slices.spent >= SIFTING:
+                    cut = len(links) - place
+                    break
                 await asyncio.sleep(0)
+                slices.begin()
             wanted = link if self._traps is None else self._traps.stripped(link)
             reason = self._outside(wanted, depth)
             if reason is None:
@@ -245,9 +311,11 @@ class Judge:
         if inside:
             found.append(Found(inside, depth, 0, url))
         fresh = reading.fresh
+        if cut:
+            deep.update(islice(links, len(links) - cut, None))
         if deep:
             fresh = {href: link for href, link in fresh.items() if link not in deep}
-        return found, left_out, more, (reading.origin, fresh)
+        return Sifted(found, left_out, more, (reading.origin, fresh), cut)
 
     def _is_told(self, reason: str, link: str) -> bool:
         """Whether it was told already that a link is too deep; others are told once anyway, for they are known then."""
@@ -352,6 +420,27 @@ class Judge:
         at = moment(self._client.epoch())
         skipped = Skipped(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
         return Finished(claimed, Failed(reason, after), skipped=(skipped,))
+
+
+class Slices:
+    """The CPU time of work on the event loop that lets others have their turn now and then."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        """Seconds, all slices together, when the last one was over."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a slice."""
+        self._began_at = time.thread_time()
+
+    def is_over(self) -> bool:
+        """Whether the slice has taken long enough."""
+        seconds = time.thread_time() - self._began_at
+        if seconds < TURN:
+            return False
+        self.spent += seconds
+        return True
 
 
 def may_pass(result: FetchResult) -> bool:

@@ -27,6 +27,7 @@ class OptionKeywords(ClientKeywords, total=False):
     files: Literal["pages", "all"] | list[str] | tuple[str, ...]
     max_pages: int | None
     max_pages_per_host: int | None
+    max_links_per_page: int
     max_time: float | None
     max_bytes: int | None
     patience: float

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 
-from curtsy.core.message import Url, parse_url
+from curtsy.core.message import Url, parse_url, without_blanks
 
 HREFS = 20_000
 """Hrefs of a site that are remembered."""
@@ -26,6 +26,11 @@ _ABSOLUTE = re.compile(rf"https?://(?=[^/]{{1,253}}/)(?!-)(?:[a-z0-9_-]{{1,63}}\
 _DOTTED = re.compile(r"(?!.*//)[\w.~/-]++", re.ASCII)
 _LONG = 2000
 
+# An authority that has to be mapped to ASCII, which takes 5 µs for each character and more.
+_HOST = re.compile(r"(?:https?:[/\\]*+|[/\\]{2,}+)([^/\\?#]*+)", re.IGNORECASE)
+MOST_FOREIGN = 50_000
+"""Characters of hosts that are not ASCII on one page: 2,500 names of usual length. Links to more are cut."""
+
 # Schemes that links often have and that lead to no page.
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 
@@ -39,6 +44,10 @@ class Joiner:
     def __init__(self, base: Url) -> None:
         self._base = base
         self._origin = base.origin
+        self.cut = 0
+        """Links that were given up, because their hosts take too long to be read."""
+        self._foreign: set[str] = set()
+        self._left = MOST_FOREIGN
         self._folder: str | None = ""
         """The path of the folder that the page is in; None if it is an odd one, empty if nobody has asked yet."""
 
@@ -57,8 +66,22 @@ class Joiner:
                 if folder is not None:
                     has_dots = page[0] == "." or "/." in page
                     return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+        if not (href.isascii() and "%" not in href) and not self._is_affordable(href):
+            self.cut += 1
+            return None
         found = parse_url(href, self._base)
         return found.text if isinstance(found, Url) else None
+
+    def _is_affordable(self, href: str) -> bool:
+        """Whether the host of an href, if it has one that is not ASCII, is within what a page may cost."""
+        found = _HOST.match(without_blanks(href))
+        if found is None or (found[1].isascii() and "%" not in found[1]) or found[1] in self._foreign:
+            return True
+        self._left -= len(found[1])
+        if self._left < 0:
+            return False
+        self._foreign.add(found[1])
+        return True
 
     def _plain_folder(self) -> str | None:
         if self._folder == "":

@@ -17,6 +17,9 @@ PATIENCE = 600.0
 SITEMAPS = 1000
 """Sitemaps of a site that are read: they list up to 50 million URLs."""
 
+MAX_LINKS = 20_000
+"""Links of one page that are taken."""
+
 CONCURRENCY = 64
 """Requests on the wire at once, over all hosts."""
 
@@ -50,6 +53,9 @@ class CrawlOptions:
     max_pages_per_host: int | None = None
     """Pages of each host, over all parts and all workers of the same job. What was in flight at a kill is asked for
     again, and counts when it is written."""
+
+    max_links_per_page: int = MAX_LINKS
+    """Links of one page that are taken. Of a page with more of them the first are, and `links_cut` counts the rest."""
 
     max_time: float | None = None
     """Seconds for this run."""
@@ -100,11 +106,10 @@ class CrawlOptions:
         maps = self.max_sitemaps
         if isinstance(maps, bool) or not isinstance(maps, int) or maps < 0:
             raise PolicyError(f"max_sitemaps = {maps!r} must be a whole number from 0. Leave it out for {SITEMAPS:,}.")
-        most = self.max_concurrent
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise PolicyError(
-                f"max_concurrent = {most!r} must be a whole number from 1. Leave it out for {CONCURRENCY}."
-            )
+        for name, default in (("max_concurrent", CONCURRENCY), ("max_links_per_page", MAX_LINKS)):
+            most = getattr(self, name)
+            if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+                raise PolicyError(f"{name} = {most!r} must be a whole number from 1. Leave it out for {default:,}.")
         number("patience", self.patience)
         if self.max_time is not None:
             number("max_time", self.max_time)

@@ -63,6 +63,10 @@ class CrawledPage(msgspec.Struct, frozen=True):
     signals: tuple[str, ...] = ()
     """What it, its headers and its site's robots.txt say about the use by AI: `noai`, `Content-Signal: …` …"""
 
+    links_cut: int = 0
+    """How many links are missing in `links`, at least: there were more than `max_links_per_page`, or the page takes too
+    long to read."""
+
     duplicate_of: str | None = None
     """A page of this crawl with the very same body, if those are looked for."""
 

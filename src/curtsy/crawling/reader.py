@@ -10,9 +10,10 @@ import msgspec
 
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.core.result import FetchResult
-from curtsy.crawling.extract import Extract, extract, is_html, main_text
+from curtsy.crawling.extract import Extract, extract, is_html
 from curtsy.crawling.frontier import Claimed
 from curtsy.crawling.links import KnownHrefs
+from curtsy.crawling.maintext import main_text
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.sitemap import Listing, is_sitemap, listing
@@ -78,7 +79,15 @@ class Reader:
             if is_listed(claimed) or not is_page:  # some redirect to a page where they have no sitemap
                 return Reading(None, sitemap=sitemap)
         asked = headers.all("x-robots-tag") if "x-robots-tag" in headers else ()
-        found = extract(body, result.content_type, url, agent=self._agent, x_robots_tag=asked, known=self._known)
+        found = extract(
+            body,
+            result.content_type,
+            url,
+            agent=self._agent,
+            x_robots_tag=asked,
+            known=self._known,
+            max_links=options.max_links_per_page,
+        )
         text = "" if options.text == "none" else main_text(body, result.content_type, reader=options.text)
         page = msgspec.structs.replace(
             answer_of(claimed, result, sent, epoch),
@@ -89,6 +98,7 @@ class Reader:
             canonical=found.canonical,
             directives=tuple(sorted(found.directives)),
             signals=self._signals(url.origin) + _header_signals(headers) + found.signals,
+            links_cut=found.links_cut,
         )
         is_noindex = options.obey_noindex and found.noindex
         return Reading(page, self._followed(found), found.base.origin, is_noindex=is_noindex)

@@ -31,9 +31,9 @@ from curtsy.core.secrets import masked_repr
 from curtsy.core.text import codec_of
 from curtsy.crawling.frontier import host_of
 from curtsy.crawling.links import Joiner
-from curtsy.crawling.markup import attributes, plain_text
 from curtsy.crawling.packed import Packed
 from curtsy.crawling.shelf import fingerprint
+from curtsy.crawling.tokens import attributes, plain_text
 from curtsy.decoding import Damaged, Gzip, Truncated
 
 MOST_ELEMENTS = 2_000_000

@@ -21,13 +21,13 @@ from curtsy.core.policy import rule
 from curtsy.crawling.arguments import writers_of
 from curtsy.crawling.awaited import Awaited
 from curtsy.crawling.crawl import AsyncCrawl
-from curtsy.crawling.extract import main_text
 from curtsy.crawling.frontier import AsyncFrontier
 from curtsy.crawling.identity import Identity
 from curtsy.crawling.jobs import FRONTIER, folder_of
 from curtsy.crawling.judge import scope_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.local import MemoryFrontier
+from curtsy.crawling.maintext import main_text
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage

@@ -296,6 +296,7 @@ class Visits:
 
         A page that has come is not thrown away while its reply is being settled; so this is to be called again.
         """
+        self._judge.read_no_longer()
         settled = self._alarm.now() - SETTLING
         for task, visit in self._visits.items():
             is_settling = visit.left_wire_at is not None and visit.left_wire_at > settled

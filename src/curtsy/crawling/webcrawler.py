@@ -14,6 +14,7 @@ from curtsy.client import AsyncClient
 from curtsy.core.admission import CrawlDelay
 from curtsy.core.effects import Ask
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
+from curtsy.core.explain import given
 from curtsy.core.journey import redirect_target
 from curtsy.core.message import Headers, Response, Url, parse_url
 from curtsy.core.policy import number
@@ -78,9 +79,12 @@ class WebCrawler:
         self.reasons: dict[str, str] = {}
         """The URLs of the last batch that no page came from, each with why."""
 
-    def validate_url(self, url: str) -> bool:
-        """Whether a URL can be fetched at all: http or https, with a host."""
-        return isinstance(parse_url(url), Url)
+    def validate_url(self, url: str) -> str:
+        """Return the canonical form of a URL; raises ValueError unless it is http or https, with a host (C23)."""
+        found = parse_url(url)
+        if isinstance(found, Url):
+            return found.text
+        raise ValueError(f"{given(found)!r} is not a URL to fetch: {found.why}. Give an http or https URL.")
 
     async def crawl_page(self, url: str) -> CrawledPage | None:
         """Fetch one page; None if it may not be fetched, or if it could not be."""
@@ -172,6 +176,7 @@ class WebCrawler:
                 if asked == url:
                     first = target.text
                 if not await self._checker.is_allowed(asked):
+                    _log.info(f"Blocked by robots.txt: {mask_url(asked)}")
                     return None
                 await self._slow_down(target)
             result = await self._client.visit(Ask(asked, follow=False, is_foreign=is_foreign))

@@ -64,6 +64,7 @@ class PageEntry(msgspec.Struct, frozen=True):
     canonical: str | None
     directives: tuple[str, ...]
     signals: tuple[str, ...]
+    links_cut: int
     duplicate_of: str | None
     cache: str | None
     headers: dict[str, str]
@@ -100,6 +101,7 @@ def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool =
         canonical=None if page.canonical is None else shown(page.canonical),
         directives=page.directives,
         signals=page.signals,
+        links_cut=page.links_cut,
         duplicate_of=None if page.duplicate_of is None else shown(page.duplicate_of),
         cache=page.cache,
         headers=_fields(page.headers, mask_secrets),
