@@ -77,6 +77,36 @@ def never(ask: Ask) -> bool:
     return False
 
 
+class _Keeping:
+    """Renew the place of a request at its host for as long as it takes.
+
+    A download may take longer than any lease, and so may a request that first waits for a connection of ours.
+    """
+
+    __slots__ = ("_gate", "_task", "_ticket", "_timer")
+
+    def __init__(self, gate: AsyncGate, ticket: Ticket) -> None:
+        self._gate = gate
+        self._ticket = ticket
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(ticket.lease.lasts / 3, self._begin)
+
+    def end(self) -> None:
+        """Renew it no more."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._renew())
+
+    async def _renew(self) -> None:
+        ticket = self._ticket
+        while True:
+            await self._gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
+            await asyncio.sleep(ticket.lease.lasts / 3)
+
+
 class AsyncDriver:
     """Carries out flows for tasks."""
 
@@ -230,15 +260,17 @@ class AsyncDriver:
         limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
         if on_wire is not None:
             on_wire(True)
+        keeping = _Keeping(self.gate, ticket)
         try:
             if part is not None and not effect.cut:
-                reply = await self._stream(effect.request, limits, part, ticket)
+                reply = await self._stream(effect.request, limits, part)
             else:
-                reply = await self._keeping(ticket, self._sender.send(effect.request, limits))
+                reply = await self._sender.send(effect.request, limits)
         except asyncio.CancelledError as error:
             passage.is_sent = was_sent(error)
             raise
         finally:
+            keeping.end()
             if on_wire is not None:
                 on_wire(False)
         passage.is_sent = False
@@ -246,12 +278,12 @@ class AsyncDriver:
             _tell(effect.request, reply)
         return reply
 
-    async def _stream(self, request: Request, limits: Limits, part: Part, ticket: Ticket) -> Reply:
+    async def _stream(self, request: Request, limits: Limits, part: Part) -> Reply:
         """Send, and write the body to a file. What the sender lets through is the file's own: the disk, its size."""
         began = time.monotonic()
         limits = replace(limits, max_body=part.max_size)
         try:
-            return await self._keeping(ticket, self._sender.stream(part.prepare(request), limits, part))
+            return await self._sender.stream(part.prepare(request), limits, part)
         except OSError as error:
             return Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", time.monotonic() - began)
         except TooLong as error:
@@ -259,26 +291,6 @@ class AsyncDriver:
         except Unwanted as error:
             took = time.monotonic() - began
             return Response(error.status, error.headers, b"", took, took, part.came)
-
-    async def _keeping(self, ticket: Ticket, work: Coroutine[Any, Any, Result]) -> Result:
-        """Do what may take longer than any request: a download, or one that waits for a connection of ours first."""
-        renewing: list[asyncio.Task[None]] = []
-        every = ticket.lease.lasts / 3
-        timer = asyncio.get_running_loop().call_later(
-            every, lambda: renewing.append(asyncio.ensure_future(self._renew(ticket, every)))
-        )
-        try:
-            return await work
-        finally:
-            timer.cancel()
-            for task in renewing:
-                task.cancel()
-
-    async def _renew(self, ticket: Ticket, every: float) -> None:
-        """Keep a place at the host."""
-        while True:
-            await self.gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
-            await asyncio.sleep(every)
 
     async def _give_back(self, passage: Passage) -> None:
         """Give back what a flow held that did not come to its own end."""
