@@ -19,7 +19,8 @@ from curtsy.core.outcome import classify
 from curtsy.core.robots import parse
 from curtsy.core.secrets import mask_url
 from curtsy.core.text import decode
-from curtsy.crawling.extract import extract, main_text
+from curtsy.crawling.extract import extract
+from curtsy.crawling.maintext import main_text
 from curtsy.crawling.sitemap import parse_sitemap
 from curtsy.decoding import Damaged, Truncated, UnknownCoding, decoder_of
 
