@@ -94,9 +94,7 @@ MESSY = st.deferred(
         | st.builds("<math><mi>{}</mi><annotation>{}</annotation></math>".format, LINKS, FOREIGN)
         | st.builds("<div><svg>{}<g></div>".format, FOREIGN)
         | st.builds("<svg><g><p>{}</p>".format, MESSY)
-        | st.sampled_from(
-            ["<svg/>", "<svg><g/></svg>", "<br/>", "<b>x</b>", "</p>", "<template/></template>"]
-        )
+        | st.sampled_from(["<svg/>", "<svg><g/></svg>", "<br/>", "<b>x</b>", "</p>", "<template/></template>"])
     )
 )
 """Pages as people write them: drawings, formulas and templates that are left open, or closed in odd ways."""

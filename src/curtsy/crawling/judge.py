@@ -334,6 +334,8 @@ class Judge:
 
     def _outside(self, url: str, depth: int) -> str | None:
         """Why a URL does not belong to the crawl; None if it does."""
+        if self._traps is not None and self._traps.is_too_long(url):
+            return OutOfScope.TOO_LONG  # before any pattern, whose time may grow with the square of a URL, or faster
         reason = self.scope.refuses(url, depth)
         if reason is None and self._traps is not None:
             reason = self._traps.judge(url)

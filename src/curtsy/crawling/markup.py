@@ -29,8 +29,9 @@ from curtsy.crawling.tokens import (
     from_octets,
 )
 
-MOST_WORK = 1_000_000
-"""Steps for one page: a token is one, a tag with attributes more. 50 MB of ordinary markup take so many."""
+MOST_WORK, FOR_LINK = 600_000, 30
+"""Steps for one page, and as many more for each link that it may have: a token is one, a tag with attributes more.
+50 MB of ordinary markup take so many."""
 
 RESTART, FOREIGN = 4, 8
 """Steps that it takes to begin behind a long token, and to read a tag in foreign content."""
@@ -81,6 +82,7 @@ _TOKEN = re.compile(
 _LINK, _META, _CUT_TEXT, _TEXT, _SUBTREE, _CUT_TAG = 1, 4, 6, 7, 8, 9
 """The last groups of tokens by which they are known; of a comment that is cut off it is another one still."""
 
+_LINKS = frozenset({"a", "A", "area", "AREA"})
 _NAME = re.compile(rf"<({RAW}){ENDS}", re.IGNORECASE)
 
 
@@ -93,6 +95,7 @@ class Scan:
         self._most = most
         self._is_xml = is_xml
         self._work = 0
+        self._most_work = MOST_WORK + FOR_LINK * most
         self._restart: int | None = None
         self.hrefs: dict[str, bool] = {}
         """In order, each with whether it is to be followed."""
@@ -119,7 +122,7 @@ class Scan:
         """
         text, hrefs, is_ascii = self._text, self.hrefs, self._text.isascii()
         tokens = _TOKEN.finditer(text)
-        while self._work < MOST_WORK:
+        while self._work < self._most_work:
             count, self._restart = -1, None
             for count, token in enumerate(islice(tokens, BATCH)):  # noqa: B007
                 group = token.lastindex  # the last one of a kind of token, by which it is known
@@ -128,7 +131,7 @@ class Scan:
                     hrefs[href if is_ascii or href.isascii() else from_octets(href)] = True
                 elif group is not None:
                     yield from self._read(token)
-                    if self._restart is not None or self._work >= MOST_WORK:
+                    if self._restart is not None or self._work >= self._most_work:
                         break
             self._work += count + 1
             if len(self.hrefs) >= self._most:
@@ -136,7 +139,7 @@ class Scan:
             if self._restart is not None:
                 self._work += RESTART
                 tokens = _TOKEN.finditer(text, self._restart)
-            elif count < BATCH - 1 and self._work < MOST_WORK:
+            elif count < BATCH - 1 and self._work < self._most_work:
                 return
         self.is_whole = False
 
@@ -147,7 +150,11 @@ class Scan:
             name, written, end = token.group(2, 3, 4)
             if not end:
                 self._restart = end_of_tag(text, token.end())
-            elif len(written) < LONGEST_TAG and _matters(written):
+            elif len(written) >= LONGEST_TAG or not _matters(written):
+                self._work += 1
+            elif name in _LINKS and len(self.hrefs) >= self._most:
+                self.cut += 1
+            else:
                 self._work += 4 + len(written) // 2
                 yield name.lower(), written
         elif group in (_TEXT, _CUT_TEXT):
@@ -164,7 +171,7 @@ class Scan:
                 yield TITLE, text[begin : min(end_of_title, begin + LONGEST_TITLE)]
         elif group == _SUBTREE:
             subtree = Subtree(text, token.start())
-            yield from subtree.tags((MOST_WORK - self._work) // FOREIGN)
+            yield from subtree.tags((self._most_work - self._work) // FOREIGN)
             self._work += FOREIGN * subtree.work
             self._restart = subtree.place
         else:

@@ -130,9 +130,13 @@ class Traps:
             max_length=None, max_segments=None, max_repeats=None, max_queries=None, sessions=False, tracking=()
         )  # fmt: skip
 
+    def is_too_long(self, url: str) -> bool:
+        """Whether a URL has more characters than any but a trap's."""
+        return self._max_length is not None and len(url) > self._max_length
+
     def judge(self, url: str) -> OutOfScope | None:
         """Why a canonical URL is taken for a trap; None if it is not. One that was let through stays so."""
-        if self._max_length is not None and len(url) > self._max_length:
+        if self.is_too_long(url):
             return OutOfScope.TOO_LONG
         path, mark, query = url.partition("?")
         if path.count("/") > 4 and self._is_endless(path):  # two are before the host; three make a repetition
