@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,12 +50,17 @@ async def test_the_checker_answers_by_the_rules_for_its_agent(site: Site) -> Non
     assert [visit.header("User-Agent") for visit in site.journal] == ["AIAssistantBot/1.0"]
 
 
+@pytest.mark.parametrize("where", ["environment", ".env"])
 async def test_the_checker_takes_its_user_agent_from_the_environment(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
     """R10, C7: `RAG_USER_AGENT`, unless one is given."""
     site.robots("User-agent: RagBot\nDisallow: /private\n")
-    monkeypatch.setenv("RAG_USER_AGENT", "RagBot/2.0")
+    monkeypatch.chdir(tmp_path)
+    if where == "environment":
+        monkeypatch.setenv("RAG_USER_AGENT", "RagBot/2.0")
+    else:
+        (tmp_path / ".env").write_text("RAG_USER_AGENT=RagBot/2.0\n")
 
     async with RobotsTxtChecker(allow_private=True) as checker:
         assert not await checker.is_allowed(site.url("/private"))

@@ -619,3 +619,20 @@ async def test_a_checker_that_fails_on_one_page_does_not_stop_the_others(site: S
     assert [page.url for page in pages] == [site.url("/a")]
     assert crawler.reasons == {site.url("/odd"): "error"}
     assert site.count("/odd") == 0
+
+
+SHAPES = ["@://a:" + "://a:" * 380, "?u=" + "%3A%2F%2Fa%3Ab%40" * 90, "x@:a//" * 300]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["logins", "encoded", "signs"])
+async def test_links_that_are_made_to_be_masked_hold_up_no_crawl(site: Site, shape: str) -> None:
+    """F62: masking cost 6 s of CPU for a megabyte of such links, whatever the time limit said"""
+    links = "".join(f'<a href="/{number}/{shape}">' for number in range(600))
+    site.reply("/", typed(links))
+
+    began = time.process_time()
+    pages, _ = await crawled(site, max_pages=3, match=["^never"])
+
+    assert len(links) > 900_000
+    assert pages == ["/"]
+    assert time.process_time() - began < 1.5

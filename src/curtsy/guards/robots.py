@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from curtsy.stores.memory import MemoryStore
 from curtsy.surroundings import rules_key
 
 USER_AGENT = "AIAssistantBot/1.0"
-"""The user agent of a checker that is given none, unless `RAG_USER_AGENT` names one (R10, C7)."""
+"""The user agent of a checker where neither an argument nor the settings name one (R10, C7)."""
 
 _OURS = {
     "cache": "left out, for a checker keeps no pages. What it knows of robots.txt is in its store",
@@ -52,7 +51,7 @@ class RobotsTxtChecker:
             if name in settings:
                 raise rule(name, settings[name], must)
         if user_agent is None:
-            user_agent = os.environ.get("RAG_USER_AGENT") or USER_AGENT
+            user_agent = _configured_agent(settings.get("config"))
         self.user_agent = user_agent
         self._owns_client = client is None
         settings.setdefault("store", MemoryStore(settings.get("clock")))
@@ -100,3 +99,11 @@ class RobotsTxtChecker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _configured_agent(config: str | None) -> str:
+    """Return the user agent that files or the environment (`RAG_USER_AGENT`) name; else the document's."""
+    from curtsy.settings import load  # not before it is needed: settings are slow to import
+
+    settings = load(config=config)
+    return USER_AGENT if settings.origin(None, "user_agent") == "built-in" else settings.user_agent
