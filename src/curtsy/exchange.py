@@ -272,7 +272,7 @@ def _wants_login(proxy: str) -> Failure:
     if "@" in proxy:
         why, advice = "does not accept the login (407)", "Correct the user and the password that stand before its host."
     else:
-        why, advice = "wants a login (407)", f"After its {scheme}:// write user:password@{place}."
+        why, advice = "wants a login (407)", f"Put the user, a colon, the password and @ before {place}."
     detail = f"the proxy {scheme}://{place} {why}"
     return Failure(Reason.CONNECTION_ERROR, detail, is_lasting=True, ended_at_proxy=True, advice=advice)
 

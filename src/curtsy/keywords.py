@@ -41,6 +41,7 @@ class SettingKeywords(TypedDict, total=False):
     delay: float
     concurrency: int | None
     max_crawl_delay: float
+    global_rate: bool
     adapt: bool
     max_delay: float
     target_latency: float

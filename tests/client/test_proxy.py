@@ -71,7 +71,7 @@ async def test_a_login_that_a_proxy_wants_is_not_waited_for() -> None:
         assert result.reason is Reason.CONNECTION_ERROR
         assert result.message == (
             f"{result.url} could not be fetched: the proxy {url} wants a login (407). "
-            f"After its http:// write user:password@{url.removeprefix('http://')}."
+            f"Put the user, a colon, the password and @ before {url.removeprefix('http://')}."
         )
         assert result.retry_after is None
 

@@ -190,7 +190,10 @@ def admit(
             if not places:
                 return given, _exceeded(host, now, policy, "pages")
             wait_until, because = min(place.until for place in places), "in_flight"
-        charged = None if guest else day  # a guest has an allowance of its own
+        if guest:  # it has an allowance of its own
+            day, earlier, jumped_at = host.day, host.earlier, host.jumped_at
+        else:
+            charged = day
 
     concurrency = policy.concurrency
     if places and concurrency is not None and len(places) >= concurrency:

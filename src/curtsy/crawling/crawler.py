@@ -373,7 +373,9 @@ class Crawler:
             return
         claimed = await self._frontier.claim(room, visits.room())
         crowding: list[Claimed] = []
-        if len(claimed) < room and (wider := visits.wider_room(claimed)) is not None:
+        # While seeds are still read, a site that is alone so far need not stay so.
+        is_whole = not self._may_feed()
+        if len(claimed) < room and is_whole and (wider := visits.wider_room(claimed)) is not None:
             crowding = await self._frontier.claim(room - len(claimed), wider)
             claimed += crowding
         if self._options.max_pages is not None:
