@@ -144,7 +144,7 @@ def test_any_text_is_a_domain_in_one_way_or_an_error_that_shows_the_form(text: s
         ("http://\U0001f4a9.la/", "http://xn--ls8h.la/"),
         ("http://i\u2764\ufe0f.ws/", "http://xn--i-7iq.ws/"),
         ("http://faß.de/", "http://xn--fa-hia.de/"),
-        ("http://ΟΔΟΣ.gr/", "http://xn--pxavbq.gr/"),
+        ("http://example.ΟΔΟΣ/", "http://example.xn--pxavbq/"),
         ("http://οδος.gr/", "http://xn--pxavbm.gr/"),
     ],
 )  # fmt: skip

@@ -117,8 +117,8 @@ def main(arguments: Sequence[str]) -> None:
     for body in (b"<p>x", b"\xa4\xff"):  # what is imported late is no part of the price
         extract(body, "text/html", page)
         main_text(body, "text/html")
-    with TemporaryFile() as file:
-        _measured(lambda: file.write(BOMBS[name]()) and file.flush())  # elsewhere, so that no memory is left over here
+    with TemporaryFile(buffering=0) as file:
+        _measured(lambda: file.write(BOMBS[name]()))  # elsewhere, so that no memory is left over here
         file.seek(0)
         body = file.read()
     seconds, mib = _measured(lambda: extract(body, kind, page))

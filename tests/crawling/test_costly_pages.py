@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.crawling.costly import BOMBS
 from tests.crawling.web import QUICK, crawled, graph, html
 from tests.support.site import Reply, Site
 
-BIG = {"max_body": 64 << 20}
+BIG: dict[str, Any] = {"max_body": 64 << 20}
 
 
 def typed(body: bytes | str) -> Reply:

@@ -70,7 +70,7 @@ LINKS = st.integers(0, 99).flatmap(
     )
 )  # fmt: skip
 INSIDE = LINKS.filter(lambda markup: "<title>" not in markup)
-FOREIGN = st.deferred(
+FOREIGN: st.SearchStrategy[str] = st.deferred(
     lambda: (
         INSIDE
         | st.sampled_from(
@@ -83,7 +83,7 @@ FOREIGN = st.deferred(
         | st.builds("<svg>{}</svg>".format, FOREIGN)
     )
 )
-MESSY = st.deferred(
+MESSY: st.SearchStrategy[str] = st.deferred(
     lambda: (
         LINKS
         | st.builds("<div>{}{}</div>".format, MESSY, MESSY)
