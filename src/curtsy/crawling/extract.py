@@ -174,7 +174,7 @@ class _Page:
             if self.title is None:
                 self.title = " ".join(plain_text(from_octets(written)).split()) or None
             return
-        values = attributes(from_octets(written))
+        values = attributes(written if written.isascii() else from_octets(written))
         if name == "meta":
             self._meta(values)
         elif (href := values.get("href")) is None:

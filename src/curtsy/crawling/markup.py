@@ -44,8 +44,9 @@ BATCH = 1024
 # comes first: tags without attributes, and with simple ones.
 # A drawing of nothing but shapes says nothing either; every other one is read by `foreign.py`.
 _SHAPE = "(?:path|g|use|circle|rect|line|poly(?:line|gon)|ellipse|defs|stop|symbol|mask|clipPath|linearGradient)"
-_SHAPES = rf"[^<]*+(?:<(?:/{_SHAPE}>|{_SHAPE}{ENDS}{ATTRIBUTES}>|title>[^<]*+</title>)[^<]*+){{0,99}}+"
-_SVG = rf"svg{ENDS}{ATTRIBUTES}>{_SHAPES}"
+_REST = rf"""(?:[ ][a-zA-Z0-9:-]++="[^"]*+"){{0,99}}+(?:/?>|{ENDS}{ATTRIBUTES}>)"""
+_SHAPES = rf"[^<]*+(?:<(?:/{_SHAPE}>|{_SHAPE}{_REST}|title>[^<]*+</title>)[^<]*+){{0,99}}+"
+_SVG = rf"svg{_REST}{_SHAPES}"
 _NOTHING = rf"""(?:
     [/c-hjkopqruvwyz][a-z0-9]*+>
   | /[A-Za-z][^<>"'=]*+>
@@ -129,6 +130,15 @@ class Scan:
                 if group == _LINK:
                     href = token[1]
                     hrefs[href if is_ascii or href.isascii() else from_octets(href)] = True
+                elif group == _META:
+                    name, written, end = token.group(2, 3, 4)
+                    if not end:
+                        self._restart = end_of_tag(text, token.end())
+                        break
+                    if self._is_wanted(name, written):
+                        yield name.lower(), written
+                        if self._work >= self._most_work:
+                            break
                 elif group is not None:
                     yield from self._read(token)
                     if self._restart is not None or self._work >= self._most_work:
@@ -143,21 +153,21 @@ class Scan:
                 return
         self.is_whole = False
 
+    def _is_wanted(self, name: str, written: str) -> bool:
+        """Whether a tag is to be looked at: it has an attribute that matters, and is no link that is too many."""
+        if not ("href" in written or _matters(written)) or len(written) >= LONGEST_TAG:
+            self._work += 1
+            return False
+        if len(self.hrefs) >= self._most and name in _LINKS:
+            self.cut += 1
+            return False
+        self._work += 4 + len(written) // 2
+        return True
+
     def _read(self, token: re.Match[str]) -> Iterator[tuple[str, str]]:
-        """Read a token that says something, or that was too long and is to be read on behind its end."""
+        """Read raw text, foreign content, or a token that was too long and is to be read on behind its end."""
         text, group = self._text, token.lastindex
-        if group == _META:
-            name, written, end = token.group(2, 3, 4)
-            if not end:
-                self._restart = end_of_tag(text, token.end())
-            elif len(written) >= LONGEST_TAG or not _matters(written):
-                self._work += 1
-            elif name in _LINKS and len(self.hrefs) >= self._most:
-                self.cut += 1
-            else:
-                self._work += 4 + len(written) // 2
-                yield name.lower(), written
-        elif group in (_TEXT, _CUT_TEXT):
+        if group in (_TEXT, _CUT_TEXT):
             raw, begin = token[5].lower(), token.start(6)
             if self._is_xml and text.startswith("/>", begin - 2):
                 self._work += (token.end() - begin) // 8  # it has been read in vain
