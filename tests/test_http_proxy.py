@@ -199,7 +199,7 @@ async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_
 @pytest.mark.parametrize(
     ("login", "said", "advice"),
     [
-        ("", "wants a login (407)", "After its http:// write user:password@{}."),
+        ("", "wants a login (407)", "Put the user, a colon, the password and @ before {}."),
         ("us:hunter2@", "does not accept the login (407)", "Correct the user and the password"),
     ],
 )

@@ -13,7 +13,7 @@ from tests.support.bounds import MIB
 from tests.support.site import Reply, Site
 from tests.support.warm import Process
 
-HOSTS, WARM = 40, 4
+HOSTS, WARM = 16, 3
 
 FILES = {
     "rules for everyone": b"User-agent: *\n" + b"".join(b"Disallow: /%x\n" % each for each in range(40_000)),
@@ -50,7 +50,11 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process's resident memory so")
 @pytest.mark.parametrize(
     ("store", "kind"),
-    [("memory", "rules for everyone"), ("sqlite", "rules for everyone"), ("sqlite", "rules for others")],
+    [
+        pytest.param("memory", "rules for everyone", marks=pytest.mark.soak),
+        ("sqlite", "rules for everyone"),
+        ("sqlite", "rules for others"),
+    ],
 )
 def test_many_sites_with_a_large_robots_txt_take_no_more_memory_than_a_few(
     site: Site, tmp_path: Path, store: str, kind: str

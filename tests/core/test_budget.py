@@ -182,9 +182,10 @@ def test_whatever_the_clock_did_the_budget_opens_again_when_it_says(
 
     assert 0 < decision.retry_after <= (25 * 3600 if decision.day else 24 * 3600 + 2)  # whole seconds are kept
     play.wait(round(decision.retry_after * SECOND) - 1)
-    assert isinstance(play.ask(), No) or not decision.day  # days that a jump would merge may run out one by one
+    early = play.ask()
+    assert isinstance(early, No) or not decision.day  # days that a jump would merge may run out one by one
     play.wait(1)
-    assert isinstance(play.ask(), Go)
+    assert isinstance(early, Go) or isinstance(play.ask(), Go)
 
 
 @ANY
