@@ -91,7 +91,8 @@ _CANDIDATES = [
     *("cp1252", "cp1251", "koi8_r", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp866"),
 ]
 
-_CHARSET = re.compile(r"""charset\s*=\s*["']?\s*([^\s"';,]+)""", re.IGNORECASE)
+# Possessive: a page may have a quarter of a megabyte of blanks there, and they are read once.
+_CHARSET = re.compile(r"""charset\s*+=\s*+["']?\s*+([^\s"';,]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""<\?xml\s[^>]*?encoding\s*=\s*["']\s*([A-Za-z0-9._:-]+)""")
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _META = re.compile(rb"""<meta[\s/]((?:[^>"']|"[^"]*+"|'[^']*+')*+)""", re.IGNORECASE)
