@@ -1,6 +1,7 @@
 """What robots.txt says besides its rules: delays, rates, times, sitemaps, content signals; and what was odd in it."""
 
 from datetime import time
+from time import process_time
 
 import pytest
 
@@ -251,3 +252,15 @@ def test_the_groups_of_a_file_can_be_listed() -> None:
     assert (first.line, first.agents, first.rules, first.applies) == (1, ("a", "b"), ((3, "Disallow: /x"),), True)
     assert (second.line, second.agents, second.applies) == (5, ("*",), False)
     assert [line for line, _ in second.rules] == [6, 7]
+
+
+def test_a_group_of_many_agents_and_rules_is_listed_in_bounded_time() -> None:
+    """F32"""
+    agents = "".join(f"User-agent: a{number}\n" for number in range(16_000))
+    robots = parse((agents + "Disallow: /\n" * 16_000).encode())
+    begun = process_time()
+
+    (group,) = robots.groups("a7")
+
+    assert process_time() - begun < 2
+    assert (group.line, len(group.agents), len(group.rules), group.applies) == (1, 16_000, 16_000, True)

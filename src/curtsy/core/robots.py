@@ -232,16 +232,20 @@ class Robots:
     def groups(self, user_agent: str) -> tuple[RuleGroup, ...]:
         """List the groups of the file, in its order, each with whether it is for the agent."""
         ours = self._key(user_agent)
-        found: dict[int, RuleGroup] = {}
+        named: dict[int, list[tuple[int, str, list[Rule]]]] = {}
         for agent, groups in self._groups.items():
             for line, rules in groups:
-                before = found.get(id(rules))
-                agents = (text_of(agent),) if before is None else (*before.agents, text_of(agent))
-                texts = tuple((number, text_of(self._lines[number - 1])) for number, _, _ in rules)
-                first = line if before is None else min(line, before.line)
-                is_ours = agent == ours or (before is not None and before.applies)
-                found[id(rules)] = RuleGroup(first, agents, texts, is_ours)
-        return tuple(sorted(found.values(), key=lambda group: group.line))
+                named.setdefault(id(rules), []).append((line, agent, rules))
+        found = [
+            RuleGroup(
+                line=min(line for line, _, _ in each),
+                agents=tuple(text_of(agent) for _, agent, _ in each),
+                rules=tuple((number, text_of(self._lines[number - 1])) for number, _, _ in each[0][2]),
+                applies=any(agent == ours for _, agent, _ in each),
+            )
+            for each in named.values()
+        ]
+        return tuple(sorted(found, key=lambda group: group.line))
 
     @property
     def warnings(self) -> tuple[Oddity, ...]:
