@@ -434,3 +434,23 @@ def test_headers_can_be_read_like_a_mapping() -> None:
     assert headers["CONTENT-TYPE"] == "text/html"
     assert (headers.get("LINK", ""), headers.get("etag"), headers.get("etag", "none")) == ("<a>, <b>", None, "none")
     assert isinstance(headers, Mapping)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://e.org/{}/%41#\U0001f600", "foo{}:\U0001f600", "http://\U0001f600{}:", "http://u{}:\U0001f600"],
+    ids=["fragments", "other schemes", "ports", "logins"],
+)
+def test_long_urls_of_pages_take_no_memory_once_they_were_read(url: str) -> None:
+    """F01, F32"""
+    tail = "x" * 8000 + ("@e.org/" if url.startswith("http://u") else "")
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            parse_url(url.format(number) + tail)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 4 << 20

@@ -110,6 +110,10 @@ _DROPPED = str.maketrans("", "", "\t\r\n")
 MAX_URL = 8192
 """Longer URLs are refused: servers commonly take 8 KiB."""
 
+REMEMBERED = 512
+"""Characters of a URL that is remembered once it was read. Pages can have thousands of long ones, of four bytes a
+character."""
+
 
 def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
     """Read `text` as an absolute URL (or one relative to `base`) and make it canonical (U1).
@@ -121,9 +125,10 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
     if not isinstance(text, str):
         return InvalidUrl(repr(text)[:100], "it is not text")
     text = without_blanks(text)
-    if len(text) > MAX_URL:  # before the memo, which must not hold what a hostile page sends by the megabyte
+    if len(text) > MAX_URL:
         return _too_long(text, len(text))
-    return _parse(text if base is None else _joined(base, text))
+    given = text if base is None else _joined(base, text)
+    return _parse(given) if len(given) <= REMEMBERED else _parse.__wrapped__(given)
 
 
 def without_blanks(text: str) -> str:
@@ -182,7 +187,8 @@ def _parse(given: str) -> Url | InvalidUrl:
         return InvalidUrl(given, f"after {scheme}: there must be //")
     if found["authority"].lower() in ("http:", "https:") and found["path"].startswith("//"):
         return InvalidUrl(given, "its scheme stands there twice")
-    place = _place(scheme, found["authority"])
+    authority = found["authority"]
+    place = (_place if len(authority) <= REMEMBERED else _place.__wrapped__)(scheme, authority)
     if isinstance(place, str):
         return InvalidUrl(given, place)
     host, port, domain, credentials = place
