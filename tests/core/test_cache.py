@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Mapping
 from email.utils import formatdate
 
@@ -768,3 +769,18 @@ def test_no_secret_shows_in_a_variant(headers: dict[str, str]) -> None:
 
     assert len(variant) == 16
     assert all(digit in "0123456789abcdef" for digit in variant)
+
+
+@pytest.mark.parametrize("name", ["Connection", "Cache-Control", "Vary"])
+def test_long_fields_take_no_memory_once_they_were_read(name: str) -> None:
+    """F01, F32"""
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            value = ",".join(f"{number}x{each}" for each in range(6000))
+            absorb(Absent(), ask(), reply(said={name: value}), NOW)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert held < 4 << 20

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, ItemsView
+from functools import lru_cache, wraps
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+
+LONGEST_FIELD = 1000
+"""Characters of a header field up to which it is remembered what it says; a site may send 64 KiB, others each time."""
 
 _COUNTED_ANEW = 1024
 """Entries put after which the bytes are counted again, whatever the running total says."""
@@ -87,3 +91,18 @@ class Bounded(Generic[Key, Value]):
                     entries.pop(key, None)
                     total -= sizes[key]
         self._bytes = total
+
+
+def remember_short(entries: int) -> Callable[[Callable[[str | None], Value]], Callable[[str | None], Value]]:
+    """Return a decorator that remembers what a function makes of the last fields, but of none that is long."""
+
+    def decorate(read: Callable[[str | None], Value]) -> Callable[[str | None], Value]:
+        remembered = lru_cache(maxsize=entries)(read)
+
+        @wraps(read)
+        def read_or_recall(text: str | None) -> Value:
+            return remembered(text) if text is None or len(text) <= LONGEST_FIELD else read(text)
+
+        return read_or_recall
+
+    return decorate

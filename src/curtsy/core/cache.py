@@ -18,6 +18,7 @@ from typing import Literal
 
 import msgspec
 
+from curtsy.core.bounded import remember_short
 from curtsy.core.cachecontrol import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
 from curtsy.core.message import Failure, Headers, Reply, Request, Response
@@ -438,25 +439,25 @@ def _kept(headers: Headers, not_kept: Callable[[str | None], frozenset[str]]) ->
     return Headers(each for each in kept.fields if _is_text("".join(each)))
 
 
-@lru_cache(maxsize=64)
+@remember_short(64)
 def _not_kept(connection: str | None) -> frozenset[str]:
     """The names of those that may not be: some never, some because `Connection` says so."""
     return _NOT_KEPT.union(_names_in(connection))
 
 
-@lru_cache(maxsize=64)
+@remember_short(64)
 def _not_renewed(connection: str | None) -> frozenset[str]:
     """Likewise, of a 304."""
     return _not_kept(connection) | _OF_THE_BODY
 
 
-@lru_cache(maxsize=64)
+@remember_short(64)
 def _not_compared(connection: str | None) -> frozenset[str]:
     """The names of those in which a 304 says nothing new."""
     return _not_renewed(connection) | _DATES
 
 
-@lru_cache(maxsize=64)  # they are the same on all pages of a site
+@remember_short(64)  # they are the same on all pages of a site
 def _names_in(text: str | None) -> tuple[str, ...]:
     """The names in a list of them, in lower case and in order."""
     return tuple(sorted({name.strip().lower() for name in text.split(",")} - {""})) if text else ()

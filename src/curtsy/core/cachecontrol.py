@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 import msgspec
 
+from curtsy.core.bounded import remember_short
 from curtsy.core.message import whole_number
 
 FOREVER = 2**31
@@ -43,7 +43,7 @@ class Directives(msgspec.Struct, frozen=True, gc=False):
 NOTHING_SAID = Directives()
 
 
-@lru_cache(maxsize=1024)
+@remember_short(1024)
 def directives(text: str | None) -> Directives:
     """Read a Cache-Control field, its lines joined by commas. Of directives that are repeated the first counts."""
     if not text:
