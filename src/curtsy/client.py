@@ -218,10 +218,13 @@ class AsyncClient:
         )
 
     def _trip(
-        self, ask: Ask, on_wire: Callable[[bool], None] | None = None
+        self,
+        ask: Ask,
+        on_wire: Callable[[bool], None] | None = None,
+        place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
         """A fetch to be begun in its time, and what is left to say of it if the client is closed meanwhile."""
-        journey, passage = set_out(ask, self._around), Passage(on_wire=on_wire)
+        journey, passage = set_out(ask, self._around), Passage(on_wire=on_wire, place=place)
 
         def work() -> Coroutine[Any, Any, FetchResult]:
             # Who joined another, and takes over from that one, has waited already: the settings may be others.
@@ -249,10 +252,18 @@ class AsyncClient:
 
         return is_for_all
 
-    async def visit(self, ask: Ask, on_wire: Callable[[bool], None] | None = None) -> FetchResult:
-        """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered."""
+    async def visit(
+        self,
+        ask: Ask,
+        on_wire: Callable[[bool], None] | None = None,
+        place: Callable[[], Awaitable[None] | None] | None = None,
+    ) -> FetchResult:
+        """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered.
+
+        `place` is called before each of them, and what it answers is waited for.
+        """
         self._check_open()
-        return await self._flights.join(object(), *self._trip(ask, on_wire))
+        return await self._flights.join(object(), *self._trip(ask, on_wire, place))
 
     async def locate(self, url: str) -> str:
         """The address that a URL's host is reached at; empty if that cannot be told soon, or is a proxy's to know."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -255,9 +255,17 @@ class AsyncDriver:
             passage.ticket = None
             await self._finish(self.gate.leave(ticket, UNSENT))
             return None
+        limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
+        if passage.place is not None and (place := passage.place()) is not None:
+            waited = await self._wait_for(place, limits.timeout, ticket)
+            if waited is None:
+                passage.ticket = None
+                await self._finish(self.gate.leave(ticket, UNSENT))
+                return None  # it lines up anew, and there its deadline is looked at
+            if limits.counts_waiting:
+                limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
         self.surroundings.retries.count()
         passage.is_sent, passage.is_robots = True, effect.cut
-        limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
         if on_wire is not None:
             on_wire(True)
         keeping = _Keeping(self.gate, ticket)
@@ -277,6 +285,18 @@ class AsyncDriver:
         if _log.hears(logging.DEBUG):
             _tell(effect.request, reply)
         return reply
+
+    async def _wait_for(self, place: Awaitable[None], most: float, ticket: Ticket) -> float | None:
+        """Wait for a place on the wire: the seconds that took, or None if there was none within so many."""
+        began, keeping = time.monotonic(), _Keeping(self.gate, ticket)
+        try:
+            async with asyncio.timeout(most):
+                await place
+        except TimeoutError:
+            return None
+        finally:
+            keeping.end()
+        return time.monotonic() - began
 
     async def _stream(self, request: Request, limits: Limits, part: Part) -> Reply:
         """Send, and write the body to a file. What the sender lets through is the file's own: the disk, its size."""

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -47,13 +47,20 @@ KNOWN = 4096
 class Passage:
     """What a flow holds at the moment."""
 
-    __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "result", "ticket")
+    __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "place", "result", "ticket")
 
-    def __init__(self, part: Part | None = None, on_wire: Callable[[bool], None] | None = None) -> None:
+    def __init__(
+        self,
+        part: Part | None = None,
+        on_wire: Callable[[bool], None] | None = None,
+        place: Callable[[], Awaitable[None] | None] | None = None,
+    ) -> None:
         self.part = part
         """Where a download goes; None if the body is wanted in memory."""
         self.on_wire = on_wire
         """Told when a request goes on the wire, and when it is off it again."""
+        self.place = place
+        """What is to be waited for before a request goes on the wire, for the sake of others; None if nothing is."""
         self.result: Any = None
         """What has come of it, once it has ended."""
         self.ticket: Ticket | None = None

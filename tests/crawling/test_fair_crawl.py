@@ -13,7 +13,7 @@ from curtsy.crawling.start import acrawl
 from curtsy.http import AiohttpSender
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, html
-from tests.support.site import Reply, Site, Visit, hang
+from tests.support.site import Reply, Site, Visit, hang, later
 
 HONEST = "honest.test"
 MANY = 1000
@@ -124,3 +124,34 @@ async def test_a_domain_or_an_address_that_is_alone_has_all_places(site: Site, k
         await running
 
     assert site.count() == 16
+
+
+@pytest.mark.parametrize("kind", ["subdomains", "domains"])
+async def test_hosts_that_are_asked_again_at_once_hold_no_more_than_a_quarter_of_the_places(
+    site: Site, kind: str
+) -> None:
+    """Q1, F61: what waits for a retry has no place, and all would come back to the wire in the same second"""
+    met: set[str] = set()
+
+    def first_later_then_never(visit: Visit) -> Reply:
+        if visit.host in met:
+            return hang()
+        met.add(visit.host)
+        return later(1)
+
+    site.on("/*", first_later_then_never)
+    site.robots()
+    seeds = [*crowd(site, kind)[:100], chain(site)]
+    sender = AiohttpSender(resolver=Names())
+
+    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        await until(lambda: site.count() - site.count(host=HONEST) >= 204)  # robots.txt and page of each, and 4 again
+        await asyncio.sleep(1.0)
+        before = site.count(host=HONEST)
+        await until(lambda: site.count(host=HONEST) >= before + 50, within=10.0)
+        crawl.stop()
+        crawl.stop()
+        await running
+
+    assert site.count() - site.count(host=HONEST) <= 208

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from curtsy.client import AsyncClient
 from curtsy.core.effects import Ask
@@ -103,6 +103,8 @@ class Visits:
         self._is_shared = is_shared
         self._alarm = client.alarm
         self._visits: dict[asyncio.Task[None], Visit] = {}
+        self._returning: dict[Visit, asyncio.Future[None]] = {}
+        """Visits that have left the wire, and wait for a place to come there again."""
         self.hosts = Hosts()
         self.starting = 0
         """Visits that are not on the wire yet."""
@@ -187,7 +189,9 @@ class Visits:
             if not await self._finds_place(visit, may_crowd):
                 finished = Finished(claimed, Deferred(CROWDED if self._is_shared else 0.0))
                 return
-            result = await self._client.visit(self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire))
+            result = await self._client.visit(
+                self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire), lambda: self._place(visit)
+            )
             visit.is_answered = True
             heard_at = self._alarm.now()
             finished = await self._judge.judge(claimed, result)
@@ -273,7 +277,43 @@ class Visits:
             visit.left_wire_at = self._alarm.now()
             url = visit.claimed.url
             visit.is_asked = self._client.known_rules(url[: url.index("/", 8)]) is not None  # else these were the rules
+            self._hand_on()
             self._ring()
+
+    def _place(self, visit: Visit) -> Awaitable[None] | None:
+        """What a visit has to wait for that has left the wire, and is to come there again: for its page, or a retry.
+
+        It costs no place meanwhile, so that all whose pauses end at once would else be on the wire at once, too.
+        """
+        return None if visit.is_starting or self._may_return(visit) else self._turn(visit)
+
+    async def _turn(self, visit: Visit) -> None:
+        turn = self._returning[visit] = asyncio.get_running_loop().create_future()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._started(visit)  # a place may have come in the same moment
+            self._hand_on()
+            raise
+        finally:
+            self._returning.pop(visit, None)
+
+    def _may_return(self, visit: Visit) -> bool:
+        now = self._alarm.now()
+        if self.starting + self.on_wire >= self._places or self._sites.is_full(visit.site, now):
+            return False
+        return not (visit.address and self._addresses.is_full(visit.address, now))
+
+    def _hand_on(self) -> None:
+        """Give the places that are free to visits that have waited for one the longest."""
+        for visit, turn in list(self._returning.items()):
+            if self.starting + self.on_wire >= self._places:
+                return
+            if not turn.done() and self._may_return(visit):
+                visit.is_starting = True
+                self.starting += 1
+                self._count(visit)
+                turn.set_result(None)
 
     def _started(self, visit: Visit) -> None:
         """It is on the wire, or will never be."""
@@ -288,6 +328,7 @@ class Visits:
             self.broken = error
         self._started(visit)
         self._unlocated.pop(visit, None)
+        self._hand_on()
         self.suspects -= visit.is_suspect
         self._ring()
 
