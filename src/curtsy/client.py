@@ -266,7 +266,7 @@ class AsyncClient:
         return await self._flights.join(object(), *self._trip(ask, on_wire, place))
 
     async def locate(self, url: str) -> str:
-        """The address that a URL's host is reached at; empty if that cannot be told soon, or is a proxy's to know."""
+        """The address that a URL's host is reached at, as the sender tells it; empty if it cannot."""
         found = parse_url(url)
         if self._locate is None or not isinstance(found, Url):
             return ""

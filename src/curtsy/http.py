@@ -61,6 +61,9 @@ class Sender(Protocol):
 LOCATING = 1.0
 """Seconds that a name may take to be resolved, for its request to wait with others of the same address."""
 
+SLOW = "?"
+"""Stands for the addresses of all names that take longer: they share places, for they may all be the same one."""
+
 PROXY_REST = 5.0
 """Seconds for which a proxy that cannot be reached is not tried again, whatever is to go by it."""
 
@@ -128,7 +131,10 @@ class AiohttpSender:
         return await self._send(request, limits, sink)
 
     async def locate(self, url: Url, limits: Limits) -> str:
-        """The address that a URL's host is reached at; empty if that is not known, or is a proxy's to know."""
+        """The address that a URL's host is reached at; empty if there is none, or it is a proxy's to know.
+
+        `SLOW` stands for any that is not known soon.
+        """
         if self._closed or self._process != os.getpid() or self._proxies.get(url.scheme) is not None:
             return ""
         loop = asyncio.get_running_loop()
@@ -345,12 +351,14 @@ class _Pool:
         return found
 
     async def locate(self, url: Url, limits: Limits) -> str:
-        """The address of a URL's host, the least of several; empty if it cannot be told within `LOCATING` seconds."""
+        """The address of a URL's host, the least of several: `SLOW` if it takes long, empty if there is none."""
         connections = self.connections(guarded=not limits.allow_private)
         try:
             async with asyncio.timeout(LOCATING):
                 return await connections.locate(url.host, url.port)
-        except (OSError, aiohttp.ClientError):  # TimeoutError is one
+        except TimeoutError:
+            return SLOW
+        except (OSError, aiohttp.ClientError):
             return ""
 
     async def shed(self) -> bool:

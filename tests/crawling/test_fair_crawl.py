@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.abc import ResolveResult
 
+from curtsy.address import TableResolver
 from curtsy.crawling.start import acrawl
-from curtsy.http import AiohttpSender
+from curtsy.http import LOCATING, AiohttpSender
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, html
 from tests.support.site import Reply, Site, Visit, hang, later
@@ -56,7 +59,7 @@ def crowd(site: Site, kind: str) -> list[str]:
 
 
 async def pages_of_honest(
-    site: Site, seeds: list[str], enough: int, *, names: Names | None = None, **given: Any
+    site: Site, seeds: list[str], enough: int, *, names: Names | TableResolver | None = None, **given: Any
 ) -> int:
     """Crawl until the honest host was asked so often; the requests of all others till then."""
     sender = AiohttpSender(resolver=names or Names())
@@ -155,3 +158,25 @@ async def test_hosts_that_are_asked_again_at_once_hold_no_more_than_a_quarter_of
         await running
 
     assert site.count() - site.count(host=HONEST) <= 208
+
+
+class SlowNames(TableResolver):
+    """Names that take longer to be looked up than is waited for to learn an address; all but the honest one."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses of a name."""
+        if host != HONEST:
+            await asyncio.sleep(LOCATING + 0.2)
+        return await super().resolve(host, port, family)
+
+
+async def test_hosts_whose_names_are_looked_up_slowly_hold_no_more_than_a_quarter_of_the_places(site: Site) -> None:
+    """Q1, F61: else any number of domains at one address had all places, if only their name server takes its time"""
+    site.on("/*", lambda visit: hang())
+    seeds = [*crowd(site, "domains")[:20], chain(site)]
+
+    others = await pages_of_honest(site, seeds, 50, names=SlowNames(Names()))
+
+    assert others <= 4 + 4  # those that were slow, and the same address once it is known

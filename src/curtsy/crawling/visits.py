@@ -17,6 +17,7 @@ from curtsy.crawling.hosts import Hosts
 from curtsy.crawling.judge import Judge
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.tray import Tray
+from curtsy.http import SLOW
 from curtsy.log import LibraryLogger, library_logger
 from curtsy.site import are_apart, site_of
 
@@ -26,7 +27,7 @@ LINGER = 0.05
 """Seconds that a URL stands in its host's line; if its turn comes later, it goes back to the frontier until then."""
 
 CROWDED = 5.0
-"""Seconds after which a URL comes again whose address has no place left, from a frontier that knows no addresses."""
+"""Seconds after which a URL comes again whose address has no place left, if the frontier does not know that address."""
 
 MOST_LOCATED = 10_000
 """Registered domains whose addresses are remembered as told."""
@@ -186,8 +187,8 @@ class Visits:
         claimed, result, heard_at = visit.claimed, None, None
         finished = Finished(claimed, Deferred(0.0))  # if it is called off
         try:
-            if not await self._finds_place(visit, may_crowd):
-                finished = Finished(claimed, Deferred(CROWDED if self._is_shared else 0.0))
+            if (put_off := await self._finds_no_place(visit, may_crowd)) is not None:
+                finished = Finished(claimed, Deferred(put_off))
                 return
             result = await self._client.visit(
                 self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire), lambda: self._place(visit)
@@ -205,22 +206,24 @@ class Visits:
         finally:
             self._finish(finished, result, heard_at)
 
-    async def _finds_place(self, visit: Visit, may_crowd: bool) -> bool:
-        """Whether the address of a visit has a place left for it. If not, the frontier knows its address now.
+    async def _finds_no_place(self, visit: Visit, may_crowd: bool) -> float | None:
+        """After how many seconds a visit comes again whose address has no place left for it; None if it has one.
+
+        The frontier knows the address now, unless it is one that takes long to be known: that is, the next time.
 
         Until a quarter of the places is in use no address can have more, so that nobody is asked for one.
         """
         if self.starting + self.on_wire <= self._addresses.share:
             self._unlocated[visit] = None
-            return True
+            return None
         others, self._unlocated = self._unlocated, {}
         await asyncio.gather(*(self._locate(each) for each in (visit, *others)))
         address, now = visit.address, self._alarm.now()
         if not address or may_crowd or self._addresses.held[address] <= self._addresses.share:
-            return True
+            return None
         self._addresses.give_back(address, now)
         visit.address = ""
-        return False
+        return CROWDED if self._is_shared or address == SLOW else 0.0
 
     async def _locate(self, visit: Visit) -> None:
         """Learn the address of a visit, and count it there."""
@@ -231,7 +234,7 @@ class Visits:
         visit.address = address
         if visit.has_place:
             self._addresses.take(address, self._alarm.now())
-        if self._located.get(visit.site) != address:
+        if address != SLOW and self._located.get(visit.site) != address:
             if len(self._located) >= MOST_LOCATED:
                 self._located.clear()
             self._located[visit.site] = address
