@@ -197,6 +197,31 @@ async def test_a_copy_whose_304_has_another_vary_is_kept_by_it(site: Site, place
     assert not other.from_cache
 
 
+@pytest.mark.parametrize("varies", [("TE", "User-Agent"), ("User-Agent", "TE")])
+async def test_a_page_that_comes_with_another_vary_takes_the_place_of_the_copy_that_answered_before(
+    site: Site, place: Path, clock: FakeClock, varies: tuple[str, str]
+) -> None:
+    """RFC 9111, 4.1: else the old copy stays the answer, and the new one is requested each time"""
+    left = list(varies)
+
+    def page(visit: Visit) -> Reply:
+        vary = left.pop(0) if len(left) > 1 else left[0]
+        return Reply(body=vary, headers=dated(clock, "max-age=3600", Vary=vary))
+
+    site.on("/a", page)
+
+    async with keeping(place, clock) as web:
+        await web.fetch(site.url("/a"))
+        clock.advance(4000)
+        results = [await web.fetch(site.url("/a")) for _ in range(2)]
+    async with keeping(place, clock, cache_mode="offline") as web:
+        offline = await web.fetch(site.url("/a"))
+
+    assert [(each.text, each.from_cache) for each in results] == [(varies[1], False), (varies[1], True)]
+    assert offline.text == varies[1]
+    assert site.paths().count("/a") == 2
+
+
 # --- 304 -----------------------------------------------------------------------------------------------------------
 
 

@@ -420,6 +420,9 @@ def _kept(
     if isinstance(what, Drop) and what.variant is not None and kept is not None:
         what = Drop(kept[0].variant)
     changes: tuple[Absorbed, ...] = () if isinstance(what, Leave) else (what,)
+    if isinstance(what, Store) and kept is not None and kept[0].variant != what.entry.variant:
+        # The page has another `Vary` than the copy that answered so far, which would go on answering before it.
+        changes = Drop(kept[0].variant), what
     if not isinstance(found, Stale) or kept is None or not isinstance(reply, Response) or reply.status != 304:
         return changes, reply
     journey.cache = "revalidated"
