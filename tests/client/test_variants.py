@@ -225,6 +225,36 @@ async def test_a_page_that_comes_with_another_vary_takes_the_place_of_the_copy_t
 # --- 304 -----------------------------------------------------------------------------------------------------------
 
 
+async def test_a_304_of_a_later_date_is_answered_by_one_more_request_without_conditions(
+    site: Site, place: Path, clock: FakeClock
+) -> None:
+    """RFC 9111, 4.3.4: else the old body would be kept under the new date, and hold for ever"""
+    first, second = ({"Last-Modified": f"Mon, 0{day} Jan 2024 00:00:00 GMT"} for day in (1, 8))
+    dull = {"Cache-Control": "max-age=0"}
+    site.script(
+        "/a",
+        [Reply(body="old", headers={**first, **dull}), Reply(304, headers=second), Reply(body="new", headers=second)],
+    )
+
+    async with keeping(place, clock) as web:
+        results = [await web.fetch(site.url("/a")) for _ in range(2)]
+
+    assert [each.text for each in results] == ["old", "new"]
+    asked = [visit.header("If-Modified-Since") for visit in site.journal if visit.path == "/a"]
+    assert asked == [None, first["Last-Modified"], None]
+
+
+async def test_a_304_of_an_earlier_date_confirms_the_copy(site: Site, place: Path, clock: FakeClock) -> None:
+    """RFC 9110, 13.1.3: a page that is older than the date has not changed since"""
+    first, second = ({"Last-Modified": f"Mon, 0{day} Jan 2024 00:00:00 GMT"} for day in (8, 1))
+    site.script("/a", [Reply(body="x", headers={**first, "Cache-Control": "max-age=0"}), Reply(304, headers=second)])
+
+    async with keeping(place, clock) as web:
+        results = [await web.fetch(site.url("/a")) for _ in range(2)]
+
+    assert [(each.text, each.record.cache) for each in results] == [("x", None), ("x", "revalidated")]
+
+
 async def test_a_304_for_another_version_is_answered_by_one_more_request_without_conditions(
     site: Site, place: Path, clock: FakeClock
 ) -> None:

@@ -286,9 +286,20 @@ def names_another(found: Freshness, reply: Reply) -> bool:
     if not isinstance(found, Stale) or not isinstance(reply, Response) or reply.status != 304:
         return False
     old, new = found.entry.etag, reply.headers.by_name.get("etag")
-    if old is None or new == old or usable_etag(new) is None:
+    if old is None:
+        # Without an ETag the date is all that was compared, and none can be later that was not changed since.
+        return _is_later(reply.headers.by_name.get("last-modified"), found.entry.last_modified)
+    if new == old or usable_etag(new) is None:
         return False
     return new is not None and new.removeprefix("W/") not in _opaque(old)
+
+
+def _is_later(said: str | None, kept: str | None) -> bool:
+    """Whether one date of a page is after another; False if either is none."""
+    if said == kept:
+        return False
+    new, old = http_date(said), http_date(kept)
+    return new is not None and old is not None and new > old
 
 
 def absorb(found: Freshness, request: Request, reply: Reply, now: float) -> Absorbed:
@@ -339,7 +350,9 @@ def _renew(found: Freshness, request: Request, reply: Response, now: float) -> R
     old, said = found.entry, reply.headers
     etag = said.by_name.get("etag")
     if names_another(found, reply):
-        return Unusable(f"the site answered 304 (not modified) for the version {etag}, but the one kept is {old.etag}")
+        named = said.by_name.get("last-modified") if old.etag is None else etag
+        kept = old.etag or old.last_modified
+        return Unusable(f"the site answered 304 (not modified) for the version {named}, but the one kept is {kept}")
     if etag and old.etag and etag.removeprefix("W/") != old.etag.removeprefix("W/"):
         said = said.without(_JUST_ETAG)  # the other form of it: the longer one implies both
     is_dull = old.must_revalidate and not old.lifetime
