@@ -71,6 +71,18 @@ def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, s
     assert again.json["fetched"] == 61
 
 
+def test_a_standard_output_that_was_closed_from_the_beginning_takes_no_page(shell: Shell, site: Site) -> None:
+    """F40: a shell's `>&-`, some schedulers; the pages would be done, and nowhere"""
+    linked(site, 5)
+
+    done = shell.bash(f"curtsy crawl {site.url('/')} --jsonl - --job mine >&-")
+    again = shell("crawl", site.url("/"), "--jsonl", "-", "--job", "mine")
+
+    assert done.code == 74
+    assert "standard output is closed" in done.err
+    assert [json.loads(line)["url"] for line in again.out.splitlines()] == everything(site, 5)
+
+
 def test_a_crawl_that_waits_for_a_host_notices_a_closed_pipe(shell: Shell, site: Site) -> None:
     """F40: no page need come for that"""
     linked(site, 5)

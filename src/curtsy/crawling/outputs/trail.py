@@ -120,6 +120,10 @@ class Trail:
 
     def _open(self, flushed: End | None, whole: Whole) -> None:
         if self.path == STANDARD_OUTPUT:
+            if sys.__stdout__ is None:  # closed when the program began: its descriptor is another file's by now
+                raise NotWritten(
+                    "standard output is closed, so no page can be written to it. Name a file instead.", is_lasting=True
+                )
             if sys.stdout is not None:
                 sys.stdout.flush()  # what others wrote goes first
             self._begin(FileIO(1, "w", closefd=False))
