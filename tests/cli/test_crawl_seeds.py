@@ -58,6 +58,22 @@ def test_urls_are_read_from_a_file_or_a_pipe(shell: Shell, site: Site, way: str)
     assert site.count() == 51
 
 
+@pytest.mark.parametrize("command", ["crawl", "get"])
+@pytest.mark.parametrize("source", ["seeds.txt", "-"])
+def test_the_mark_that_editors_put_before_the_first_url_is_no_part_of_it(
+    shell: Shell, site: Site, command: str, source: str
+) -> None:
+    """U15: U+FEFF, the byte order mark of a file that is saved as UTF-8 on Windows"""
+    site.page("/*", html())
+    text = f"{site.url('/a')}\r\n{site.url('/b')}\r\n".encode("utf-8-sig")
+    (shell.project / "seeds.txt").write_bytes(text)
+
+    done = shell(command, "-i", source, "--json", stdin=text, **PLAIN)
+
+    assert done.code == 0, done.err
+    assert site.paths() == ["/robots.txt", "/a", "/b"]
+
+
 def test_a_page_is_fetched_before_the_pipe_has_ended_and_more_may_follow(shell: Shell, site: Site) -> None:
     """Issue 5"""
     site.page("/*", html())

@@ -349,6 +349,7 @@ class _Reader:
             case b"link" if self._inside == b"item" and (value := self._value(content)):
                 self._loc = value
             case b"link" if self._inside in (b"item", b"entry") and self._loc is None:
+                self._looked_at += len(written) // 8  # attributes take about as long as tags
                 values = attributes(self._text(written[:_LONGEST]))
                 if values.get("rel", "alternate").strip().lower() == "alternate":
                     self._loc = values.get("href")
@@ -365,6 +366,7 @@ class _Reader:
         """The text of an element."""
         if len(content) > _LONGEST:
             return ""
+        self._looked_at += content.count(b"&")  # a reference takes as long as a tag
         if b"<" not in content:
             return _unescaped(self._text(content)).strip(_BLANKS)
         parts = []
@@ -436,8 +438,9 @@ def _is_decided(element: re.Match[bytes], window: bytes) -> bool:
     end = element.end()
     if len(window) - end < _UNDECIDED:
         return False
-    # One that is none, by what was seen of it, may be a tag whose end is not there yet.
-    return end > element.start() + 1 or window.find(b">", end) >= 0 or window.find(b"<", end) >= 0
+    # One that is none, by what was seen of it, may be a tag whose end is not there yet. The next beginning is looked
+    # for first: it is as near as there are many of them, and the end of a tag may be missing for all.
+    return end > element.start() + 1 or window.find(b"<", end) >= 0 or window.find(b">", end) >= 0
 
 
 def _windows(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
