@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,40 @@ async def test_pages_of_a_host_are_a_second_apart(site: Site) -> None:
     assert len(pages) == 5
     assert all(0.99 <= after - before < 1.2 for before, after in pairwise(sorted(times)))
     assert site.max_concurrency() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "gap"),
+    [
+        ("default_policy:\n  qps: 0.25\n", 4),
+        ("global_qps: 0.2\n", 5),
+        ("default_policy:\n  delay: 3\n", 3),
+        ("default_policy:\n  pause: [6, 6]\n", 6),
+        ("default_policy:\n  pause_min: 5.5\n", 5.5),
+        ("default_policy:\n  delay: 0.5\n", 1),
+    ],
+)
+async def test_a_pace_that_the_user_has_set_holds_for_it_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, gap: float
+) -> None:
+    """C1, C10, Q1: only defaults give way to the document's"""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "curtsy.yaml").write_text(text)
+    clock = FakeClock(time.time())
+    times: list[float] = []
+
+    def answer(visit: Visit) -> Reply:
+        times.append(clock.now().at / 1e6)
+        return Reply(body="x")
+
+    noted: Answer = answer
+    site.on("/*", noted)
+
+    async with crawler(clock) as web:
+        await web.crawl_pages([site.url(f"/{number}") for number in range(3)])
+
+    assert len(times) == 4
+    assert all(gap - 0.01 <= after - before < gap + 0.2 for before, after in pairwise(sorted(times)))
 
 
 async def test_a_batch_says_what_came_of_each(site: Site) -> None:

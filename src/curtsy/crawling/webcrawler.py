@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import EllipsisType, TracebackType
 from typing import Any, Protocol, Self
 
@@ -26,6 +26,7 @@ from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.reader import Reader
 from curtsy.guards.robots import RobotsTxtChecker
 from curtsy.log import LibraryLogger, library_logger
+from curtsy.settings import load
 from curtsy.site import are_apart
 
 _log: LibraryLogger = library_logger("crawl")
@@ -46,7 +47,8 @@ class RobotsChecker(Protocol):
 class WebCrawler:
     """Fetches pages one asks for, politely: `max_concurrent` at a time over all hosts, one at a time of each (C11).
 
-    `crawl_delay` are the seconds between two requests to a host; the site's own Crawl-delay holds if it is longer.
+    `crawl_delay` are the seconds between two requests to a host; the site's own Crawl-delay holds if it is longer. A
+    rate, pause, delay or global rate that files or the environment set holds too; the defaults of these do not (C10).
     Without a `robots_checker` robots.txt is obeyed as every client does; with one, that one is asked; with an explicit
     None nobody is (C12). All that `AsyncClient` takes may be given besides.
     """
@@ -71,7 +73,7 @@ class WebCrawler:
             timeout=timeout,
             respect_robots=None if isinstance(robots_checker, EllipsisType) else False,
             connections=max_concurrent,
-            **{"delay": crawl_delay, "qps": None, "pause_min": 0, "pause_max": 0, "global_qps": None, **settings},
+            **{**_pace(crawl_delay, settings), **settings},
         )
         self._reader = Reader(CrawlOptions(text="plain"), "", lambda origin: ())
         self.summary = {"total": 0, "fetched": 0, "cached": 0, "skipped": 0, "failed": 0}
@@ -221,3 +223,13 @@ class WebCrawler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _pace(crawl_delay: float, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document's own pace, without what files or the environment say themselves (C10)."""
+    said = load(config=given.get("config"), preset=given.get("preset"))
+    loose = {"qps": None, "pause_min": 0, "pause_max": 0, "global_qps": None}
+    is_said = {name: said.origin(None, name) != "built-in" for name in (*loose, "delay")}
+    is_said["pause_min"] = is_said["pause_max"] = is_said["pause_min"] or is_said["pause_max"]
+    delay = max(crawl_delay, said.policies.default.delay) if is_said["delay"] else crawl_delay
+    return {"delay": delay, **{name: value for name, value in loose.items() if not is_said[name]}}
