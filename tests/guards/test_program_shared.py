@@ -120,6 +120,35 @@ def test_a_block_that_a_client_meets_stops_acquire_too(site: Site, tmp_path: Pat
     assert site.count() == 1
 
 
+VIEWS = """
+import asyncio, json, sys
+from curtsy import AsyncClient, get_rate_limiter
+
+async def main(url):
+    limiter = get_rate_limiter()
+    async with AsyncClient(cache=False) as client:
+        await client.fetch(url)
+    print(json.dumps([
+        {name: view.is_open for name, view in limiter.circuit_breakers.items()},
+        {name: view.tokens_per_second for name, view in limiter.domain_buckets.items()},
+    ]))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_the_views_show_the_domains_that_clients_have_asked(site: Site, tmp_path: Path) -> None:
+    """Q6, C15: as the statistics do"""
+    site.reply("/", Reply(403))
+    domain = site.url().removeprefix("http://").strip("/")
+
+    process = begin(VIEWS, tmp_path, site.url("/"))
+    out, err = process.communicate(30)
+
+    assert (process.returncode, err) == (0, "")
+    assert json.loads(out) == [{domain: True}, {domain: None}]
+
+
 RESET = """
 import json
 from curtsy import get_rate_limiter

@@ -305,16 +305,20 @@ class RateLimiter:
     @property
     def domain_buckets(self) -> Mapping[str, BucketView]:
         """The bucket of each domain seen, as of now. Read-only."""
-        limiters = self._known()
-        buckets = self.store.update_many([(each.key, _bucket(each.policy)) for each in limiters])
-        return MappingProxyType({each.domain: bucket for each, bucket in zip(limiters, buckets, strict=True)})
+        seen = self._rates_seen()
+        buckets = self.store.update_many([(each.key, _bucket(each.policy)) for each in seen.values()])
+        return MappingProxyType(dict(zip(seen, buckets, strict=True)))
 
     @property
     def circuit_breakers(self) -> Mapping[str, BreakerView]:
         """The breaker of each domain seen, as of now. Read-only."""
-        limiters = self._known()
-        breakers = self.store.update_many([(each.key, _breaker) for each in limiters])
-        return MappingProxyType({each.domain: breaker for each, breaker in zip(limiters, breakers, strict=True)})
+        seen = self._rates_seen()
+        breakers = self.store.update_many([(each.key, _breaker) for each in seen.values()])
+        return MappingProxyType(dict(zip(seen, breakers, strict=True)))
+
+    def _rates_seen(self) -> dict[str, Rates]:
+        """Return what holds for each domain seen, by domain."""
+        return {each.domain: each.rates for each in self._known()}
 
     @overload
     def get_stats(self, domain: None = None) -> TotalStats: ...

@@ -17,7 +17,7 @@ from curtsy.ending import at_the_end
 from curtsy.guards.domain import DomainLimiter
 from curtsy.guards.limiter import RateLimiter, overall_of
 from curtsy.guards.places import opened_by_settings
-from curtsy.guards.terms import Terms
+from curtsy.guards.terms import Rates, Terms
 from curtsy.log import library_logger
 from curtsy.tally import Tally
 from curtsy.threads import in_thread
@@ -208,6 +208,11 @@ class ProgramLimiter(RateLimiter):
         return super().get_all_stats() | {
             name: self._snapshot(host) for name, host in self._counted().items() if name
         }  # fmt: skip
+
+    def _rates_seen(self) -> dict[str, Rates]:
+        """Return what holds for each domain that this limiter, a client or another process has asked for, by domain."""
+        terms = self.terms()
+        return {name: terms.of(name) for name in self._shared() if name} | super()._rates_seen()
 
     def reset(self, domain: str | None = None) -> None:
         """Zero the statistics of a domain, or of all, for this limiter. Tokens and breakers stay as they are."""
