@@ -113,6 +113,21 @@ def test_a_file_of_the_working_directory_loosens_nothing_without_a_word(tmp_path
     assert "respect_robots" in warning or "allow_private" in warning
 
 
+@pytest.mark.parametrize("name", ["curtsy.yaml", "sub/other.yaml"])
+def test_a_file_that_the_env_file_names_loosens_nothing_without_a_word(tmp_path: Path, name: str) -> None:
+    """`CURTSY_CONFIG` in `.env` is the project's word; in the real environment it is the user's"""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("default_policy:\n  respect_robots: false\n")
+    (tmp_path / ".env").write_text(f"CURTSY_CONFIG={name}\n")
+
+    (warning,) = loaded(tmp_path).notices
+
+    assert str(path) in warning
+    assert "respect_robots" in warning
+    assert loaded(tmp_path, {"CURTSY_CONFIG": name}).notices == ()
+
+
 def test_a_file_that_is_named_or_strict_or_overridden_is_not_warned_about(tmp_path: Path) -> None:
     """The user's own word needs no warning"""
     path = tmp_path / "curtsy.yaml"

@@ -192,7 +192,10 @@ def load(
     policies = _policies(reading)
     complaints.raise_errors()
     own = {each.shown for each in files if each.path.parent in (here, here / PROJECT_FILES[0].parent)}
-    own = own - {os.fspath(config or variable(env, "CURTSY_CONFIG"))} | {DOTENV}
+    chosen = os.fspath(config or variable(real, "CURTSY_CONFIG"))
+    # A file that `.env` names is no more the user's own choice than `.env` is.
+    by_dotenv = "" if chosen or "CURTSY_CONFIG" in real else variable(env, "CURTSY_CONFIG")
+    own = own - {chosen} | {DOTENV}
     general = {name: reading.fallback(name) for name in ("preset", *AT_START)}
     if general["cache_dir"] is not None:
         general["cache_dir"] = Path(os.path.expanduser(general["cache_dir"]))
@@ -200,7 +203,7 @@ def load(
         policies=policies,
         files=tuple(each.path for each in files),
         warnings=tuple(complaints.warnings),
-        notices=tuple(_notices(reading, own, here)),
+        notices=tuple(_notices(reading, own, here, by_dotenv)),
         _values=reading.values,
         _entries=reading.entries,
         _denied=reading.denied,
@@ -212,9 +215,12 @@ LOOSE = {"allow_private": False, "respect_robots": True, "store": None, "cache_d
 """What a file that merely lies in the working directory must not set without a word, and the value that is harmless."""
 
 
-def _notices(reading: Reading, files: Iterable[str], directory: Path) -> Iterator[str]:
-    """Yield a sentence for each file of the working directory that loosens manners or names places to write to."""
-    for file in sorted(files):
+def _notices(reading: Reading, files: set[str], directory: Path, by_dotenv: str) -> Iterator[str]:
+    """Yield a sentence for each file of the working directory that loosens manners or names places to write to.
+
+    `by_dotenv` is the file that the directory's `.env` names, wherever that is.
+    """
+    for file in sorted(files | ({by_dotenv} - {""})):
         found = [
             name
             for name, harmless in LOOSE.items()
@@ -223,17 +229,18 @@ def _notices(reading: Reading, files: Iterable[str], directory: Path) -> Iterato
         ]
         if found:
             names = ", ".join(dict.fromkeys(found))
-            yield f"{directory / file} sets {names}: it lies in the working directory. Remove it if it is not yours."
+            why = ".env in the working directory names it" if file == by_dotenv else "it lies in the working directory"
+            path = directory / os.path.expanduser(file)
+            yield f"{path} sets {names}: {why}. Remove it if it is not yours."
 
 
 _noticed: set[str] = set()
 
 
 def new_notices(settings: Settings) -> list[str]:
-    """Return the notices about files of which this process has told nothing yet; from now on it has."""
-    found = {each.partition(" sets ")[0]: each for each in settings.notices}
-    new = [each for file, each in found.items() if file not in _noticed]
-    _noticed.update(found)
+    """Return the notices that this process has not told yet; from now on it has. One that names more keys is new."""
+    new = [each for each in settings.notices if each not in _noticed]
+    _noticed.update(new)
     return new
 
 

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from curtsy.core.errors import PolicyError
 from curtsy.log import library_logger
-from curtsy.settings import AT_START, Settings, load, settings_files, working_directory
+from curtsy.settings import AT_START, Settings, load, new_notices, settings_files, working_directory
 
 _log = library_logger("settings")
 
@@ -151,7 +151,10 @@ class LiveSettings:
         self._is_broken = False
         if changed:
             _log.warning("Changed settings are not used before a restart", keys=changed)
-        for warning in settings.warnings:
+        notices = (
+            new_notices(settings) if settings.notices != before.notices else []
+        )  # else they were told at the start
+        for warning in (*settings.warnings, *notices):
             _log.warning(warning)
 
     def _stamps(self) -> list[Stamp]:
