@@ -152,3 +152,14 @@ def test_a_command_says_once_what_the_projects_file_sets(shell: Shell) -> None:
     assert done.err.count("curtsy.yaml sets allow_private") == 1
     assert len(done.err.splitlines()) == 1
     assert any("curtsy.yaml sets allow_private" in each["says"] for each in doctor["findings"])
+
+
+def test_the_doctor_shows_each_fault_of_the_settings_on_a_line_of_its_own(shell: Shell) -> None:
+    """U9"""
+    shell.settle("on_429: retry\ndefault_policy:\n  qps: -1\n")
+
+    shown = shell("doctor")
+
+    assert shown.code == 78
+    assert "x0a" not in shown.out
+    assert sum("curtsy.yaml, line" in line for line in shown.out.splitlines()) == 2

@@ -85,7 +85,9 @@ def _examine(given: Given, is_verbose: bool) -> tuple[list[Finding], Exit]:
     try:
         settings = given.settings()
     except PolicyError as error:
-        found.append(Finding("settings", "no", str(error), "Correct it; curtsy config check says when it is well."))
+        *others, last = str(error).splitlines()
+        found += [Finding("settings", "no", each) for each in others]
+        found.append(Finding("settings", "no", last, "Correct it; curtsy config check says when it is well."))
         return found, Exit.CONFIGURATION
     found += _settings(settings)
     found += _user_agent(settings)
