@@ -222,6 +222,22 @@ def test_the_functions_of_the_budget_use_one_manager_on_the_users_store(tmp_path
     assert said(MANAGER, tmp_path, **settings, CURTSY_STORE="none") == [48, 3, 3, 50, True]
 
 
+def test_the_budget_manager_names_a_project_file_that_sets_its_store(tmp_path: Path) -> None:
+    """B10: once, as clients and the limiter do"""
+    (tmp_path / "curtsy.yaml").write_text("store: 'memory:'\n")
+    program = """
+import curtsy, curtsy.log
+curtsy.log.install_json_logging("warn")
+for _ in range(2):
+    curtsy.can_request_to_domain("example.org")
+"""
+
+    code, _, err = run(program, tmp_path)
+
+    assert code == 0
+    assert err.count("curtsy.yaml sets store") == 1
+
+
 def test_the_budget_manager_follows_a_file_that_changes(tmp_path: Path) -> None:
     """U9, B3"""
     (tmp_path / "config").mkdir()

@@ -244,6 +244,7 @@ class _Settings:
     def policies(self) -> Policies:
         """The present policies. Raises PolicyError while the settings cannot be read."""
         if self._live is None and time.monotonic() >= self._tried_at + _TRY_EVERY:
+            from curtsy.settings import new_notices
             from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
 
             self._tried_at = time.monotonic()
@@ -251,6 +252,9 @@ class _Settings:
                 self._live = LiveSettings()
             except PolicyError as error:
                 self._error = error
+            else:
+                for notice in new_notices(self._live.current):
+                    _log.warning(notice)
         if self._live is not None:
             return self._live.check().policies
         assert self._error is not None
