@@ -59,6 +59,8 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "nested sections": lambda: _full("<nav>"),
     "nested drawings": lambda: _full("<svg>"),
     "blocks in a drawing": lambda: _full("<p>", head="<svg><title>"),
+    "ends in a drawing": lambda: _full("</q>", head=f"<div title='{'<!--' * 1000}'><svg>"),
+    "ends in drawings": lambda: _full(f"<div title='{'<script>' * 250}'>{'<svg></q></svg>' * 130}"),
     "drawings left open": lambda: _full("<div><svg></div>"),
     "templates": lambda: _full("<template></template>"),
     "formatting left open": lambda: b"<p>" + b"".join(b"<font c=%d>" % n for n in range(1000)) + _full("</p><p>x"),
@@ -82,7 +84,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "declarations": lambda: _full("<meta '") + b"\xff",
 }
 
-QUICK = ("links", "long names", "nested blocks", "blocks in a drawing", "words", "noise")
+QUICK = ("links", "long names", "nested blocks", "blocks in a drawing", "ends in a drawing", "words", "noise")
 """Those that are read in every run of the tests; the soak reads all."""
 
 

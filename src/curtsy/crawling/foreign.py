@@ -41,7 +41,7 @@ _TAG = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-_NO_MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b[^>]*(?<!/)>.*?</\1", re.DOTALL)
+_NO_MARKUP = re.compile(r"<(?:!--|(script|style)\b)")
 
 _RAW = frozenset(RAW.split("|"))
 _TOLD = frozenset({"a", "area", "base", "link", "meta"})
@@ -104,6 +104,8 @@ class Subtree:
         self._stack: list[_Element] = []
         self._templates = 0
         """Templates that are open."""
+        self._before: str | None = None
+        """What stands before it, without comments and scripts; None if nobody has asked yet."""
 
     def tags(self, most: int) -> Iterator[tuple[str, str]]:
         """Read to the end, or as long as `most` tags take. Yields those that matter, as `markup.Scan` does."""
@@ -247,11 +249,37 @@ class Subtree:
         if any(each is _TEMPLATE or (each.is_point and name not in _CELLS) for each in self._stack):
             return False
         self.work += 32  # it takes so much longer than a tag
-        before = _NO_MARKUP.sub("", self._text[max(0, self._start - LOOKED_BACK) : self._start].lower())
+        if self._before is None:
+            self._before = _markup(self._text[max(0, self._start - LOOKED_BACK) : self._start].lower())
+        before = self._before
         return all(_is_open(before, each) for each in ((name, "table") if name in _IN_TABLE else (name,)))
 
 
 _FONT = frozenset({"color", "face", "size"})
+
+
+def _markup(text: str) -> str:
+    """Return a part of a page without its comments, scripts and styles; those that do not end in it stay."""
+    # No single pattern: it would look for the missing end of each, and a part has a thousand beginnings.
+    parts: list[str] = []
+    done = place = 0
+    missing: set[str] = set()
+    while (begun := _NO_MARKUP.search(text, place)) is not None:
+        place, begin, ending = begun.end(), begun.end(), "-->"
+        if begun[1]:
+            close = text.find(">", begin)
+            if close < 0:
+                break
+            if text[close - 1] == "/":
+                continue
+            begin, ending = close + 1, f"</{begun[1]}"
+        end = -1 if ending in missing else text.find(ending, begin)
+        if end < 0:
+            missing.add(ending)
+            continue
+        parts.append(text[done : begun.start()])
+        done = place = end + len(ending)
+    return "".join((*parts, text[done:]))
 
 
 def _is_open(before: str, name: str) -> bool:
