@@ -59,6 +59,9 @@ class Limits:
     """Whether `timeout` is the caller's patience, in which one of our own connections must become free, too.
     The site's time begins when there is one."""
 
+    patience: float | None = None
+    """Seconds for that wait and the answer together, where they are more than `timeout`; None for any number."""
+
     @staticmethod
     def of(policy: Policy) -> Limits:
         """The limits that a policy sets."""

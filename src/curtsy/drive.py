@@ -264,6 +264,8 @@ class AsyncDriver:
                 return None  # it lines up anew, and there its deadline is looked at
             if limits.counts_waiting:
                 limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
+            elif limits.patience is not None:
+                limits = replace(limits, patience=max(0.001, limits.patience - waited))
         self.surroundings.retries.count()
         passage.is_sent, passage.is_robots = True, effect.cut
         if on_wire is not None:

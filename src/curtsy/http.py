@@ -179,17 +179,22 @@ class AiohttpSender:
                 pool = await self._open_pool(loop)
             began, host = loop.time(), request.url.host
             address = host if ":" in host or host[-1:].isdigit() else ""
+            patience = limits.timeout if limits.counts_waiting else limits.patience
+            until = None if patience is None else began + patience
             while True:
                 if not pool.places.take_at_once(host, address):
                     try:
-                        async with asyncio.timeout_at(began + limits.timeout if limits.counts_waiting else None):
+                        async with asyncio.timeout_at(until):
                             if not address and proxy is None:
                                 address = await pool.locate(request.url, limits)
                             await pool.places.take(host, address, first=exchange is not None)
+                        if until is not None and loop.time() >= until:  # it came in the same moment
+                            pool.places.give_back(host, address)
+                            raise TimeoutError
                     except TimeoutError:
-                        why = f"all {pool.places.most} connections were in use for {limits.timeout:g} s"
+                        why = f"all {pool.places.most} connections were in use for {patience:g} s"
                         return Failure(Reason.DEADLINE, why, advice="Allow more, or send less.")
-                deadline = (began if limits.counts_waiting else loop.time()) + limits.timeout
+                deadline = loop.time() + limits.timeout if until is None else min(loop.time() + limits.timeout, until)
                 exchange = Exchange(request, limits, sink, deadline, proxy)
                 try:
                     reply = await self._exchanged(exchange, pool, request, limits, proxy, head)

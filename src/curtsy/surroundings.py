@@ -340,7 +340,12 @@ class Surroundings:
 def limits_of(effect: Send) -> Limits:
     """What one request may take."""
     limits = Limits.of(effect.policy)
-    if effect.timeout == limits.timeout and effect.max_body == limits.max_body and not effect.cut:
+    if (
+        effect.timeout == limits.timeout
+        and effect.max_body == limits.max_body
+        and not effect.cut
+        and effect.left is None
+    ):
         return limits
     return Limits(
         timeout=effect.timeout,
@@ -352,6 +357,7 @@ def limits_of(effect: Send) -> Limits:
         cut=effect.cut,
         # Less than the settings have is what is left to the caller's deadline.
         counts_waiting=effect.timeout < (effect.policy.robots_timeout if effect.cut else limits.timeout),
+        patience=effect.left,
     )
 
 

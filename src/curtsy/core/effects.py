@@ -170,6 +170,9 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     cut: bool = False
     """Whether a body that is too long is cut instead of refused."""
 
+    left: float | None = None
+    """Seconds until the caller's deadline; None without one."""
+
 
 class PutBack(msgspec.Struct, frozen=True, gc=False):
     """Give back a place that is not needed after all, with its turn."""

@@ -302,7 +302,8 @@ def exchange(
             yield PutBack(ticket)
             return news
         had_retry, journey.has_retry = journey.has_retry, False
-        reply = yield Send(sent, policy, ticket, shorter(policy.timeout, journey.left()), policy.max_body)
+        left = journey.left()
+        reply = yield Send(sent, policy, ticket, shorter(policy.timeout, left), policy.max_body, left=left)
         if reply is None:
             journey.has_retry = had_retry
             continue

@@ -149,7 +149,7 @@ def _robots_txt(
                 return held
         asked = Request(url, "GET", headers if is_own else Headers(agent_only(headers)))
         timeout = shorter(there.robots_timeout, journey.left())
-        reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True)
+        reply = yield Send(asked, there, ticket, timeout, MOST + 1, cut=True, left=journey.left())
         if reply is None:
             continue
         journey.robots_requests += is_sent(reply)
