@@ -344,8 +344,8 @@ def _total_of(headers: Headers, start: int, announced: int | None) -> int | None
 def _is_other(note: _Note, headers: Headers) -> bool:
     """Whether a part is of another version than the note: many servers pass over If-Range (RFC 9110, 15.3.7.3)."""
     if note.etag is not None:
-        etag = headers.get("etag")
-        return etag is not None and usable_etag(etag) != note.etag
+        # A part has the ETag that the whole has (RFC 9110, 15.3.7): one without it may be of any version.
+        return usable_etag(headers.get("etag")) != note.etag
     return headers.get("last-modified") not in (None, note.last_modified)
 
 

@@ -76,8 +76,9 @@ async def test_a_file_that_changed_meanwhile_is_fetched_anew(site: Site, path: P
     [
         ({"ETag": '"1"'}, {"ETag": '"2"'}),
         ({"Last-Modified": date(1_700_000_000)}, {"Last-Modified": date(1_750_000_000)}),
+        ({"ETag": '"1"'}, {}),
     ],
-    ids=["ETag", "Last-Modified"],
+    ids=["ETag", "Last-Modified", "no ETag"],
 )
 async def test_parts_of_two_versions_are_not_put_together_though_the_server_passes_over_if_range(
     site: Site, path: Path, before: dict[str, str], after: dict[str, str]
