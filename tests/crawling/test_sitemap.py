@@ -404,3 +404,18 @@ def test_no_file_takes_more_time_than_its_size_explains(piece: str) -> None:
     read(body[8:])
 
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<a.b.c", f"<url><loc>/{'&#65;' * 10_000}</loc></url>", f"<item><link {'a ' * 30_000}></item>"],
+    ids=["tags without ends", "references", "attributes"],
+)
+def test_a_small_file_that_is_large_when_unpacked_takes_some_seconds_at_most(piece: str) -> None:
+    """F01, F32"""
+    body = gzip.compress(b"<urlset>" + piece.encode() * ((48 << 20) // len(piece)), 1)
+    began = time.process_time()
+
+    parse_sitemap(body, "https://example.org/sitemap.xml.gz")
+
+    assert time.process_time() - began < 6

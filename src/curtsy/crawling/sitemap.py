@@ -349,7 +349,7 @@ class _Reader:
             case b"link" if self._inside == b"item" and (value := self._value(content)):
                 self._loc = value
             case b"link" if self._inside in (b"item", b"entry") and self._loc is None:
-                self._looked_at += len(written) // 8  # attributes take about as long as tags
+                self._looked_at += len(written) // 4  # attributes take about as long as tags
                 values = attributes(self._text(written[:_LONGEST]))
                 if values.get("rel", "alternate").strip().lower() == "alternate":
                     self._loc = values.get("href")
@@ -366,7 +366,7 @@ class _Reader:
         """The text of an element."""
         if len(content) > _LONGEST:
             return ""
-        self._looked_at += content.count(b"&")  # a reference takes as long as a tag
+        self._looked_at += 2 * content.count(b"&")  # a reference takes longer than a tag
         if b"<" not in content:
             return _unescaped(self._text(content)).strip(_BLANKS)
         parts = []
