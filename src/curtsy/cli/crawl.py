@@ -245,10 +245,10 @@ def _lines_of(source: str) -> Iterator[str]:
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    is_whole = True
+    is_whole, mark = True, "\ufeff"  # which editors put before the first line
     with file:
         while raw := file.readline(LONGEST):
-            line = raw.decode("utf-8", "replace").strip()
+            line, mark = raw.decode("utf-8", "replace").removeprefix(mark).strip(), ""
             if is_whole and line and not line.startswith("#"):
                 yield line
             is_whole = raw.endswith(b"\n")

@@ -136,6 +136,7 @@ def _lines_of(source: str) -> list[str]:
     try:
         with click.open_file(source, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file]
+        lines[:1] = [line.removeprefix("\ufeff").strip() for line in lines[:1]]  # a mark that editors put first
     except OSError as error:
         raise click.UsageError(
             f"{source} cannot be read: {error.strerror}. Name a file with a URL on each line."

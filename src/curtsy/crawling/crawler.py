@@ -374,8 +374,7 @@ class Crawler:
         claimed = await self._frontier.claim(room, visits.room())
         crowding: list[Claimed] = []
         # While seeds are still read, a site that is alone so far need not stay so.
-        is_whole = not self._may_feed()
-        if len(claimed) < room and is_whole and (wider := visits.wider_room(claimed)) is not None:
+        if len(claimed) < room and self._seeds.is_over and (wider := visits.wider_room(claimed)) is not None:
             crowding = await self._frontier.claim(room - len(claimed), wider)
             claimed += crowding
         if self._options.max_pages is not None:
