@@ -23,10 +23,10 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.installed-test   ## Set everything up and run all tests
 	@sh tools/need redis-server redis-server
 	@sh tools/need chromium chromium
-	@# Those alone first: what they have compiled, the three need not compile three times.
+	@# Those alone first: what they have compiled, the others need not compile again.
 	@$(BIN)/python -m pytest -m "alone and not soak" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
-	@# Three at once, even on two processors: half of a test's time is waiting. Who is done takes over from the others.
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "not soak and not alone"
+	@# Four at once, even on two processors: half of a test's time is waiting. Who is done takes over from the others.
+	@$(BIN)/python -m pytest -n 4 --dist worksteal -m "not soak and not alone"
 
 check: $(VENV)/.installed-check   ## Format, lint, types, tests
 	@$(BIN)/ruff format --check .

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +80,8 @@ def test_clients_downloads_and_acquire_share_one_rate_over_processes(site: Site,
     left = sorted(acquired + [visit.at for visit in site.journal])
 
     assert len(left) == 12
-    assert min(later - earlier for earlier, later in pairwise(left)) > 0.05, "a tenth, less what the way takes"
-    assert left[-1] - left[0] > 1.0
+    assert min(left[at + 6] - left[at] for at in range(6)) > 0.3, "six tenths, less what the way takes"
+    assert left[-1] - left[0] > 0.9
     totals, each = looked(tmp_path)
     assert totals["total_requests"] == 12
     assert each["example.org"]["total_requests"] == 4

@@ -129,6 +129,7 @@ class Site:
         self._at_rest.set()
         self._servers: dict[str, asyncio.Server] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="site", daemon=True)
 
@@ -277,9 +278,14 @@ class Site:
     async def _stop(self) -> None:
         for server in self._servers.values():
             server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # The task of a connection that was accepted last may not have begun: cancelled now, it would close nothing.
+        this = asyncio.current_task()
+        give_up = self._loop.time() + 1
+        while others := asyncio.all_tasks() - {this}:
+            for task in others if self._loop.time() > give_up else others & self._tasks - self._ending:
+                self._ending.add(task)
+                task.cancel()
+            await asyncio.wait(others, timeout=0.02)
         # Transports say good-bye in callbacks, a few rounds later.
         for _ in range(5):
             await asyncio.sleep(0)
