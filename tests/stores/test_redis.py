@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,10 +23,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from curtsy.clock import FakeClock
+from curtsy.core.admission import Go, admit
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
-from curtsy.core.policy import UNLIMITED, Policy
+from curtsy.core.policy import DAY, UNLIMITED, Policy
 from curtsy.steps import charge
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.server import Server
@@ -332,6 +334,44 @@ def test_time_of_a_missing_key_does_not_run_backwards_either(server: RedisServer
     store.close()
 
 
+DAYS = {
+    "back and home": [0, -1, 0, 0],
+    "back in two steps and home in two": [0, -1, -2, -1, 0],
+    "ahead and home": [0, 1, 0, 1],
+    "ahead in steps": [0, 1, 2, 3],
+    "ahead a year and home": [0, 365, 0, 365],
+    "to and fro": [0, 1, -1, 2, -2, 40, -40, 3, 0],
+}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("journey", DAYS.values(), ids=DAYS.keys())
+def test_no_history_of_the_servers_clock_opens_a_second_budget(
+    server: RedisServer, journey: list[int], is_restarted: bool
+) -> None:
+    """C19, by one process or by a new one each time"""
+    clock, policy = FakeClock(), UNLIMITED.but(max_requests_per_day=5)
+    store, sent, off = RedisStore(server.url, clock=clock, timeout=SLOW), 0, 0
+
+    def request(record: Any, now: Now) -> tuple[Any, Any]:
+        return admit(record, now, policy)
+
+    for day in journey:
+        clock.set_back((off - day) * DAY)
+        off = day
+        if is_restarted:
+            store.close()
+            store = RedisStore(server.url, clock=clock, timeout=SLOW)
+        for _ in range(3):
+            clock.advance(60)
+            sent += isinstance(store.update("host:a", request), Go)
+
+    assert sent == 5
+    clock.advance(DAY)
+    assert isinstance(store.update("host:a", request), Go)
+    store.close()
+
+
 _SKEWED = """
 import json, sys, time
 url, offset, until = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
@@ -488,16 +528,18 @@ def test_what_was_never_there_or_forgotten_by_us_is_no_loss(store: RedisStore) -
 @pytest.mark.parametrize(("weeks", "is_missed"), [(0, True), (1, False)])
 def test_what_has_run_out_is_not_missed(weeks: int, is_missed: bool) -> None:
     """B8: the server drops a record that says nothing any more"""
-    swap = Swap("curtsy:", None, 1.0)
+    clock = FakeClock()
+    swap = Swap("curtsy:", clock, 1.0)
     bid = Bid("host:a", [lambda host, now: (fresh(now), None)])
-    swap.marked(swap.marks.ask("", b"curtsy:mark{0}"), [b"name", 1])
-    swap.hear(bid, [1_800_000_000 * SECOND, None])  # which says only what time it is
+    swap.marked(swap.marks.ask("", b"curtsy:mark{0}"), [b"name", 1, []])
+    swap.hear(bid, [clock.now().epoch, None])  # which says only what time it is
     swap.ask(bid)
-    assert swap.hear(bid, 1_800_000_000 * SECOND)
+    assert swap.hear(bid, clock.now().epoch)
     assert not swap.marks.doubted([""])
     swap.ask(bid)
+    clock.advance(weeks * 7 * DAY)
 
-    swap.hear(bid, [(1_800_000_000 + weeks * 7 * 86_400) * SECOND + 1, None])
+    swap.hear(bid, [clock.now().epoch + 1, None])
 
     assert bool(swap.marks.doubted([""])) == is_missed
 

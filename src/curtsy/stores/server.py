@@ -177,7 +177,7 @@ async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
 
 def look(words: tuple[Any, ...], client: Any) -> Any:
     """Look at a mark."""
-    return client.execute_command("EVAL", marks.SCRIPT, 2, *words)
+    return client.execute_command("EVAL", marks.SCRIPT, 3, *words)
 
 
 def _fill(pipeline: Any, command: str, script: str, words: list[tuple[Any, ...]]) -> None:

@@ -2,7 +2,9 @@
 
 Under each key lies `nonce (8 bytes) | last (double) | shift (double) | packed record`, where the nonce names the write,
 `last` is the present as its step saw it, and `shift` is what to add to the server's TIME to have the key's own time
-line, which never runs backwards.
+line, which never runs backwards. If the server's clock is set back, `shift` grows; if it is set ahead, or home again,
+`shift` shrinks by as much, as far as the machine that asks has seen it (`stores/marks.py`): so no time passes on the
+line that has not passed in fact (C19).
 
 An update runs its step on the value that was last seen, at a lower bound of the server's time, and sends the result.
 The script takes it if the value is still that one and the bound holds; else it changes nothing and returns the present
@@ -16,12 +18,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import time
 from struct import Struct
 from typing import Any, NamedTuple
 
-from curtsy.clock import Clock
+from curtsy.clock import BootClock, Clock
 from curtsy.core.bounded import Bounded
+from curtsy.core.budget import ALIKE
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
@@ -32,25 +34,36 @@ from curtsy.stores.codec import DamagedRecord, pack, unpack
 from curtsy.stores.marks import Look, Marks
 
 SCRIPT = """
-local expected, now, floor, clock, lag, nonce, op, px, body = unpack(ARGV)
+local expected, as_of, leap, now, floor, clock, lag, nonce, op, px, body = unpack(ARGV)
 local old = redis.call('GET', KEYS[1])
 local found, last, shift, sound = old or '', 0, 0, false
 if old and #old >= 24 then
   local nonce, at, by = struct.unpack('>c8dd', old)
-  if at >= 0 and at < 2^53 and by >= 0 and by < 2^53 then
+  if at >= 0 and at < 2^53 and math.abs(by) < 2^53 then
     found, last, shift, sound = nonce, at, by, true
   end
+end
+if not old then
+  shift = tonumber(as_of) -- who remembers the time line of a key that is gone goes on with it
 end
 local time = tonumber(clock)
 if not time then
   local parts = redis.call('TIME')
   time = parts[1] * 1000000 + parts[2]
 end
-last = math.max(last, tonumber(floor))
-if time + shift < last then
-  -- The clock was set back. From here on it is taken that much further, and that is kept at once: else time would
-  -- stand still for everybody who may not write yet.
-  shift = last - time
+leap = tonumber(leap)
+if leap > 0 and (found ~= expected or shift ~= tonumber(as_of)) then
+  return {time, old} -- somebody else may have taken it off already
+end
+last, shift = math.max(last, tonumber(floor)), shift - leap
+local is_back = time + shift < last
+if is_back or leap > 0 then
+  -- The clock was set. What that makes of the time line is kept at once: else time would stand still, or leap, for
+  -- everybody who may not write yet.
+  if is_back then
+    shift = last - time
+  end
+  last = time + shift
   if sound then
     old = struct.pack('>c8dd', found, last, shift) .. string.sub(old, 25)
     redis.call('SET', KEYS[1], old, 'KEEPTTL')
@@ -84,8 +97,8 @@ REMEMBERED = 8192
 """Values that are kept as last seen, with TEXTS bytes of robots.txt in them; a further one costs its next update a
 second round trip."""
 
-TRUSTED = 10_000_000_000
-"""Nanoseconds for which a reading of the server's clock is carried on by ours."""
+TRUSTED = 10 * SECOND
+"""Microseconds for which a reading of the server's clock is carried on by ours."""
 
 DRIFT = 10_000
 """Our clock is taken to be fast by one part in so many: with TRUSTED, the bound is at most a millisecond low."""
@@ -133,7 +146,9 @@ class Outcome(NamedTuple):
 class Bid:
     """Steps for one key that go to the server together, one after the other, and how far they have come."""
 
-    __slots__ = ("_bound", "_nonce", "_now", "_record", "_seen", "at", "key", "outcomes", "server", "steps", "tries")
+    __slots__ = (
+        "_bound", "_nonce", "_now", "_record", "_seen", "_shift", "at", "key", "outcomes", "server", "steps", "tries"
+    )  # fmt: skip
 
     def __init__(self, key: str, steps: list[Step[Any]]) -> None:
         self.key = key
@@ -146,6 +161,7 @@ class Bid:
         self.tries = 0
         """Times that the server refused, because somebody else was faster or the bound did not hold."""
         self._seen = Seen()
+        self._shift = 0
         self._bound = 0
         self._now: Now | None = None
         self._record: Record | None = None
@@ -167,8 +183,9 @@ class Swap:
         self._clock = clock
         self._lag = round(lag * SECOND) if clock is None else 0
         self._seen = _memory()
-        self.marks = Marks()
-        self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours in ns when we had it
+        self._ticker = clock or BootClock()
+        self.marks = Marks(self._ticker, clock is not None)
+        self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours when we had it
 
     def name(self, key: str) -> bytes:
         """The server's key. The braces keep one record in one slot of a cluster; the rest is as it is given."""
@@ -189,12 +206,14 @@ class Swap:
         """Run the steps on what is known, and return what the script needs: the key's name and its arguments."""
         seen = bid._seen = self._seen.get(bid.key) or Seen()
         clock = "" if self._clock is None else self._clock.now().epoch
-        bid._bound = self._bound(bid.server) if self._clock is None else int(clock)
+        bid._bound = self._bound(bid.server)
         name = self.name(bid.key)
         if not bid._bound or not bid.steps:  # first we must know what time it is, or that is all we want to know
             bid._now = None
-            return name, b"", 0, seen.floor, clock, 0, b"", "look", "", b""
-        now = bid._now = Now(Instant(max(bid._bound + seen.shift, seen.last, seen.floor)), bid._bound)
+            return name, b"", 0, 0, 0, seen.floor, clock, 0, b"", "look", "", b""
+        leap = self.marks.leap_since(bid.server, seen.last - seen.shift) if seen.last else 0
+        bid._shift = seen.shift - leap
+        now = bid._now = Now(Instant(max(bid._bound + bid._shift, seen.last, seen.floor)), bid._bound)
         bid._record = self._run(bid, now)
         bid._nonce, op, px, body = b"", "keep", "", b""
         if bid._record is None:
@@ -210,7 +229,7 @@ class Swap:
                 if self._clock is None:  # a test's clock means nothing to the server's expiry
                     px = expiry(lasts)
         lag = self._lag if bid.tries else min(self._lag, PROMPT)
-        return name, seen.nonce, now.at, seen.floor, clock, lag, bid._nonce, op, px, body
+        return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, bid._nonce, op, px, body
 
     def hear(self, bid: Bid, reply: Any) -> bool:
         """Take the script's reply; True if it agreed to the bid, False if it must be asked again."""
@@ -218,11 +237,11 @@ class Swap:
             self._learn(bid, reply)
             at = bid._now.at
             if bid._nonce:
-                seen = Seen(bid._nonce, at, bid._seen.shift, bid._record, at)
+                seen = Seen(bid._nonce, at, bid._shift, bid._record, at)
             elif bid._record is None:
-                seen = Seen(floor=at)
+                seen = Seen(last=at, shift=bid._shift, floor=at)
             else:
-                seen = bid._seen._replace(floor=at)
+                seen = bid._seen._replace(last=at, shift=bid._shift, floor=at)
             self._remember(bid.key, seen)
             return True
         at, value = reply
@@ -243,12 +262,14 @@ class Swap:
         self._found(key, None)
 
     def _found(self, key: str, value: bytes | None) -> Record | None:
-        floor = known.floor if (known := self._seen.get(key)) else 0
+        known = self._seen.get(key) or Seen()
         try:
-            seen = self._decoded(key, value)._replace(floor=floor)
+            seen = self._decoded(key, value)._replace(floor=known.floor)
         except StoreError:
             self._seen.pop(key)
             raise
+        if value is None:
+            seen = known._replace(nonce=b"", record=None, is_damaged=False)
         if seen.is_damaged:
             self.marks.losses.append(Loss(object(), key=key))
         self._remember(key, seen)
@@ -283,16 +304,20 @@ class Swap:
         known = self._times.get(server)
         if known is None:
             return 0
-        passed = time.monotonic_ns() - known[1]
+        passed = self._ticker.now().at - known[1]
         if passed > TRUSTED:
             return 0
-        return known[0] + (passed - passed // DRIFT) // 1000
+        return known[0] + passed - (passed // DRIFT if self._clock is None else 0)
 
     def _learn(self, bid: Bid, at: int) -> None:
-        """Take the reading that gives the highest bound, unless that was too high."""
+        """Take the reading that gives the highest bound, unless that was too high, and notice a clock that was set."""
         bid.at = at
+        ticks = self._ticker.now().at
+        known = self._times.get(bid.server)
+        if known is not None and abs(at - known[0] - (ticks - known[1])) > ALIKE * SECOND:
+            self.marks.doubt(bid.server)
         if at < bid._bound or at >= self._bound(bid.server):
-            self._times[bid.server] = at, time.monotonic_ns()
+            self._times[bid.server] = at, ticks
 
     def _remember(self, key: str, seen: Seen) -> None:
         self._seen.put(key, seen)
@@ -316,7 +341,7 @@ class Swap:
         if self.marks.hear(look, reply):  # then what was last seen is no guess any more
             floors = _memory()
             for key, seen in self._seen.items():
-                floors.put(key, Seen(floor=seen.floor))
+                floors.put(key, seen._replace(nonce=b"", record=None, is_damaged=False))
             self._seen = floors
 
     def _damaged(self, key: str, why: str) -> None:
@@ -335,4 +360,4 @@ def _head(value: bytes) -> tuple[bytes, int, int] | None:
     if len(value) < _HEAD.size:
         return None
     nonce, last, shift = _HEAD.unpack_from(value)
-    return (nonce, int(last), int(shift)) if 0 <= last < 2**53 and 0 <= shift < 2**53 else None
+    return (nonce, int(last), int(shift)) if 0 <= last < 2**53 and abs(shift) < 2**53 else None
