@@ -120,6 +120,25 @@ def test_processes_at_once_that_cannot_write_have_one_budget_between_them(site: 
     assert len(site.journal) == LIMIT
 
 
+async def test_a_full_disk_that_has_the_ledger_too_loses_no_request(
+    site: Site, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: a process counts alone then, and brings home what it has counted"""
+    site.page("/*", "x")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(disk))
+    path = disk / "state.sqlite"
+    run(path, site, 1, "before")
+    async with AsyncClient(**settings(f"sqlite:///{path}")) as client:
+        heal = fill(disk)
+
+        for number in range(3):
+            await client.fetch(site.url(f"/{number}"))
+        heal()
+
+    assert len(site.journal) == 4
+    assert spent(path) == 4
+
+
 def test_processes_killed_while_they_cannot_write_overrun_no_budget(site: Site, tmp_path: Path) -> None:
     """F38: charged before it is sent, in an outage too"""
     site.page("/*", "x")

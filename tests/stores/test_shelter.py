@@ -26,8 +26,10 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store
+from curtsy.stores.ledger import Ledger
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.refuge import Refuge
 from curtsy.stores.shelter import AsyncShelter, Shelter
 from curtsy.stores.sqlite import SQLiteStore
 from tests.stores.places import Awaited
@@ -844,3 +846,21 @@ def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_ne
     passed = (time.monotonic() - start) * SECOND
     assert host.boot == clock.now().boot
     assert 0 <= clock.now().at - host.sent_at <= passed
+
+
+def test_what_is_counted_while_another_process_holds_the_ledger_is_kept(clock: FakeClock, tmp_path: Path) -> None:
+    """B8: a process that is stopped within its turn holds nobody up, and makes nobody forget"""
+    inner, ledger = Unsteady(clock), Ledger(str(tmp_path / "state.sqlite"))
+    shelter = Shelter(inner, refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+    inner.is_out = True
+
+    answers = [shelter.update("host:a", count)]
+    with ledger.entry("host:a"):
+        answers += [shelter.update("host:a", count)]
+    answers += [shelter.update("host:a", count)]
+    inner.is_out = False
+    shelter.close()
+
+    assert answers == [1, 2, 3]
+    assert inner.read("host:a").requests == 3
+    assert ledger.keys() == []

@@ -74,7 +74,7 @@ class Refuge:
     ) -> None:
         self._name = name
         self._ledger = ledger
-        self._entered: set[str] = set()  # keys that we have put into the ledger
+        self._synced: dict[str, Record | None] = {}  # what the ledger had when we last wrote or read it
         self._share = share
         self._monotonic = monotonic
         self._seen: Bounded[str, Sight] = Bounded(
@@ -103,8 +103,7 @@ class Refuge:
         self._prober = 0  # the process that looks after the store just now: a fork leaves its thread behind
         self._is_looking: Callable[[], bool] = bool
         for key in [] if ledger is None else ledger.keys():  # left by processes that ended in an outage
-            self.bases[key] = None
-            self._entered.add(key)
+            self.bases[key] = self._synced[key] = None
             self._taken_over(key)
 
     # While the store works.
@@ -222,23 +221,30 @@ class Refuge:
                     self._enter(key, entry)
                 answer = self._memory.update(key, ours)
                 if entry is not None:
-                    with contextlib.suppress(OSError):
-                        entry.write(self.bases[key], self._memory.read(key))
+                    self._write(key, entry)
             return answer
 
     def _enter(self, key: str, entry: Entry) -> None:
-        """Take in what others have counted."""
+        """Take in what others have counted, and keep what we have counted while we could not use the entry."""
         if entry.exists:
-            self._put(key, entry.ours)
-            self.bases[key] = entry.base
-        elif key in self._entered:  # another process has brought it home, and what we know with it
-            self.bases[key] = self._memory.read(key)
-        self._entered.add(key)
+            ours = _joined(entry.ours, self._memory.read(key), self._synced.get(key, self.bases.get(key)))
+            self._put(key, ours)
+            self.bases[key], self._synced[key] = entry.base, entry.ours
+        elif key in self._synced:  # another process has brought it home as we last saw it
+            self.bases[key] = self._synced.pop(key)
 
     def _taken_over(self, key: str) -> None:
-        if self._ledger is not None and key in self._entered:
+        if self._ledger is not None and key in self._synced:
             with contextlib.suppress(OSError), self._ledger.entry(key) as entry:
                 self._enter(key, entry)
+                if entry.exists:
+                    self._write(key, entry)
+
+    def _write(self, key: str, entry: Entry) -> None:
+        record = self._memory.read(key)
+        with contextlib.suppress(OSError):  # then it is ours alone, until the next one can be written
+            entry.write(self.bases[key], record)
+            self._synced[key] = record
 
     def read(self, key: str) -> Any:
         """The record in memory, which answers for the key from then on: it may be this one that cannot be read."""
@@ -384,11 +390,11 @@ class Refuge:
         except Exception:
             logger.exception("the record under %r cannot be joined with the store's, which is kept", key)
         with _lock:
-            is_shared = self._ledger is not None and key in self._entered
+            is_shared = self._ledger is not None and key in self._synced
             if self._memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
                 self.bases[key] = ours  # the store has this much of it
                 return False
-            self._entered.discard(key)
+            self._synced.pop(key, None)
             del self.bases[key]
             self._memory.forget(key)
             return True
