@@ -302,11 +302,15 @@ def _opened(part: Path) -> IO[bytes]:
 
 
 def _check_owner(part: Path, number: int) -> None:
-    """Raise PermissionError for a part that another user has left where all can write: its owner could change it."""
-    if sys.platform != "win32" and part.parent.stat().st_mode & stat.S_IWOTH:
-        found = os.fstat(number)
-        if found.st_uid != os.geteuid() or found.st_nlink > 1:
-            raise PermissionError(errno.EPERM, f"{part.name} belongs to another user. Choose another directory")
+    """Raise PermissionError for a part that is also another file, or another user's where all users can write.
+
+    What is written to it would change the other file, or could be changed by the other user.
+    """
+    found = os.fstat(number)
+    if found.st_nlink > 1:
+        raise PermissionError(errno.EPERM, f"{part.name} is a hard link to another file. Remove it")
+    if sys.platform != "win32" and part.parent.stat().st_mode & stat.S_IWOTH and found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, f"{part.name} belongs to another user. Choose another directory")
 
 
 def _read_at(number: int, place: int) -> bytes:

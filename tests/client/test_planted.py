@@ -112,6 +112,22 @@ async def test_a_part_that_another_user_has_left_where_all_can_write_is_not_used
     assert own.ok
 
 
+async def test_a_hard_link_in_the_place_of_a_part_is_not_written(site: Site, victim: Path, tmp_path: Path) -> None:
+    """U15: also in a directory that only its owner can write, who may be another user, or have linked a backup"""
+    site.page("/file", CONTENT)
+    os.link(victim, tmp_path / "f.part")
+
+    async with client() as web:
+        result = await web.download(site.url("/file"), tmp_path / "f")
+        os.unlink(tmp_path / "f.part")
+        again = await web.download(site.url("/file"), tmp_path / "f")
+
+    assert (result.ok, result.reason) == (False, Reason.NOT_WRITTEN)
+    assert "f.part is a hard link" in result.message
+    assert said(victim) == SECRET
+    assert again.ok
+
+
 def test_a_link_that_is_put_there_between_two_looks_is_found(victim: Path, shared: Path) -> None:
     """The kernel does not follow it: nothing is looked at before."""
     (shared / "a").symlink_to(victim)
