@@ -135,6 +135,7 @@ def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(shell
     assert done.code == 75
     assert "It ended because /dev/full could not be written: No space left on device" in done.err
     assert "written to /dev/full." not in done.err
+    assert "at the earliest" not in done.err  # as soon as there is room
     assert 1 <= took < 15
     assert again.code == 0
     assert sorted(urls(shell.project / "pages.jsonl")) == everything(site, 5)

@@ -449,7 +449,7 @@ class Crawler:
             if self.failure is None:
                 raise
         left = self.counts.queued + self.counts.leased
-        resume_in = self._due if ended == "later" else None
+        resume_in = self._due if ended == "later" and self.failure is None else None
         message = self._words(ended) + (f"; {left:,} URLs are left" if left else "")
         totals, outputs = self._harvest.final(self._elapsed()), self._harvest.written()
         summary = Summary(ended, totals, left, resume_in, reasons, message, outputs)
