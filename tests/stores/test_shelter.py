@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import sqlite3
 import struct
 import threading
@@ -864,3 +865,23 @@ def test_what_is_counted_while_another_process_holds_the_ledger_is_kept(clock: F
     assert answers == [1, 2, 3]
     assert inner.read("host:a").requests == 3
     assert ledger.keys() == []
+
+
+def test_what_is_no_record_in_the_ledger_holds_nobody_up(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: neither a pipe, nor a file larger than memory, nor a link"""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    ledger = Ledger(str(tmp_path / "state.sqlite"))
+    with ledger.entry("host:a") as entry:
+        entry.write(None, Host(requests=2))
+    [place] = tmp_path.glob("curtsy-*/*")
+    os.mkfifo(place / "pipe")
+    (place / "large").touch()
+    os.truncate(place / "large", 1 << 40)
+    (place / "link").symlink_to("/dev/zero")
+
+    shelter = Shelter(Unsteady(clock), refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+
+    assert shelter.update("host:a", count) == 3
+    assert ledger.keys() == ["host:a"]

@@ -24,6 +24,7 @@ import msgspec
 
 from curtsy.core.errors import StoreError
 from curtsy.core.record import Record
+from curtsy.ownfile import open_own
 from curtsy.stores.codec import pack, unpack
 
 if sys.platform != "win32":
@@ -77,7 +78,7 @@ class Ledger:
         with contextlib.suppress(OSError):
             for path in sorted(self._place(is_made=False).iterdir()):
                 with contextlib.suppress(OSError, StoreError, msgspec.MsgspecError, ValueError):
-                    found.append(_parsed(path.read_bytes())[0])
+                    found.append(_parsed(_content(path))[0])
         return found
 
     def moved(self, key: str, ours: Record | None) -> bool:
@@ -115,6 +116,12 @@ def _own(path: Path, is_made: bool) -> Path:
     return path
 
 
+def _content(path: Path) -> bytes:
+    """Read a file of the ledger. Raises OSError for a pipe or a link."""
+    with open(open_own(path, os.O_RDONLY), "rb") as file:
+        return file.read(_MOST)
+
+
 def _file_name(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
@@ -123,7 +130,7 @@ def _file_name(key: str) -> str:
 def _locked(path: Path) -> Iterator[int]:
     give_up_at = time.monotonic() + _PATIENCE
     while sys.platform != "win32":
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        file = open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(file)
