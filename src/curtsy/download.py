@@ -241,7 +241,9 @@ class Part:
                 note = msgspec.json.decode(file.read(MOST_NOTE), type=_Note)
         except (OSError, msgspec.DecodeError):
             return None
-        return note if note.url_sha256 == self._url_sha256 else None
+        # What names no version of a file could not be sent either.
+        is_sound = usable_etag(note.etag) == note.etag and (not note.last_modified or http_date(note.last_modified))
+        return note if is_sound and note.url_sha256 == self._url_sha256 else None
 
     def _write_note(self, note: _Note) -> None:
         """Write the note in one step, in place of whatever has its name."""

@@ -452,13 +452,20 @@ async def test_a_part_of_another_url_is_not_gone_on_with(site: Site, path: Path)
     assert path.read_bytes() == b"other"
 
 
-@pytest.mark.parametrize("note", [b"", b"{", b'{"url_sha256": 7}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "note",
+    [
+        b"", b"{", b'{"url_sha256": 7}', b"\xff\xfe", b'{"url_sha256": "%s", "etag": "\\"x\\"\\r\\nA: 1"}',
+        b'{"url_sha256": "%s", "last_modified": "a\\nb"}',
+    ],
+)  # fmt: skip
 async def test_a_damaged_note_means_that_all_is_fetched(site: Site, path: Path, note: bytes) -> None:
     """U16"""
     site.reply("/file", Reply(body=CONTENT))
     path.parent.mkdir()
     path.with_name("report.pdf.part").write_bytes(b"left over")
-    path.with_name("report.pdf.part.json").write_bytes(note)
+    named = hashlib.sha256(site.url("/file").encode()).hexdigest().encode()
+    path.with_name("report.pdf.part.json").write_bytes(note.replace(b"%s", named))
 
     async with client() as web:
         result = await web.download(site.url("/file"), path)
