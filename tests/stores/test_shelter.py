@@ -881,7 +881,10 @@ def test_what_is_no_record_in_the_ledger_holds_nobody_up(
     os.truncate(place / "large", 1 << 40)
     (place / "link").symlink_to("/dev/zero")
 
-    shelter = Shelter(Unsteady(clock), refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+    inner = Unsteady(clock)
+    inner.is_out = True
+
+    shelter = Shelter(inner, refuge=Refuge("unsteady:", None, time.monotonic, ledger))
 
     assert shelter.update("host:a", count) == 3
     assert ledger.keys() == ["host:a"]
