@@ -58,11 +58,9 @@ class Sender(Protocol):
         ...
 
 
-LOCATING = 1.0
-"""Seconds that a name may take to be resolved, for its request to wait with others of the same address."""
-
 SLOW = "?"
-"""Stands for the addresses of all names that take longer: they share places, for they may all be the same one."""
+"""Stands for the addresses of all names that are not looked up in the time that a connection may take to be opened:
+they share places, for they may all be the same one."""
 
 PROXY_REST = 5.0
 """Seconds for which a proxy that cannot be reached is not tried again, whatever is to go by it."""
@@ -133,7 +131,7 @@ class AiohttpSender:
     async def locate(self, url: Url, limits: Limits) -> str:
         """The address that a URL's host is reached at; empty if there is none, or it is a proxy's to know.
 
-        `SLOW` stands for any that is not known soon.
+        `SLOW` stands for any that takes longer than a connection may take to be opened.
         """
         if self._closed or self._process != os.getpid() or self._proxies.get(url.scheme) is not None:
             return ""
@@ -359,7 +357,7 @@ class _Pool:
         """The address of a URL's host, the least of several: `SLOW` if it takes long, empty if there is none."""
         connections = self.connections(guarded=not limits.allow_private)
         try:
-            async with asyncio.timeout(LOCATING):
+            async with asyncio.timeout(limits.connect_timeout):
                 return await connections.locate(url.host, url.port)
         except TimeoutError:
             return SLOW

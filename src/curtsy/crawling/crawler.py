@@ -362,7 +362,7 @@ class Crawler:
             most = min(most, longest_line(qps) - visits.in_line())
         room = most - visits.on_wire - visits.starting
         if options.max_pages is not None:
-            under_way = len(visits) + len(self.tray.finished) + held
+            under_way = len(visits) - visits.looked_up + len(self.tray.finished) + held
             room = min(room, options.max_pages - self._harvest.pages - under_way)
         return room
 

@@ -19,7 +19,7 @@ from curtsy.crawling.quota import Quota
 from curtsy.crawling.tray import Tray
 from curtsy.http import SLOW
 from curtsy.log import LibraryLogger, library_logger
-from curtsy.site import are_apart, site_of
+from curtsy.site import are_apart, name_and_port, site_of
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -28,6 +28,12 @@ LINGER = 0.05
 
 CROWDED = 5.0
 """Seconds after which a URL comes again whose address has no place left, if the frontier does not know that address."""
+
+GLANCE = 0.05
+"""Seconds for which a visit keeps its place while the name of its host is looked up."""
+
+LOOKUPS = 96
+"""Visits whose names take longer. The system's resolver looks up some more at once, so that other names find room."""
 
 MOST_LOCATED = 10_000
 """Registered domains whose addresses are remembered as told."""
@@ -44,19 +50,21 @@ class Visit:
     """One URL that was claimed, while it is being fetched."""
 
     __slots__ = (
-        "address", "claimed", "has_place", "is_answered", "is_asked", "is_called_off", "is_on_wire",
-        "is_starting", "left_wire_at", "site",
+        "address", "claimed", "has_place", "is_answered", "is_asked", "is_called_off", "is_looked_up",
+        "is_on_wire", "is_starting", "left_wire_at", "site",
     )  # fmt: skip
 
     def __init__(self, claimed: Claimed) -> None:
         self.claimed = claimed
         self.site = site_of(claimed.host)
         self.address = ""
-        """Of its host; empty if it is not known."""
+        """Of its host, or of its site when that was last looked up; empty if it is not known."""
         self.has_place = False
         """Whether it counts among those that may be in flight."""
         self.is_starting = True
         """Whether it is not on the wire yet, and may still come there."""
+        self.is_looked_up = False
+        """Whether it waits for the name of its host: then it has a place of its site, and none on the wire."""
         self.is_on_wire = self.is_answered = self.is_called_off = False
         self.is_asked = False
         """Whether a reply came to more than robots.txt: if it is to be asked for again, it waits for its own host."""
@@ -101,6 +109,11 @@ class Visits:
         """Visits that set out when nobody needed to know their addresses."""
         self._located: dict[str, str] = {}
         """The address of each registered domain that the frontier was told last."""
+        self._lookups: set[asyncio.Task[None]] = set()
+        self._nameless: set[str] = set()
+        """Hosts whose names were looked up for long, and in vain. The next visit of each is sent all the same."""
+        self.looked_up = 0
+        """Visits that wait for the names of their hosts."""
         self._is_shared = is_shared
         self._alarm = client.alarm
         self._visits: dict[asyncio.Task[None], Visit] = {}
@@ -127,7 +140,7 @@ class Visits:
     def in_line(self) -> int:
         """How many know their rules, and wait for their turn with nothing on the wire."""
         visits = self._visits.values()
-        return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits)
+        return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits) - self.looked_up
 
     def to_be_repeated(self) -> int:
         """How many had an answer for which they are to be asked for again, and wait for that."""
@@ -135,8 +148,9 @@ class Visits:
         return sum(visit.is_asked and not (visit.is_on_wire or visit.is_answered) for visit in visits)
 
     def room(self) -> Room:
-        """How the places are shared now."""
-        return Room(self._sites.share, self._sites.held, self._addresses.held)
+        """How the places are shared now. Names that take long to be looked up wait while very many of them are."""
+        share, addresses = self._sites.share, self._addresses.held
+        return Room(share, self._sites.held, addresses if self.looked_up < LOOKUPS else {**addresses, SLOW: share})
 
     def wider_room(self, claims: Sequence[Claimed]) -> Room | None:
         """How the places are shared if nothing but these claims can be had under `room`; None if that is the same.
@@ -162,6 +176,8 @@ class Visits:
             self._tray.put(refused)
             return
         visit = Visit(claimed)
+        if (address := self._located.get(visit.site, SLOW)) != SLOW:
+            visit.address = address
         self.starting += 1
         self._count(visit)
         self.suspects += visit.is_suspect
@@ -207,9 +223,10 @@ class Visits:
             self._finish(finished, result, heard_at)
 
     async def _finds_no_place(self, visit: Visit, may_crowd: bool) -> float | None:
-        """After how many seconds a visit comes again whose address has no place left for it; None if it has one.
+        """After how many seconds a visit comes again that cannot be sent now; None if it can.
 
-        The frontier knows the address now, unless it is one that takes long to be known: that is, the next time.
+        That is so if its address has no place left, or if the name of its host took long to be looked up: then its
+        place was another's meanwhile. The frontier knows the address by then.
 
         Until a quarter of the places is in use no address can have more, so that nobody is asked for one.
         """
@@ -217,32 +234,79 @@ class Visits:
             self._unlocated[visit] = None
             return None
         others, self._unlocated = self._unlocated, {}
-        await asyncio.gather(*(self._locate(each) for each in (visit, *others)))
-        address, now = visit.address, self._alarm.now()
-        if not address or may_crowd or self._addresses.held[address] <= self._addresses.share:
-            return None
-        self._addresses.give_back(address, now)
-        visit.address = ""
-        return CROWDED if self._is_shared or address == SLOW else 0.0
+        if self.looked_up >= LOOKUPS and self._is_strange(visit):
+            self._tell(visit, SLOW)
+            return CROWDED
+        lookup = self._look_up(visit)
+        await asyncio.wait([lookup, *map(self._look_up, others)], timeout=GLANCE)
+        address = visit.address
+        if not may_crowd and self._addresses.held[address] > self._addresses.share:
+            lookup.cancel()
+            self._addresses.give_back(address, self._alarm.now())
+            visit.address = ""
+            return CROWDED if self._is_shared else 0.0
+        if not lookup.done():
+            await self._wait_for_name(visit, lookup)
+            return 0.0
+        lookup.result()
+        self._nameless.discard(visit.claimed.host)
+        return None
+
+    def _is_strange(self, visit: Visit) -> bool:
+        """Whether the name of a visit's host may take long to be looked up, for all that is known."""
+        is_number = name_and_port(visit.claimed.host)[0][-1:] in "]0123456789"
+        return not (visit.address or is_number or visit.claimed.host in self._nameless)
+
+    def _look_up(self, visit: Visit) -> asyncio.Task[None]:
+        lookup = asyncio.ensure_future(self._locate(visit))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._lookups.discard)
+        return lookup
+
+    async def _wait_for_name(self, visit: Visit, lookup: asyncio.Task[None]) -> None:
+        """Leave the place of a visit to others until the name of its host is looked up."""
+        visit.is_looked_up = True
+        self.looked_up += 1
+        self._started(visit)
+        self._hand_on()
+        self._ring()
+        try:
+            await lookup
+        finally:
+            visit.is_looked_up = False
+            self.looked_up -= 1
+            self._count(visit)
+        if visit.address in ("", SLOW):
+            if len(self._nameless) >= MOST_LOCATED:
+                self._nameless.clear()
+            self._nameless.add(visit.claimed.host)
+            self._tell(visit, SLOW)
 
     async def _locate(self, visit: Visit) -> None:
         """Learn the address of a visit, and count it there."""
-        claimed = visit.claimed
-        address = await self._client.locate(claimed.url)
-        if not address:
-            return
+        claimed, now = visit.claimed, self._alarm.now
+        address = SLOW if claimed.host in self._nameless else await self._client.locate(claimed.url)
+        if address != visit.address and visit.has_place:
+            if visit.address:
+                self._addresses.give_back(visit.address, now())
+            if address:
+                self._addresses.take(address, now())
         visit.address = address
-        if visit.has_place:
-            self._addresses.take(address, self._alarm.now())
-        if address != SLOW and self._located.get(visit.site) != address:
+        if address:
+            self._tell(visit, address)
+
+    def _tell(self, visit: Visit, address: str) -> None:
+        """Tell the frontier the address of a visit, if that is news."""
+        if self._located.get(visit.site) != address:
             if len(self._located) >= MOST_LOCATED:
                 self._located.clear()
             self._located[visit.site] = address
-            self._tell_address(claimed.host, address)
+            self._tell_address(visit.claimed.host, address)
 
     def _count(self, visit: Visit) -> None:
         """Count a visit among those in flight while it is, for its registered domain and its address."""
-        has_place, now = visit.is_starting or visit.is_on_wire, self._alarm.now()
+        has_place = visit.is_starting or visit.is_on_wire or visit.is_looked_up
+        now = self._alarm.now()
         if has_place == visit.has_place:
             return
         visit.has_place = has_place
@@ -350,7 +414,7 @@ class Visits:
 
     async def call_off(self) -> None:
         """End all that is still in flight: it goes back to its place."""
-        tasks = list(self._visits)
+        tasks = [*self._visits, *self._lookups]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
