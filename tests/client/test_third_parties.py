@@ -151,15 +151,23 @@ async def test_a_kept_redirect_is_one_of_another_site_as_well(site: Site, tmp_pa
     assert page.ok
 
 
-async def test_a_crawl_holds_no_redirect_of_another_site_against_its_target(site: Site) -> None:
-    """C22: there, a redirect is queued as a URL of its own"""
-    site.page("/", f'<a href="{lead(site, "/x")}">x</a> <a href="{site.url("/later", host=OTHER)}">y</a>', host=EVIL)
+@pytest.mark.parametrize("way", ["redirect", "redirects", "sitemap", "redirected sitemap"])
+async def test_a_crawl_holds_nothing_that_another_site_led_to_against_its_target(site: Site, way: str) -> None:
+    """C22: there, a redirect is queued as a URL of its own, and a sitemap is fetched wherever it is"""
+    first = lead(site, "/on" if way == "redirects" else "/x")
+    lead(site, "/x", by=OTHER, at="/on")
+    links = f'<a href="{site.url("/later", host=OTHER)}">y</a>'
+    if way.endswith("sitemap"):
+        site.robots(f"Sitemap: {site.url('/x', host=OTHER) if way == 'sitemap' else first}", host=EVIL)
+    else:
+        links += f'<a href="{first}">x</a>'
+    site.page("/", links, host=EVIL)
     site.reply("/x", Reply(403), host=OTHER)
     site.page("/later", "<p>y", host=OTHER)
     seed = site.url("/", host=EVIL)
 
     async with web_of(site, clock=None, **UNPACED) as web:
-        async with acrawl(seed, scope="any", client=web) as crawl:
+        async with acrawl(seed, scope="any", client=web, sitemaps=True) as crawl:
             async for _ in crawl:
                 pass
         host = await host_of(web, site.url("/", host=OTHER))

@@ -49,10 +49,13 @@ from curtsy.crawling.scope import OutOfScope, Scope
 from curtsy.crawling.shelf import FARTHEST
 from curtsy.crawling.traps import Traps
 from curtsy.log import LibraryLogger, library_logger
-from curtsy.site import site_of
+from curtsy.site import are_apart, site_of
 from curtsy.threads import in_thread
 
 _log: LibraryLogger = library_logger("crawl")
+
+MOST_LED = 10_000
+"""URLs of which it is remembered that another registered domain has led there."""
 
 LARGE = 100_000
 """Bytes of a body from which on it is read in a thread, so that nothing else waits for that."""
@@ -165,6 +168,8 @@ class Judge:
         """The page that had a body first, by the body's digest."""
         self.led_back: set[str] = set()
         """URLs whose redirects are followed at once, for they lead to pages that had their turn before."""
+        self._led_away: dict[str, None] = {}
+        """Targets of redirects behind one that led to another registered domain, the latest last."""
         self._too_deep: set[str] = set()
         """Links of which it was told that they are too deep."""
         self._chances: Counter[str] = Counter()
@@ -400,8 +405,22 @@ class Judge:
             return self.skipped(claimed, reason, words, after=after, status=status)
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
             return self._followed_at_once(claimed, result)  # it was left out, in favour of this one perhaps
+        if self.is_foreign(claimed):
+            self._led_away[target.text] = None
+            if len(self._led_away) > MOST_LED:
+                del self._led_away[next(iter(self._led_away))]
         found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
         return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
+
+    def is_foreign(self, claimed: Claimed) -> bool:
+        """Whether another registered domain led to a URL: it redirects there, or names it as a sitemap (C22).
+
+        So did it to all that comes behind such a redirect.
+        """
+        parent = claimed.parent
+        if parent is None or not (claimed.hops or is_listed(claimed)):
+            return False
+        return claimed.url in self._led_away or are_apart(host_of(parent), claimed.host)
 
     def _followed_at_once(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Have a URL asked for again that leads to one which is not fetched any more: it is followed there."""

@@ -11,7 +11,7 @@ from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.result import FetchResult
 from curtsy.core.turns import Shares
 from curtsy.crawling import excuses
-from curtsy.crawling.frontier import Claimed, Deferred, Room, host_of
+from curtsy.crawling.frontier import Claimed, Deferred, Room
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.hosts import Hosts
 from curtsy.crawling.judge import Judge
@@ -19,7 +19,7 @@ from curtsy.crawling.quota import Quota
 from curtsy.crawling.tray import Tray
 from curtsy.http import SLOW
 from curtsy.log import LibraryLogger, library_logger
-from curtsy.site import are_apart, name_and_port, site_of
+from curtsy.site import name_and_port, site_of
 
 _log: LibraryLogger = library_logger("crawl")
 
@@ -332,8 +332,8 @@ class Visits:
         deadline = max(0.001, claimed.leased_until - self._alarm.now()) if self._is_shared else None
         qps = self._client.policies.global_qps
         linger = LINGER if qps is None else longest_line(qps) / qps
-        follow = claimed.url in self._judge.led_back
-        return Ask(claimed.url, linger=linger, follow=follow, deadline=deadline, is_foreign=_is_foreign(claimed))
+        follow, is_foreign = claimed.url in self._judge.led_back, self._judge.is_foreign(claimed)
+        return Ask(claimed.url, linger=linger, follow=follow, deadline=deadline, is_foreign=is_foreign)
 
     def _wired(self, visit: Visit, is_on_wire: bool) -> None:
         visit.is_on_wire = is_on_wire
@@ -418,11 +418,6 @@ class Visits:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _is_foreign(claimed: Claimed) -> bool:
-    """Whether a redirect from another registered domain led to a URL (C22)."""
-    return claimed.hops > 0 and claimed.parent is not None and are_apart(host_of(claimed.parent), claimed.host)
 
 
 def longest_line(qps: float) -> int:
