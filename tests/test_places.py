@@ -79,6 +79,76 @@ def test_a_place_is_given_to_all_but_those_who_have_a_quarter(most: int, history
     asyncio.run(play(most, history))
 
 
+async def hustle(most: int, history: list[tuple[str, str, str]]) -> None:
+    """Ask, end, give up and find no room, several in one turn of the loop; in the end, all places are there again."""
+    places = Places(most)
+    asking: list[tuple[asyncio.Task[None], str, str]] = []
+    held: list[tuple[str, str]] = []
+    for event, host, address in history:
+        if event == "ask" and places.take_at_once(host, address):
+            held.append((host, address))
+        elif event == "ask":
+            asking.append((asyncio.ensure_future(places.take(host, address)), host, address))
+        elif event == "end" and held:
+            places.give_back(*held.pop(0))
+        elif event == "no room" and held and places.shrink():
+            places.give_back(*held.pop())
+        elif event == "give up":
+            for task, _, _ in asking[::2]:
+                task.cancel()
+        elif event == "turn":
+            await turns_of_the_loop()
+        held += [(host, address) for task, host, address in asking if task.done() and not task.cancelled()]
+        asking = [each for each in asking if not each[0].done()]
+    for task, _, _ in asking:
+        task.cancel()
+    ended = await asyncio.gather(*(task for task, _, _ in asking), return_exceptions=True)
+    held += [(host, address) for (_, host, address), error in zip(asking, ended, strict=True) if error is None]
+    for each in held:
+        places.give_back(*each)
+    for _ in range(most):  # what was taken from it for want of room comes back in its time
+        places._regrow() if places._lost else None
+
+    async with asyncio.timeout(1):
+        await asyncio.gather(*(places.take(f"{number}.free{number}.org") for number in range(most)))
+
+
+@given(
+    st.integers(1, 9),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ask", "ask", "ask", "end", "give up", "no room", "turn"]),
+            HOSTS,
+            st.sampled_from(["", "192.0.2.1", "192.0.2.2", "?"]),
+        ),
+        max_size=60,
+    ),
+)
+def test_no_place_is_lost_whoever_gives_up_and_when(most: int, history: list[tuple[str, str, str]]) -> None:
+    """Q1: not even if a place comes in the same moment as the end of who waited for it"""
+    asyncio.run(hustle(most, history))
+
+
+@pytest.mark.parametrize("most", [4, 16, 100])
+async def test_one_registered_domain_does_not_hold_all_places_of_an_address(most: int) -> None:
+    """Q1: or whoever is at the same address, as behind one of a CDN, waits for a domain that never answers"""
+    places = Places(most)
+    await places.take("third.org", "192.0.2.3")
+    hogs = [asyncio.ensure_future(places.take(f"h{each}.evil.org", "192.0.2.1")) for each in range(most)]
+    await turns_of_the_loop()
+
+    async with asyncio.timeout(1):
+        await places.take("honest.org", "192.0.2.1")
+
+    others = [asyncio.ensure_future(places.take(f"evil{each}.org", "192.0.2.1")) for each in range(most)]
+    await turns_of_the_loop()
+    assert sum(each.done() for each in hogs) == share_of(most)
+    assert not any(each.done() for each in others), "an address has one place more, and not any number"
+    for task in (*hogs, *others):
+        task.cancel()
+    await asyncio.gather(*hogs, *others, return_exceptions=True)
+
+
 async def test_places_go_round_registered_domains_and_each_is_first_come_first_served() -> None:
     """Q1: wildcard DNS, and wildcard hosting"""
     places, order = Places(1), list[str]()

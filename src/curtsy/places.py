@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from curtsy.core.turns import GROUPS, SPELL, Shares, Turns, share_of
+from curtsy.core.turns import GROUPS, SPELL, AddressShares, Shares, Turns, share_of
 from curtsy.site import group_of, site_of
 
 REGROW = 1.0
@@ -30,7 +30,7 @@ class Places:
         self._holders: Counter[tuple[str, str]] | None = Counter()
         """Who holds places, by host and address; None once they are counted by group."""
         self._sites: Shares[int] = Shares(most)
-        self._addresses: Shares[int] = Shares(most)
+        self._addresses: AddressShares[int] = AddressShares(most)
         self._turns: Turns | None = None
         """Made when the first request has to wait: it takes two megabytes."""
         self._waiting: dict[int, tuple[asyncio.Future[None], str, str]] = {}
@@ -87,7 +87,7 @@ class Places:
         now, (site, place) = asyncio.get_running_loop().time(), _groups(host, address)
         self._sites.give_back(site, now)
         if place:
-            self._addresses.give_back(place, now)
+            self._addresses.give_back_for(site, place, now)
         self._hand_on()
 
     def shrink(self) -> bool:
@@ -126,11 +126,11 @@ class Places:
         self._free -= 1
         self._sites.take(site, now)
         if place:
-            self._addresses.take(place, now)
+            self._addresses.take_for(site, place, now)
 
     def _is_full(self, group: int) -> bool:
         shares = self._sites if group < GROUPS else self._addresses
-        if shares.held[group] < self._share:
+        if shares.counted(group) < self._share:
             return False
         return self._is_strict or not shares.is_alone(group, asyncio.get_running_loop().time())
 

@@ -65,7 +65,8 @@ async def pages_of_honest(
 ) -> int:
     """Crawl until the honest host was asked so often; the requests of all others till then."""
     sender = AiohttpSender(resolver=names or Names())
-    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16, **given) as crawl:
+    given = {"max_concurrent": 16} | given
+    async with acrawl(seeds, **QUICK, scope="host", sender=sender, **given) as crawl:
         running = asyncio.ensure_future(crawl.run())
         await until(lambda: site.count(host=HONEST) >= enough)
         others = site.count() - site.count(host=HONEST)
@@ -112,6 +113,22 @@ async def test_a_domain_that_shares_its_address_with_many_hosts_of_another_has_h
     others = await pages_of_honest(site, seeds, 100, names=Names("127.0.0.1"))
 
     assert others <= 4
+
+
+@pytest.mark.parametrize("places", [2, 4, 16])
+async def test_a_domain_that_never_answers_leaves_a_place_at_its_address_to_a_neighbour(
+    site: Site, places: int
+) -> None:
+    """Q1: while a third one is crawled elsewhere. Else whoever is behind the same CDN's address waits for timeouts"""
+    site.on("/*", lambda visit: hang())
+    site.on("/p/*", link, host="127.0.0.2")
+    site.robots(host="127.0.0.2")
+    seeds = [*crowd(site, "subdomains")[:100], site.url("/p/0", host="127.0.0.2"), chain(site)]
+
+    await pages_of_honest(site, seeds, 50, names=Names("127.0.0.1"), max_concurrent=places)
+
+    crowded = site.count() - site.count(host=HONEST) - site.count(host="127.0.0.2")
+    assert crowded <= max(1, places // 4)
 
 
 @pytest.mark.parametrize("kind", ["subdomains", "domains"])

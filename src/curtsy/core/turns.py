@@ -240,9 +240,13 @@ class Shares(Generic[Group]):
             del self.held[group]
         self.want(group, now)
 
+    def counted(self, group: Group) -> int:
+        """How many of the places that a group holds count against its share: here, all."""
+        return self.held[group]
+
     def is_full(self, group: Group, now: float) -> bool:
         """Whether a group may have no more places now."""
-        return self.held[group] >= self.share and not self.is_alone(group, now)
+        return self.counted(group) >= self.share and not self.is_alone(group, now)
 
     def is_alone(self, group: Group, now: float) -> bool:
         """Whether no other group wants places."""
@@ -252,3 +256,39 @@ class Shares(Generic[Group]):
             if each != group:
                 return seen_at <= now - SPELL
         return True
+
+
+class AddressShares(Shares[Group]):
+    """The shares of addresses. Where one registered domain holds all places of an address, there is one more.
+
+    So a domain that never answers does not take the whole share of an address from the others there. It has no more
+    places by that, for it has its own share.
+    """
+
+    def __init__(self, places: int) -> None:
+        super().__init__(places)
+        self._sites: dict[Group, Counter[Group]] = {}
+        """The places that registered domains hold at each address."""
+
+    def take_for(self, site: Group, group: Group, now: float) -> None:
+        """Count a place at an address that a registered domain holds from now on."""
+        self._sites.setdefault(group, Counter())[site] += 1
+        self.take(group, now)
+
+    def give_back_for(self, site: Group, group: Group, now: float) -> None:
+        """Count a place at an address that a registered domain held until now."""
+        sites = self._sites[group]
+        sites[site] -= 1
+        if not sites[site]:
+            del sites[site]
+        if not sites:
+            del self._sites[group]
+        self.give_back(group, now)
+
+    def counted(self, group: Group) -> int:
+        """How many of the places of an address count against its share."""
+        return self.held[group] - (len(self._sites.get(group, ())) == 1)
+
+    def all_counted(self) -> dict[Group, int]:
+        """The same for all addresses that hold places."""
+        return {group: self.counted(group) for group in self.held}

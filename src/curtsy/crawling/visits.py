@@ -9,7 +9,7 @@ from curtsy.client import AsyncClient
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason, StoreError
 from curtsy.core.result import FetchResult
-from curtsy.core.turns import Shares
+from curtsy.core.turns import AddressShares, Shares
 from curtsy.crawling import excuses
 from curtsy.crawling.frontier import Claimed, Deferred, Room
 from curtsy.crawling.harvest import Finished
@@ -104,7 +104,7 @@ class Visits:
         self._tell_address = locate
         self._places = places
         self._sites: Shares[str] = Shares(places)
-        self._addresses: Shares[str] = Shares(places)
+        self._addresses: AddressShares[str] = AddressShares(places)
         self._unlocated: dict[Visit, None] = {}
         """Visits that set out when nobody needed to know their addresses."""
         self._located: dict[str, str] = {}
@@ -149,8 +149,10 @@ class Visits:
 
     def room(self) -> Room:
         """How the places are shared now. Names that take long to be looked up wait while very many of them are."""
-        share, addresses = self._sites.share, self._addresses.held
-        return Room(share, self._sites.held, addresses if self.looked_up < LOOKUPS else {**addresses, SLOW: share})
+        share, addresses = self._sites.share, self._addresses.all_counted()
+        if self.looked_up >= LOOKUPS:
+            addresses[SLOW] = share
+        return Room(share, self._sites.held, addresses)
 
     def wider_room(self, claims: Sequence[Claimed]) -> Room | None:
         """How the places are shared if nothing but these claims can be had under `room`; None if that is the same.
@@ -239,11 +241,8 @@ class Visits:
             return CROWDED
         lookup = self._look_up(visit)
         await asyncio.wait([lookup, *map(self._look_up, others)], timeout=GLANCE)
-        address = visit.address
-        if not may_crowd and self._addresses.held[address] > self._addresses.share:
+        if not may_crowd and self._is_crowded(visit):
             lookup.cancel()
-            self._addresses.give_back(address, self._alarm.now())
-            visit.address = ""
             return CROWDED if self._is_shared else 0.0
         if not lookup.done():
             await self._wait_for_name(visit, lookup)
@@ -251,6 +250,18 @@ class Visits:
         lookup.result()
         self._nameless.discard(visit.claimed.host)
         return None
+
+    def _is_crowded(self, visit: Visit) -> bool:
+        """Whether the address of a visit has no place for it; then it is not counted there any more."""
+        address, now = visit.address, self._alarm.now()
+        if not address:
+            return False
+        self._addresses.give_back_for(visit.site, address, now)
+        if self._addresses.counted(address) >= self._addresses.share:
+            visit.address = ""
+            return True
+        self._addresses.take_for(visit.site, address, now)
+        return False
 
     def _is_strange(self, visit: Visit) -> bool:
         """Whether the name of a visit's host may take long to be looked up, for all that is known."""
@@ -288,9 +299,9 @@ class Visits:
         address = SLOW if claimed.host in self._nameless else await self._client.locate(claimed.url)
         if address != visit.address and visit.has_place:
             if visit.address:
-                self._addresses.give_back(visit.address, now())
+                self._addresses.give_back_for(visit.site, visit.address, now())
             if address:
-                self._addresses.take(address, now())
+                self._addresses.take_for(visit.site, address, now())
         visit.address = address
         if address:
             self._tell(visit, address)
@@ -312,7 +323,8 @@ class Visits:
         visit.has_place = has_place
         (self._sites.take if has_place else self._sites.give_back)(visit.site, now)
         if visit.address:
-            (self._addresses.take if has_place else self._addresses.give_back)(visit.address, now)
+            count = self._addresses.take_for if has_place else self._addresses.give_back_for
+            count(visit.site, visit.address, now)
 
     def _finish(self, finished: Finished, result: FetchResult | None, heard_at: float | None) -> None:
         host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
