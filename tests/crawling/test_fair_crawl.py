@@ -20,18 +20,18 @@ from tests.client.fetching import until
 from tests.crawling.web import QUICK, html
 from tests.support.site import Reply, Site, Visit, hang, later
 
-HONEST = "honest.test"
+HONEST, THIRD = "honest.test", "third.test"
 MANY = 1000
 
 
 class Names(Mapping[str, str]):
-    """The honest host is at an address of its own, all others are at another."""
+    """The honest host is at an address of its own, as is a third one; all others are at another."""
 
     def __init__(self, others: str = "127.0.0.66") -> None:
         self._others = others
 
     def __getitem__(self, name: str) -> str:
-        return "127.0.0.1" if name == HONEST else self._others
+        return {HONEST: "127.0.0.1", THIRD: "127.0.0.3"}.get(name, self._others)
 
     def __iter__(self) -> Iterator[str]:
         return iter(())
@@ -64,7 +64,7 @@ async def pages_of_honest(
     site: Site, seeds: list[str], enough: int, *, names: Names | TableResolver | None = None, **given: Any
 ) -> int:
     """Crawl until the honest host was asked so often; the requests of all others till then."""
-    sender = AiohttpSender(resolver=names or Names())
+    sender = AiohttpSender(resolver=Names() if names is None else names)
     given = {"max_concurrent": 16} | given
     async with acrawl(seeds, **QUICK, scope="host", sender=sender, **given) as crawl:
         running = asyncio.ensure_future(crawl.run())
@@ -121,13 +121,14 @@ async def test_a_domain_that_never_answers_leaves_a_place_at_its_address_to_a_ne
 ) -> None:
     """Q1: while a third one is crawled elsewhere. Else whoever is behind the same CDN's address waits for timeouts"""
     site.on("/*", lambda visit: hang())
-    site.on("/p/*", link, host="127.0.0.2")
-    site.robots(host="127.0.0.2")
-    seeds = [*crowd(site, "subdomains")[:100], site.url("/p/0", host="127.0.0.2"), chain(site)]
+    site.on("/p/*", link, host=THIRD)
+    site.robots(host=THIRD)
+    site.url("/", host="127.0.0.3")
+    seeds = [chain(site), site.url("/p/0", host=THIRD), *crowd(site, "subdomains")[:100]]
 
     await pages_of_honest(site, seeds, 50, names=Names("127.0.0.1"), max_concurrent=places)
 
-    crowded = site.count() - site.count(host=HONEST) - site.count(host="127.0.0.2")
+    crowded = site.count() - site.count(host=HONEST) - site.count(host=THIRD)
     assert crowded <= max(1, places // 4)
 
 
