@@ -17,6 +17,7 @@ from curtsy.address import (
     NoIPv6,
     TableResolver,
     guarded_socket,
+    network_of,
     open_socket,
     refusal,
     refused_behind_proxy,
@@ -213,3 +214,21 @@ def test_an_address_of_ipv4_needs_no_look() -> None:
     open_socket(V4, failing(errno.EADDRNOTAVAIL, asked)).close()
 
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("64:ff9b::c000:201", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("2001:db8:1:3::6", "2001:db8:1:3::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("no:address", "no:address"),
+    ],
+)
+def test_addresses_of_one_network_count_as_one(address: str, network: str) -> None:
+    """Q1: whoever has one address of IPv6 has 2**64, and each would have a share of its own"""
+    assert network_of(address) == network

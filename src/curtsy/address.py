@@ -47,6 +47,7 @@ _IPV4 = tuple(
 )
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_EMBEDDING = frozenset(int(network.network_address) >> 32 for network in (_MAPPED, _NAT64))
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 """All of IPv6 that IANA has given out for the public internet; what lies outside it is refused as a whole."""
 
@@ -105,6 +106,22 @@ def refusal(address: str) -> str | None:
             return kind if kind or found in _UNICAST else "reserved"
         found = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
     return next((kind for network, kind in _IPV4 if found in network), None)
+
+
+def network_of(address: str) -> str:
+    """What an address shares its turns and places with: of IPv6 its /64, which whoever has one address of it has whole.
+
+    An IPv4 address inside one of IPv6 counts as itself. What is no address is left as it is.
+    """
+    if ":" not in address:
+        return address
+    try:
+        found = int(ipaddress.IPv6Address(address.partition("%")[0]))
+    except ValueError:
+        return address
+    if found >> 32 in _EMBEDDING:
+        return str(ipaddress.IPv4Address(found & 0xFFFF_FFFF))
+    return f"{ipaddress.IPv6Address(found >> 64 << 64)}/64"
 
 
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]

@@ -35,7 +35,7 @@ from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 from yarl import URL
 
-from curtsy.address import GuardedResolver, guarded_socket, open_socket
+from curtsy.address import GuardedResolver, guarded_socket, network_of, open_socket
 
 MAX_FIELDS = 1000
 """Header fields in an answer; real sites stay below a hundred."""
@@ -365,9 +365,9 @@ class Connections:
         self._request_to = lru_cache(maxsize=1024)(partial(_request_to, loop))
 
     async def locate(self, host: str, port: int) -> str:
-        """The address of a host, the least of several. It is remembered for the connection that is opened next."""
+        """The network of a host, the least of several. It is remembered for the connection that is opened next."""
         found = await self._connector._resolve_host(host, port)
-        return min(each["host"] for each in found)
+        return min(network_of(each["host"]) for each in found)
 
     def reuse(self, place: Place) -> Wire | None:
         """A kept connection to a place, if there is one. It must be given back."""

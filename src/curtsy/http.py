@@ -22,7 +22,7 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
-from curtsy.address import open_resolver, refused_behind_proxy
+from curtsy.address import network_of, open_resolver, refused_behind_proxy
 from curtsy.body import Limits, Sink
 from curtsy.connections import KEEP_ALIVE, Connections
 from curtsy.core import explain
@@ -176,7 +176,7 @@ class AiohttpSender:
             if pool is None:
                 pool = await self._open_pool(loop)
             began, host = loop.time(), request.url.host
-            address = host if ":" in host or host[-1:].isdigit() else ""
+            address = network_of(host) if ":" in host or host[-1:].isdigit() else ""
             patience = limits.timeout if limits.counts_waiting else limits.patience
             until = None if patience is None else began + patience
             while True:
