@@ -16,7 +16,7 @@ from curtsy.core.turns import share_of
 from curtsy.http import AiohttpSender
 from curtsy.places import Places
 from tests.client.fetching import UNPACED, client, until
-from tests.crawling.test_fair_crawl import HONEST, Names
+from tests.crawling.test_fair_crawl import HONEST, Names, crowd
 from tests.support.site import Site, hang
 
 HOSTS = st.sampled_from(["a.one.org", "b.one.org", "c.one.org", "a.two.org", "three.org"])
@@ -215,3 +215,20 @@ async def test_names_of_one_registered_domain_that_nobody_answers_for_hold_up_no
     assert found[0]["host"] == "127.0.0.1"
     assert asked == ["h0.evil.test", "h1.evil.test", HONEST]
     assert all(isinstance(each, NamesBusy) for each in refused)
+
+
+@pytest.mark.parametrize("kind", ["subdomains", "domains"])
+async def test_hosts_that_never_answer_leave_connections_to_who_comes_with_them(site: Site, kind: str) -> None:
+    """Q1: the first of a crowd are alone for a moment, and had all connections before the others were there"""
+    site.on("/*", lambda visit: hang())
+    site.page("/page", "here", host=HONEST)
+    site.robots(host=HONEST)
+    urls = [*crowd(site, kind)[:200], site.url("/page", host=HONEST)]
+
+    async with client(sender=AiohttpSender(resolver=Names()), clock=None, **UNPACED) as web:
+        results = web.fetch_many(urls)
+        async with asyncio.timeout(10):
+            first = await anext(results)
+        await results.aclose()
+
+    assert first.ok

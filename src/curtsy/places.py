@@ -8,6 +8,10 @@ from collections import Counter
 from curtsy.core.turns import GROUPS, SPELL, AddressShares, Shares, Turns, share_of
 from curtsy.site import group_of, site_of
 
+SETTLED = 0.1
+"""Seconds after which who is alone may have more than a quarter of the places, once that is taken: of a crowd that comes
+at once, the first do not know yet who comes with them."""
+
 REGROW = 1.0
 """Seconds after which one more place is tried where there was no room for a connection."""
 
@@ -37,6 +41,8 @@ class Places:
         self._numbers: list[int] = []
         """Numbers of requests that wait no more, to be used again."""
         self._later: asyncio.TimerHandle | None = None
+        self._settled_at = 0.0
+        """When who is alone may have more than a quarter, by the loop's time; 0 while fewer are taken."""
 
     @property
     def are_taken(self) -> bool:
@@ -47,6 +53,7 @@ class Places:
         """Take a place if nobody waits and fewer than a quarter are taken: then it does not matter whose it is."""
         if self._waiting or self.most - self._free >= self._share:
             return False
+        self._settled_at = 0.0
         if self._holders is not None:
             self._free -= 1
             self._holders[host, address] += 1
@@ -63,6 +70,9 @@ class Places:
             self._count_groups()
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
+        if not self._settled_at:
+            self._settled_at = loop.time() + SETTLED
+            loop.call_at(self._settled_at + 0.01, self._hand_on)  # timers go off a little early
         number = self._queue(turn, host, address, loop.time(), first)
         self._hand_on()
         try:
@@ -132,7 +142,8 @@ class Places:
         shares = self._sites if group < GROUPS else self._addresses
         if shares.counted(group) < self._share:
             return False
-        return self._is_strict or not shares.is_alone(group, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        return self._is_strict or now < self._settled_at or not shares.is_alone(group, now)
 
     def _queue(self, turn: asyncio.Future[None], host: str, address: str, now: float, first: bool) -> int:
         if self._turns is None:
