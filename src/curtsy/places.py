@@ -9,8 +9,8 @@ from curtsy.core.turns import GROUPS, SPELL, AddressShares, Shares, Turns, share
 from curtsy.site import group_of, site_of
 
 SETTLED = 0.1
-"""Seconds after which who is alone may have more than a quarter of the places, once that is taken: of a crowd that comes
-at once, the first do not know yet who comes with them."""
+"""Seconds after which who is alone may have more than a quarter of the places, once that is taken. Of a crowd that
+comes at once, the first do not know yet who comes with them."""
 
 REGROW = 1.0
 """Seconds after which one more place is tried where there was no room for a connection."""
