@@ -193,6 +193,8 @@ class SlowNames(TableResolver):
         """The addresses of a name."""
         if host != HONEST:
             await asyncio.sleep(self._seconds)
+        if host.endswith("nowhere.test"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return await super().resolve(host, port, family)
 
 
@@ -224,3 +226,14 @@ async def test_hosts_whose_names_are_not_looked_up_at_all_hold_nobody_up(site: S
 
     assert others == 0
     assert time.monotonic() - began < 5.0
+
+
+async def test_names_that_are_looked_up_slowly_and_in_vain_fail_once(site: Site) -> None:
+    """F61: they are not put off for ever"""
+    seeds = [site.url("/", host=f"h{number}.{number}-nowhere.test") for number in range(8)]
+    sender = AiohttpSender(resolver=SlowNames(2 * GLANCE))
+
+    async with acrawl(seeds, **QUICK, scope="host", sender=sender, max_concurrent=16, max_retries=0) as crawl:
+        summary = await crawl.run()
+
+    assert (summary.ended, summary.totals.failed) == ("done", {"dns_error": 8})
