@@ -16,6 +16,7 @@ from curtsy.core.errors import Reason
 from curtsy.core.message import Response
 from curtsy.http import AiohttpSender
 from tests.support.becoming import becomes, blocks_until
+from tests.support.listening import listening
 from tests.support.reply import End
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Reply, Site, hang
@@ -281,7 +282,7 @@ def test_a_sender_survives_a_fork(site: Site) -> None:
     assert [visit.connection for visit in site.journal] == [1, 2, 1]
 
 
-async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_request() -> None:
+async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_request(sender: AiohttpSender) -> None:
     """F12: a site that says more than it was asked would else be one answer ahead from then on."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -292,22 +293,15 @@ async def test_what_comes_over_an_idle_connection_is_no_answer_to_the_next_reque
             pass
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d" % number)
 
-    server = await asyncio.start_server(talk, "127.0.0.1")
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    sender = AiohttpSender()
-
-    first = await get(sender, url)
-    writers[0].write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
-    for _ in range(10):  # it is there at once, and read in the loop's next turn
-        await asyncio.sleep(0)
-    second = await get(sender, url)
+    async with listening(talk) as port:
+        url = f"http://127.0.0.1:{port}/"
+        first = await get(sender, url)
+        writers[0].write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong")
+        for _ in range(10):  # it is there at once, and read in the loop's next turn
+            await asyncio.sleep(0)
+        second = await get(sender, url)
 
     assert (first.body, second.body) == (b"1", b"2")
-    await sender.close()
-    for writer in writers:
-        writer.close()
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.mark.parametrize("junk", [b"HTTP/1.1 200 OK\r\nX: ", b"\r\n", b"<html>"])
@@ -347,48 +341,37 @@ async def test_a_request_that_is_given_up_is_not_sent_on(sender: AiohttpSender, 
         is_read.set()
 
     is_begun, is_over, is_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    server = await asyncio.start_server(talk, "127.0.0.1", limit=1024)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    task = asyncio.create_task(sender.send(request(url, "POST", body=bytes(50_000_000)), OPEN))
-    await is_begun.wait()
+    async with listening(talk, limit=1024) as port:
+        url = f"http://127.0.0.1:{port}/"
+        task = asyncio.create_task(sender.send(request(url, "POST", body=bytes(50_000_000)), OPEN))
+        await is_begun.wait()
 
-    if is_closed:
-        await sender.close()
-    else:
-        task.cancel()
-    await asyncio.wait([task])
-    is_over.set()
-    await is_read.wait()
+        if is_closed:
+            await sender.close()
+        else:
+            task.cancel()
+        await asyncio.wait([task])
+        is_over.set()
+        await is_read.wait()
 
     assert taken < 25_000_000
-    server.close()
-    await server.wait_closed()
 
 
-async def test_a_connection_whose_request_was_answered_before_it_was_all_sent_is_closed() -> None:
+async def test_a_connection_whose_request_was_answered_before_it_was_all_sent_is_closed(sender: AiohttpSender) -> None:
     """F12: what is left of the body would be taken for the next request."""
     heads: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
-        await asyncio.sleep(0)  # the rest is never read
-        await gone.wait()
-        writer.close()
+        await asyncio.Event().wait()  # the rest is never read
 
-    gone = asyncio.Event()
-    server = await asyncio.start_server(talk, "127.0.0.1", limit=1024)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    sender = AiohttpSender()
-
-    replies = [await sender.send(request(url, "POST", body=bytes(20_000_000)), OPEN) for _ in range(2)]
+    async with listening(talk, limit=1024) as port:
+        post = request(f"http://127.0.0.1:{port}/", "POST", body=bytes(20_000_000))
+        replies = [await sender.send(post, OPEN) for _ in range(2)]
 
     assert [isinstance(reply, Response) and reply.status for reply in replies] == [413, 413]
     assert len(heads) == 2
-    gone.set()
-    await sender.close()
-    server.close()
-    await server.wait_closed()
 
 
 async def test_a_connection_that_nobody_uses_is_closed_after_a_while(site: Site) -> None:

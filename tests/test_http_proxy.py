@@ -14,6 +14,7 @@ from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.message import Failure
 from curtsy.http import AiohttpSender, Limits
 from tests.support.certificates import Authority
+from tests.support.listening import listening
 from tests.support.proxy import tunnel
 from tests.support.sending import OPEN, fail, get
 from tests.support.site import Reply, Site, closed_port, deaf_port, garbage
@@ -75,22 +76,15 @@ async def test_tls_goes_through_a_tunnel_and_is_verified() -> None:
 
 async def test_a_tunnel_to_a_site_that_falls_silent_is_no_failure_of_the_proxys() -> None:
     """U6: it is there as soon as the proxy says so"""
-    left = asyncio.Event()
 
-    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(65_536):
             pass
-        writer.close()
-        await writer.wait_closed()
-        left.set()
 
-    silent = await asyncio.start_server(listen, "127.0.0.1")
-    async with tunnel(silent.sockets[0].getsockname()[1]) as (url, heads):
+    async with listening(say_nothing) as silent, tunnel(silent) as (url, heads):
         sender = AiohttpSender(proxy=url)
         failure = await fail(sender, "https://shop.test/", replace(OPEN, connect_timeout=0.3))
         await sender.close()
-        await left.wait()
-    silent.close()
 
     assert len(heads) == 1
     assert (failure.reason, failure.ended_at_proxy) == (Reason.TIMEOUT, False)

@@ -14,6 +14,7 @@ from curtsy.core.message import Failure, Response
 from curtsy.http import AiohttpSender
 from tests.support.bounds import ends_within
 from tests.support.certificates import Authority, Kind
+from tests.support.listening import listening
 from tests.support.sending import OPEN, fail, get, request
 from tests.support.site import Reply, Site, cut_short, has_ipv6
 
@@ -140,10 +141,8 @@ async def test_a_body_without_a_length_ends_only_where_the_site_says_so(sender: 
             writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
         writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", ssl=AUTHORITY.server("good"))
-    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-
-    reply = await sender.send(request(url), OPEN)
+    async with listening(talk, tls=AUTHORITY.server("good")) as port:
+        reply = await sender.send(request(f"https://127.0.0.1:{port}/"), OPEN)
 
     if is_said:
         assert isinstance(reply, Response)
@@ -151,8 +150,6 @@ async def test_a_body_without_a_length_ends_only_where_the_site_says_so(sender: 
     else:
         assert isinstance(reply, Failure)
         assert reply.reason is Reason.INCOMPLETE
-    server.close()
-    await server.wait_closed()
 
 
 @pytest.mark.parametrize("verify", [False, "no such file"])

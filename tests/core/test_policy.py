@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.errors import InvalidDomain, PolicyError
@@ -320,6 +320,8 @@ def test_a_limit_config_is_immutable_and_has_the_documents_defaults() -> None:
 
 @ANY
 @given(st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=3), st.none()))
+@example(math.inf)
+@example(math.nan)
 def test_a_number_is_a_finite_number_and_nothing_else(value: Any) -> None:
     """L6: never another exception, whatever is given."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -327,7 +329,7 @@ def test_a_number_is_a_finite_number_and_nothing_else(value: Any) -> None:
     if is_number and -10 <= value <= 10:
         assert number("x", value, least=-10, most=10) == value
     else:
-        with pytest.raises(PolicyError, match=r"^x = .* must be a number of at least -10 and at most 10"):
+        with pytest.raises(PolicyError, match=r"^x = .* must be a (finite )?number of at least -10 and at most 10"):
             number("x", value, least=-10, most=10)
 
 

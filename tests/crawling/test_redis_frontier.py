@@ -20,6 +20,7 @@ from curtsy.crawling.partition import GRACE
 from curtsy.crawling.redis import LEASE, LOOK, MARGIN, RedisFrontier
 from curtsy.crawling.registry import PRESENCE, JobGone, forget, home, jobs
 from tests.crawling.sharer import Sharer, busiest, judge
+from tests.support.listening import carry, listening
 from tests.support.redis_server import RedisServer
 
 SLOW = 30.0
@@ -234,12 +235,12 @@ class Way(ABC):
         self._port = port
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+        self._listening = listening(self._carry)
+        self.url = f"redis://127.0.0.1:{await self._listening.__aenter__()}/0"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        await self._listening.__aexit__(None, None, None)
 
     @abstractmethod
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
@@ -255,21 +256,20 @@ class Stepper(Way):
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", self._port)
 
-        async def answer() -> None:
-            while data := await back.read(1 << 16):
-                writer.write(data)
-            writer.close()
+        async def ask() -> None:
+            while head := await reader.readline():
+                command = [head]
+                for _ in range(int(head[1:])):
+                    length = await reader.readline()
+                    command += [length, await reader.readexactly(int(length[1:]) + 2)]
+                forth.write(b"".join(command))
+                await self._between()
+            forth.close()
 
-        answering = asyncio.create_task(answer())
-        while head := await reader.readline():
-            command = [head]
-            for _ in range(int(head[1:])):
-                length = await reader.readline()
-                command += [length, await reader.readexactly(int(length[1:]) + 2)]
-            forth.write(b"".join(command))
-            await self._between()
-        forth.close()
-        await answering
+        try:
+            await asyncio.gather(ask(), carry(back, writer))
+        finally:
+            forth.close()
 
 
 async def test_a_chain_of_pages_over_many_hosts_never_looks_as_if_it_were_over(server: RedisServer, make: Make) -> None:
@@ -418,20 +418,15 @@ class Cutter(Way):
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection("127.0.0.1", self._port)
 
-        async def forward() -> None:
-            while data := await reader.read(1 << 16):
-                forth.write(data)
-            forth.close()
+        async def answer() -> None:
+            while data := await back.read(1 << 16):
+                if self.cuts:
+                    self.cuts -= 1
+                    break
+                writer.write(data)
+            writer.close()
 
-        forwarding = asyncio.create_task(forward())
-        while data := await back.read(1 << 16):
-            if self.cuts:
-                self.cuts -= 1
-                break
-            writer.write(data)
-        writer.close()
-        forth.close()
-        await forwarding
+        await asyncio.gather(answer(), carry(reader, forth))
 
 
 async def test_a_conclusion_whose_reply_was_lost_can_be_repeated_and_counts_once(
