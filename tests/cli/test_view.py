@@ -72,7 +72,7 @@ def test_the_view_agrees_with_itself_when_a_job_is_gone_on_with(shell: Shell, si
     host, written = re.escape(f"127.0.0.1:{site.port}"), uncoloured(done.out)
     queue = r" +5" if columns >= 70 else ""
     last = written.rpartition(" host ")[2]
-    assert re.search(rf"◔ {host} +waiting( +\S+ m?s)? +2{queue} +95 *\n", last)
+    assert re.search(rf"◔ +{host} +waiting( +\S+ m?s)? +2{queue} +95 *\n", last)
     assert "\n2 pages in this run · " in last
     assert "5 queued" in last
     assert "\nin all runs: 5 pages" in last

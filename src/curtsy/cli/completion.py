@@ -20,7 +20,7 @@ SHELLS = ("bash", "zsh", "fish")
         ("curtsy completion fish > ~/.config/fish/completions/curtsy.fish", "For fish, once."),
     ),
 )
-@click.argument("shell", type=click.Choice(SHELLS), required=False)
+@click.argument("shell", type=click.Choice(SHELLS), required=False, metavar=f"[{'|'.join(SHELLS)}]")
 @click.pass_context
 def completion(context: click.Context, shell: str | None) -> Exit:
     """Print what makes Tab complete commands in your shell.

@@ -83,9 +83,8 @@ def main_text(body: bytes, content_type: str | None = None, *, reader: Reader = 
     tree.strip_tags(_LEFT_OUT, recursive=True)
     root = tree.css_first("article") or tree.css_first("main") or tree.body
     found = "" if root is None else root.text(separator="\n", strip=True, skip_empty=True)
-    if BREAK in found:
-        found = "\n".join([line for each in found.replace(BREAK, "\n").split("\n") if (line := each.strip())])
-    return found
+    # selectolax before 1.0 also gives lines for the blanks between blocks.
+    return "\n".join([line for each in found.replace(BREAK, "\n").split("\n") if (line := each.strip())])
 
 
 def simplified(text: str) -> str:
