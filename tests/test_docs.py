@@ -79,8 +79,13 @@ def moved(text: str, site: Site) -> str:
 
 def curtsy(*words: str, env: dict[str, str], cwd: Path) -> tuple[int, str, str]:
     """Run a command; its exit code, and what it says on standard output and standard error."""
+    return run("curtsy.cli", *words, env=env, cwd=cwd)
+
+
+def run(module: str, *words: str, env: dict[str, str], cwd: Path) -> tuple[int, str, str]:
+    """Run a module; its exit code, and what it says on standard output and standard error."""
     pipe = subprocess.PIPE
-    process: Process[str] = Process("curtsy.cli", *words, text=True, env=env, cwd=cwd, stdout=pipe, stderr=pipe)
+    process: Process[str] = Process(module, *words, text=True, env=env, cwd=cwd, stdout=pipe, stderr=pipe)
     out, err = process.communicate(50)
     return process.returncode, out, err
 
@@ -167,12 +172,11 @@ def test_a_page_can_be_followed_in_an_empty_folder(page: Path, site: Site, tmp_p
     (tmp_path / "empty").mkdir()
     environment = {"PATH": f"{command.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)} | HASTE
 
-    done = subprocess.run(
-        [sys.executable, "-c", moved(as_program(page), site)],
-        cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=50,
-    )  # fmt: skip
+    code, out, err = run(
+        "tests.support.program", moved(as_program(page), site), env=environment, cwd=tmp_path / "empty"
+    )
 
-    assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
+    assert code == 0, f"{page.name}:\n{out}\n{err}"
 
 
 @pytest.mark.parametrize("page", [page for page in with_blocks("python") if page not in followed()], ids=named)
@@ -183,11 +187,9 @@ def test_the_code_of_a_page_runs(page: Path, site: Site, tmp_path: Path) -> None
     if "fetch" in program or "crawl" in program:  # not for pages that show what the settings are
         environment |= HASTE
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50
-    )
+    code, out, err = run("tests.support.program", program, env=environment, cwd=tmp_path)
 
-    assert done.returncode == 0, f"{page.name}:\n{done.stdout}\n{done.stderr}"
+    assert code == 0, f"{page.name}:\n{out}\n{err}"
 
 
 def test_the_code_of_the_pages_is_sound_to_a_type_checker(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from curtsy.threads import begun_in_thread, in_thread
 from curtsy.watch.publishing import read_statistics, summed
 from tests.client.fetching import AGENT, UNPACED, client, domain_of, until
 from tests.support.site import Site, hang
+from tests.support.warm import Process
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -70,13 +70,10 @@ class Late:
 def ended(site: Site, place: Path, code: str, **given: Any) -> tuple[int, str, str]:
     """How a program ends: its exit code and what it wrote. Every warning is an error in it."""
     settings = {**SETTINGS, "store": f"sqlite:///{place}/hosts.sqlite", **given}
-    done = subprocess.run(
-        # Since 3.12 Python warns of every fork beside a thread.
-        [sys.executable, "-W", "error", "-W", "ignore:This process", "-c", BEGINNING + code, json.dumps(settings),
-         site.url("/"), str(place)],
-        cwd=ROOT, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
-    return done.returncode, done.stdout, done.stderr
+    words, pipe = (BEGINNING + code, json.dumps(settings), site.url("/"), place), subprocess.PIPE
+    process: Process[str] = Process("tests.support.whole", *words, text=True, stdout=pipe, stderr=pipe)
+    out, err = process.communicate(30)
+    return process.returncode, out, err
 
 
 def told(place: Path) -> int:

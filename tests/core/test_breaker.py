@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from curtsy.core.admission import Go, No, Reset, Trip, Wait, settle
@@ -540,6 +540,8 @@ def test_a_host_that_recovers_is_asked_as_often_as_before() -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(list(Kind)), st.sampled_from([None, 5.0, 5000.0]), st.booleans()), max_size=30)
 )
+@example([(Kind.FAILED, 5000.0, True), (Kind.BLOCKED, None, False), (Kind.ANSWERED, 5.0, False)])
+@example([(Kind.FAILED, 5000.0, True), (Kind.BLOCKED, None, False), (Kind.BLOCKED, None, False)])
 def test_nothing_that_another_site_leads_to_says_anything_to_the_breaker(
     told: list[tuple[Kind, float | None, bool]],
 ) -> None:

@@ -143,14 +143,18 @@ def _become(request: Request, streams: list[int]) -> None:
     os.chdir(request["directory"])
     sys.argv = [request["module"], *request["arguments"]]
     # For as long as we live, and as an interpreter has them.
-    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _run(module: str) -> None:
     """Run it, and end as an interpreter does, but for the tidying up, which takes longer than the rest."""
+    program = import_module(module)
+    if hasattr(program, "IS_WHOLE"):
+        program.main()
+        return
     try:
-        code = import_module(module).main()
+        code = program.main()
     except SystemExit as end:
         code = end.code
     if not isinstance(code, int | None):

@@ -472,9 +472,9 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     wanted = outcome.quota if outcome.retry_after is None else outcome.retry_after
     if host.tripped_at:
         if left_at < host.tripped_at + host.cooldown:
-            # It left before the trip, or by hand while open. Only a longer rest is news.
-            is_longer = is_block and host.rest_until > host.tripped_at + host.cooldown
-            return _replace(host, cooldown=host.rest_until - host.tripped_at) if is_longer else host
+            # It left before the trip, or by hand while open. Only a longer rest that the host itself wants is news.
+            longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
+            return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
         if outcome.kind in _TROUBLE:
             return _tripped(host, at, policy, wanted, host.failed_trials + 1)
         if is_block:

@@ -98,10 +98,10 @@ class Address:
 
     def failed(self, error: BaseException, timeout: float) -> StoreError:
         """What redis-py says, in our words: what, why, what to do."""
+        for secret in (str(self.options[name]) for name in ("password", "sentinel_password") if self.options.get(name)):
+            # In the error itself, too: it is the cause of ours, and redis-py before 8.0 names a sentinel's password.
+            error.args = tuple(each.replace(secret, "***") if isinstance(each, str) else each for each in error.args)
         why = f"{error}".strip().rstrip(".") or type(error).__name__
-        for name in ("password", "sentinel_password"):
-            if secret := self.options.get(name):
-                why = why.replace(str(secret), "***")
         match error:
             case redis.exceptions.NoPermissionError():
                 text = (
