@@ -48,7 +48,7 @@ UNREACHABLE: dict[str, Reply] = {
 }
 
 
-SILENCE = 2.0
+SILENCE = 1.2
 """Seconds of silence that are enough: a busy machine must have sent the request by then."""
 
 

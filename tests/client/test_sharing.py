@@ -113,10 +113,10 @@ async def test_who_joins_late_has_his_own_deadline(site: Site) -> None:
     site.on("/a", lambda visit: Reply(body="x") if released.is_set() else hang())
 
     async with client(clock=None, **UNPACED, respect_robots=False) as web:
-        first = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=2.5))
+        first = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=1.6))
         await until(lambda: site.count("/a"))
-        await asyncio.sleep(1.5)
-        second = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=2.5))
+        await asyncio.sleep(0.8)
+        second = asyncio.ensure_future(web.fetch(site.url("/a"), deadline=1.6))
         await asyncio.sleep(0)
         released.set()
 

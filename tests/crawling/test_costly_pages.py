@@ -102,10 +102,10 @@ async def test_a_pattern_that_takes_long_for_long_urls_is_given_up_in_time(site:
 async def test_pages_that_wait_to_be_read_do_not_outlive_the_time_of_a_crawl(site: Site) -> None:
     """U17, F32: what could not be read in time goes back to the frontier"""
     body = BOMBS["capitals"]()
-    paths = [f"/{number}" for number in range(16)]
+    paths = [f"/{number}" for number in range(12)]
     for path in paths:
         site.reply(path, typed(body))
-    given = {**QUICK, **BIG, "max_time": 1.0, "text": "plain", "max_concurrent": 16}
+    given = {**QUICK, **BIG, "max_time": 0.5, "text": "plain", "max_concurrent": 12}
 
     async with acrawl([site.url(path) for path in paths], **given) as crawl:
         summary = await crawl.run()

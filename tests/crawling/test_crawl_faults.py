@@ -24,9 +24,9 @@ from curtsy.core.message import SECOND
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.start import acrawl
 from curtsy.http import AiohttpSender
-from tests.crawling.crawl_process import ROOT
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.site import Reply, Site, Visit, reset
+from tests.support.warm import Process
 
 # What pages do.
 
@@ -275,8 +275,8 @@ def test_on_a_full_disk_it_pauses_and_goes_on_when_there_is_room(site: Site, tmp
         "max_concurrent": 4,
         "job": str(tmp_path / "job"),
     }
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), json.dumps(options), "40000", str(room)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words, pipe = (textwrap.dedent(PROGRAM), json.dumps(options), "40000", room), subprocess.PIPE
+    process: Process[str] = Process("tests.support.program", *words, text=True, stdout=pipe, stderr=pipe)
     assert process.stderr is not None
     deadline = time.monotonic() + 30
     seen = -1

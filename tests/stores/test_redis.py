@@ -230,10 +230,13 @@ class Cutting:
         self._is_to_cut = False
 
     def __enter__(self) -> Cutting:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # closing it alone would leave the thread in `accept`
+        self._accepting.join(10)
         self._listener.close()
 
     def cut_after_next_request(self) -> None:
