@@ -44,6 +44,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from tests.support.listening import stopped
 from tests.support.play import NotHttp, Visit, play, read_request
 from tests.support.reply import (
     PIECE,
@@ -276,8 +277,7 @@ class Site:
         )
 
     async def _stop(self) -> None:
-        for server in self._servers.values():
-            server.close()
+        await stopped(*self._servers.values())
         # The task of a connection that was accepted last may not have begun: cancelled now, it would close nothing.
         this = asyncio.current_task()
         give_up = self._loop.time() + 1
