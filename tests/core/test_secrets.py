@@ -202,6 +202,7 @@ SHAPES = (
     *("/N/@://a:://a:", "://a:", "@://a:", "://@ ", "://:a/@ ", "%3a%2f%2fa%40", "%253a%252f%252f", "%25", "%%40"),
     *("?a=", "?pw=x&", "?token=", "&sid=x;", "?tokentoken", "%3fpw%3dx", "%25253fpw%25253dx%26", "\nkey=&", "?code="),
     *('"?pw=x",', "cookie: '", "://a.b ", "://a.b.c.d:1; ", "\u2028://@", "token=x "),
+    "https://user:pass@example.org:8080/a/../b;c?d=e&token=f#g",
 )
 
 

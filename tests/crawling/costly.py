@@ -35,6 +35,13 @@ def _numbered(part: str) -> bytes:
     return "".join(f"{before}{number}{after}" for number in range(SIZE // size)).encode()
 
 
+def _based(base: str, href: str) -> bytes:
+    """A small page of links that are relative to a long base."""
+    before, _, after = href.partition("#")
+    links = "".join(f"<a href='{before}{number}{after}'>" for number in range(20_000))
+    return f"<base href='http://example.org/{base}/'>{links}".encode()
+
+
 def _names() -> bytes:
     """Links to hosts of four labels of Chinese characters each."""
     letters = random.Random(1)
@@ -55,6 +62,9 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "long paths": lambda: _numbered(f"<a href='/#{'%41' * 2600}'>"),
     "blanks": lambda: _numbered(f"<a href='/#{' é' * 900}'>"),
     "dots": lambda: _numbered(f"<a href='/#{'/a/..' * 1300}'>"),
+    "a long base": lambda: _based("a" * 8000, "#"),
+    "a deep base": lambda: _based("a/" * 4000, "../../#"),
+    "a foreign base": lambda: _based("é" * 900, "é#"),
     "nested blocks": lambda: _full("<div>"),
     "nested sections": lambda: _full("<nav>"),
     "nested drawings": lambda: _full("<svg>"),
@@ -84,7 +94,16 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "declarations": lambda: _full("<meta '") + b"\xff",
 }
 
-QUICK = ("links", "long names", "nested blocks", "blocks in a drawing", "ends in a drawing", "words", "noise")
+QUICK = (
+    "links",
+    "long names",
+    "a foreign base",
+    "nested blocks",
+    "blocks in a drawing",
+    "ends in a drawing",
+    "words",
+    "noise",
+)
 """Those that are read in every run of the tests; the soak reads all."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -135,6 +136,36 @@ def test_urls_that_differ_in_scheme_port_or_query_are_different(frontier: Fronti
             frontier.done(claimed)
     assert sorted(got) == sorted(given)
     assert frontier.counts().hosts == 2
+
+
+def test_many_long_urls_come_in_order_and_once(frontier: Frontier) -> None:
+    given = urls("a.org", *(f"{'x' * 900}{number}" for number in range(250)))
+    frontier.add(given, depth=2, parent="https://a.org/")
+    frontier.add(urls("a.org", "soon"), depth=1)
+
+    got = []
+    while claims := frontier.claim():
+        if len(got) == 120:
+            frontier.defer(claims[0], 0)
+            claims = frontier.claim()
+        frontier.done(claims[0])
+        got += texts(claims)
+
+    assert got == [*urls("a.org", "soon"), *given]
+
+
+def test_long_urls_wait_in_a_fraction_of_their_memory() -> None:
+    """F01"""
+    frontier = MemoryFrontier()
+
+    tracemalloc.start()
+    for part in range(10):
+        frontier.add(f"https://a.org/{'x' * 900}{part}-{number}" for number in range(1000))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert frontier.counts().queued == 10_000
+    assert held < 5_000_000
 
 
 def test_everything_said_about_a_url_comes_back_with_it(frontier: Frontier, time: Time) -> None:

@@ -18,6 +18,9 @@ CORPUS = ROOT / ".cache" / "fuzz"
 LONGEST = 256 * 1024
 """Bytes of an input before it is expanded."""
 
+SLOWED = 4
+"""How much longer an input may take here: instrumented code is up to four times as slow."""
+
 RSS = 1024
 """MiB that a fuzzing process may have in all, coverage counters and corpus included."""
 
@@ -55,7 +58,7 @@ def _fuzz(name: str, seconds: int) -> int:
         print("atheris is not installed: pip install 'curtsy[fuzz]' on Linux", file=sys.stderr)
         return 2
     with atheris.instrument_imports(include=["curtsy"]):
-        from tests.fuzz.targets import TARGETS, check, seeds
+        from tests.fuzz.targets import SECONDS, TARGETS, check, seeds
     folder = CORPUS / name
     folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds(name)):
@@ -66,7 +69,7 @@ def _fuzz(name: str, seconds: int) -> int:
         f"-artifact_prefix={CORPUS}{os.sep}failed-{name}-", "-print_final_stats=1", "-verbosity=0", str(folder),
         *(str(EXAMPLES) for _ in "x" if EXAMPLES.is_dir()),
     ]  # fmt: skip
-    atheris.Setup(arguments, lambda data: check(target, data))
+    atheris.Setup(arguments, lambda data: check(target, data, seconds=SLOWED * SECONDS))
     atheris.Fuzz()
     return 0
 

@@ -25,6 +25,9 @@ MANY = 32
 APART = 40
 """Characters for each secret, on average, below which the rest of the text is hidden."""
 
+MOST = 2000
+"""Secrets in a text after which the rest of it is hidden: each takes some microseconds."""
+
 LONGEST_NAME = 100
 """Characters of a parameter's name that are looked at."""
 
@@ -183,7 +186,7 @@ def _hide(text: str, places: Iterator[tuple[int, int]], is_line: bool) -> str:
     parts: list[str] = []
     done = 0
     for count, (start, end) in enumerate(places, 1):
-        if count > MANY and count * APART > end:
+        if count > MANY and (count * APART > end or count > MOST):
             return MASK.join((*parts, text[done:start], _rest_of(text, start) if is_line else ""))
         if start < end:
             parts.append(text[done:start])

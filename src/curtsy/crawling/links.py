@@ -18,6 +18,9 @@ HREFS = 20_000
 IN_ALL = 50_000
 """Hrefs that are remembered over all sites: some 12 MB, if they are as long as most."""
 
+SHORT = 500
+"""Characters of an href and its URL together, above which they are not remembered."""
+
 # What is canonical but for its origin or folder. Left out is all that parse_url() might change: dot segments within,
 # escapes, ports, and hosts that may be addresses.
 _PLAIN = r"/(?!/|\.|.*/\.)[\w.~!$&'()*+,=:@/-]*+(?:\?[\w.~!$&'()*+,=:@/?-]++)?"
@@ -30,6 +33,10 @@ _LONG = 2000
 _HOST = re.compile(r"(?:https?:[/\\]*+|[/\\]{2,}+)([^/\\?#]*+)", re.IGNORECASE)
 MOST_FOREIGN = 50_000
 """Characters of hosts that are not ASCII on one page: 2,500 names of usual length. Links to more are cut."""
+
+MOST_LENT = 4 << 20
+"""Characters that the links of one page take over from its base URL. Links that need more are cut: 20,000 hrefs of five
+characters under a base of 8,000 would be 160 MB."""
 
 # Schemes that links often have and that lead to no page.
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
@@ -45,7 +52,9 @@ class Joiner:
         self._base = base
         self._origin = base.origin
         self.cut = 0
-        """Links that were given up, because their hosts take too long to be read."""
+        """Links that were given up, because they take too long to be read or too much memory."""
+        self._lent = 0
+        """Characters of the base URL that links have taken over."""
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
         self._folder: str | None = ""
@@ -61,11 +70,16 @@ class Joiner:
                 return page
             if page.startswith(_NO_PAGES):
                 return None
-            if _DOTTED.fullmatch(page):
-                folder = "" if page[0] == "/" else self._plain_folder()
-                if folder is not None:
-                    has_dots = page[0] == "." or "/." in page
-                    return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+        if not page.startswith(_LASTING):
+            self._lent += len(self._base.target)
+            if self._lent > MOST_LENT:
+                self.cut += 1
+                return None
+        if len(page) < _LONG and _DOTTED.fullmatch(page):
+            folder = "" if page[0] == "/" else self._plain_folder()
+            if folder is not None:
+                has_dots = page[0] == "." or "/." in page
+                return self._origin + (_resolved(folder + page) if has_dots else folder + page)
         if not (href.isascii() and "%" not in href) and not self._is_affordable(href):
             self.cut += 1
             return None
@@ -134,7 +148,7 @@ class KnownHrefs:
         if len(known) + len(hrefs) > self._most_hrefs:
             known = {}
         for href, link in islice(hrefs.items(), self._most_hrefs):
-            if len(href) + len(link) < _LONG:
+            if len(href) + len(link) < SHORT:
                 known[href if href.startswith(_LASTING) else link] = link
         self._sites[origin] = known  # last in order, so that the one unused for longest goes first
         self._count += len(known)

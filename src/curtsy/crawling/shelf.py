@@ -7,6 +7,7 @@ here, and one on the disk, in `durable.py`.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
@@ -20,6 +21,11 @@ DEEPEST = 0xFFFF
 
 FARTHEST = 15
 """More redirects in a row count as so many."""
+
+PACK, LONG_PACK = 100, 16_384
+"""URLs that wait in memory as one piece, and characters from which on such a piece is packed.
+
+A sitemap may list 50 MB of URLs. Those of most pages are so short that packing them is not worth the time."""
 
 _blake2b = hashlib.blake2b
 
@@ -167,6 +173,14 @@ def fingerprint(url: str) -> int:
     return int.from_bytes(_blake2b(url.encode(), digest_size=8).digest(), "little", signed=True)
 
 
+def _packed(urls: Sequence[str]) -> bytes:
+    return zlib.compress("\n".join(urls).encode(), 1)
+
+
+def _unpacked(pack: bytes) -> list[str]:
+    return zlib.decompress(pack).decode().split("\n")
+
+
 def left_out(url: str) -> str:
     """What stands among the URLs ever seen for a page that was left out: no URL, for canonical ones have no `#`."""
     return url + "#"
@@ -179,7 +193,8 @@ class MemoryShelf:
         self.totals = Totals()
         self._numbers: dict[str, int] = {}
         self._names: list[str] = [""]
-        self._queues: list[list[tuple[int, int, str, str | None]]] = [[]]
+        self._queues: list[list[tuple[int, int, str | bytes, str | None]]] = [[]]
+        """Heaps of rank, number, URL and parent. In place of a URL there may be a pack of them, numbered onwards."""
         self._pages = [0]
         """How many came from each host."""
         self._seen: set[int] = set()
@@ -224,9 +239,12 @@ class MemoryShelf:
         """Put URLs of one host there, but for those ever seen; how many were new."""
         queue = self._queues[host]
         new = self._unseen(urls)
-        for url in new:
-            self._last += 1
-            heappush(queue, (rank, self._last, url, parent))
+        for start in range(0, len(new), PACK):
+            part = new[start : start + PACK]
+            size = sum(map(len, part))
+            for item in part if size < LONG_PACK else (_packed(part),):
+                heappush(queue, (rank, self._last + 1, item, parent))
+                self._last += len(part) if isinstance(item, bytes) else 1
         self.totals.added += len(new)
         return len(new)
 
@@ -250,7 +268,12 @@ class MemoryShelf:
 
     def lend(self, host: int, out: Container[int], count: int) -> Loan:
         """The first URL of a host. What is out is not in its queue."""
-        rank, number, url, parent = heappop(self._queues[host])
+        queue = self._queues[host]
+        rank, number, url, parent = heappop(queue)
+        if isinstance(url, bytes):
+            url, *rest = _unpacked(url)
+            for place, other in enumerate(rest, number + 1):
+                heappush(queue, (rank, place, other, parent))
         tries = self._tries.get(number, 0)
         self._tries[number] = tries + 1
         return Loan(number, url, self._names[host], rank, parent, tries, self._pages[host])
