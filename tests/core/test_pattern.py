@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from curtsy.core.message import Url, parse_url
-from curtsy.core.pattern import Patterns, matches, octets_of
+from curtsy.core.pattern import Patterns, Rule, matches, octets_of
 from curtsy.core.policy import Policy
 from tests.strategies import ANY
 
@@ -76,3 +80,31 @@ def test_a_pattern_may_be_written_as_people_write_it(pattern: str) -> None:
     """U9: URLs are percent-encoded when they are compared"""
     assert Policy(deny_paths=(pattern,)).refuses_path(target_of("caf\u00e9")) == pattern
     assert Policy(deny_paths=(pattern,)).refuses_path(target_of("tea")) is None
+
+
+REPEATED = (f"/*{'a' * p}b{'a' * q}" for length in itertools.count(20) for p in range(length) for q in (length - p,))
+ENDINGS = (f"/*{number}$" for number in itertools.count())
+
+
+@pytest.mark.parametrize(
+    ("patterns", "path"),
+    [(REPEATED, "/" + "a" * 500), (ENDINGS, "/" + "a" * 8000)],
+    ids=["pieces of one letter", "endings"],
+)
+def test_no_file_of_patterns_takes_long_to_ask(patterns: Iterator[str], path: str) -> None:
+    """F32: 500 KiB of them, and a path for which each must be looked for"""
+    rules: list[Rule] = []
+    left = 500 * 1024
+    while left > 0:
+        pattern = next(patterns)
+        left -= len(pattern) + len("Disallow: \n")
+        rules.append((len(rules), False, pattern))
+    book = Patterns(rules)
+    book.best(path)
+
+    def taken() -> float:
+        began = time.process_time()
+        assert book.best(path) == -1
+        return time.process_time() - began
+
+    assert min(taken() for _ in range(3)) < 0.025

@@ -28,7 +28,7 @@ _Rank = tuple[int, int]
 _Wildcard = tuple[int, int, str, list[str], str | None]
 """Rank, place, needle, the pieces behind the first star, and what the path must end with (None: anything).
 
-The needle is the piece that says most: a path without it need not be looked at further."""
+The needle is the piece that says most: a path without it, or with another end, need not be looked at further."""
 
 _Wildcards = tuple[int, int, list[_Wildcard]]
 """The length of a beginning, the octets in all pieces of its wildcard patterns, and the patterns by rank."""
@@ -61,7 +61,7 @@ _MEMO = 1024
 _PER_RULE, _PER_WILDCARD = 80, 320
 """Bytes that one pattern takes in an index besides its octets, a little more than measured."""
 
-_LONG_PATH = 512
+_LONG_PATH = 64
 _MUCH_WORK = 4_000_000
 """Octets of path times octets of pieces; above it, positions are computed for the whole path at once (`_Places`)."""
 
@@ -253,6 +253,8 @@ class _Index:
             for rank, place, needle, pieces, tail in patterns:
                 if rank <= found[0]:
                     break
+                if tail is not None and not path.endswith(tail):  # a path has one ending: this is the cheapest look
+                    continue
                 if needle in searched and _fits(path, start, pieces, tail, searched.find):
                     found = rank, place
                     break
@@ -304,15 +306,14 @@ def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
         found.append((rank, place, *_cut(rest)))
     counts = Counter(chain.from_iterable(pieces[:_NEEDLES] for _, _, pieces, _ in found))
     counts.update(pieces[-1] for _, _, pieces, _ in found if pieces)
-    counts.update(tail for _, _, _, tail in found if tail)
 
-    def needle(pieces: list[str], tail: str | None) -> str:
-        choice = [*pieces[:_NEEDLES], *pieces[-1:], *([tail] if tail else ())]
+    def needle(pieces: list[str]) -> str:
+        choice = [*pieces[:_NEEDLES], *pieces[-1:]]
         return min(choice, key=lambda piece: (counts[piece], -len(piece)), default="")
 
     octets = sum(map(len, chain.from_iterable(pieces for _, _, pieces, _ in found)))
     split = [
-        (rank, place, pieces[0] if len(pieces) == 1 and not tail else needle(pieces, tail), pieces, tail)
+        (rank, place, pieces[0] if len(pieces) == 1 else needle(pieces), pieces, tail)
         for rank, place, pieces, tail in found
     ]
     return start, octets, split
@@ -326,8 +327,6 @@ def _cut(rest: str) -> tuple[list[str], str | None]:
 
 
 def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Callable[[str, int], int]) -> bool:
-    if tail is not None and not path.endswith(tail):
-        return False
     for piece in pieces:
         at = find(piece, start)
         if at < 0:
