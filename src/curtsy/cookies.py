@@ -33,21 +33,27 @@ class Cookie:
     expires: float | None
     """Epoch second; None for as long as the jar lasts."""
 
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        return 300 + len(self.name) + len(self.value) + len(self.path)
+
 
 class Cookies:
     """A jar. Every cookie belongs to the very host that set it: a `Domain` only narrows who may set it.
 
     What came by http goes to https of the same host, too, but never the other way round.
-    At most 50 a host, 4 KiB each, 1,000 hosts: the oldest go first. It is never written anywhere. Of a host's cookies
-    at most 8,000 bytes are sent with one request, the latest set: common servers take lines of 8 KiB.
+    At most 50 a host, 4 KiB each, 1,000 hosts and 8 MB in all: the oldest go first. It is never written anywhere. Of a
+    host's cookies at most 8,000 bytes are sent with one request, the latest set: common servers take lines of 8 KiB.
     """
 
-    PER_HOST, HOSTS, SENT = 50, 1000, 8000
+    PER_HOST, HOSTS, SENT, BYTES = 50, 1000, 8000, 8_000_000
 
     def __init__(self, epoch: Callable[[], float]) -> None:
         self._epoch = epoch
         self._lock = threading.Lock()
         self._hosts: OrderedDict[str, OrderedDict[tuple[str, str], Cookie]] = OrderedDict()
+        self._size = 0
 
     def __len__(self) -> int:
         return sum(len(jar) for jar in self._hosts.values())
@@ -60,7 +66,7 @@ class Cookies:
                 return None
             now, path = self._epoch(), url.target.partition("?")[0]
             for key in [key for key, each in jar.items() if each.expires is not None and each.expires <= now]:
-                del jar[key]
+                self._size -= jar.pop(key).size
             sent, left = [], self.SENT
             for each in reversed(jar.values()):
                 if not _is_under(path, each.path) or (each.is_private and url.scheme != "https"):
@@ -86,13 +92,15 @@ class Cookies:
             self._hosts.move_to_end(domain)
             if not is_safe and any(each.is_secure and each.name == cookie.name for each in jar.values()):
                 return  # whoever can write into http must not write over what is Secure (RFC 6265bis, 5.7)
-            jar.pop((cookie.name, cookie.path), None)
+            if (before := jar.pop((cookie.name, cookie.path), None)) is not None:
+                self._size -= before.size
             if cookie.expires is None or cookie.expires > self._epoch():
                 jar[cookie.name, cookie.path] = cookie
+                self._size += cookie.size
             if len(jar) > self.PER_HOST:
-                jar.popitem(last=False)
-            if len(self._hosts) > self.HOSTS:
-                self._hosts.popitem(last=False)
+                self._size -= jar.popitem(last=False)[1].size
+            while len(self._hosts) > self.HOSTS or self._size > self.BYTES:
+                self._size -= sum(each.size for each in self._hosts.popitem(last=False)[1].values())
 
     def _read(self, line: str, url: Url) -> Cookie | None:
         """Read a `Set-Cookie` field (RFC 6265, 5.2); None if it is not for this host, too large or illegible."""

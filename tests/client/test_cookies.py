@@ -195,6 +195,20 @@ async def test_a_site_that_goes_on_setting_cookies_fills_no_more_than_its_share(
     assert len(cookies) == Cookies.PER_HOST
 
 
+def test_large_cookies_of_many_hosts_take_a_few_megabytes() -> None:
+    """F64"""
+    cookies = Cookies(lambda: 1000.0)
+
+    for number in range(3000):
+        line = f"c{number % 30}={'x' * 4000}"
+        cookies.take(at(f"https://shop{number // 30}.example/"), Headers([("Set-Cookie", line)]))
+
+    held = sum(len(cookies.header_for(at(f"https://shop{number}.example/")) or "") for number in range(100))
+    assert len(cookies) * 4000 < Cookies.BYTES
+    assert cookies.header_for(at("https://shop0.example/")) is None
+    assert 0 < held <= Cookies.BYTES
+
+
 def test_the_jar_is_bounded_in_all() -> None:
     """F64"""
     cookies = Cookies(lambda: 0.0)
