@@ -38,6 +38,9 @@ MOST_LENT = 4 << 20
 """Characters that the links of one page take over from its base URL. Links that need more are cut: 20,000 hrefs of five
 characters under a base of 8,000 would be 160 MB."""
 
+_READ_AGAIN = 8
+"""How often they count for a link that has the base read again, which takes 50 ns and more for each."""
+
 # Schemes that links often have and that lead to no page.
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 
@@ -54,7 +57,7 @@ class Joiner:
         self.cut = 0
         """Links that were given up, because they take too long to be read or too much memory."""
         self._lent = 0
-        """Characters of the base URL that links have taken over."""
+        """Characters of the base URL that links have taken over, weighted by the time that takes."""
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
         self._folder: str | None = ""
@@ -70,21 +73,30 @@ class Joiner:
                 return page
             if page.startswith(_NO_PAGES):
                 return None
-        if not page.startswith(_LASTING):
-            self._lent += len(self._base.target)
-            if self._lent > MOST_LENT:
-                self.cut += 1
-                return None
-        if len(page) < _LONG and _DOTTED.fullmatch(page):
-            folder = "" if page[0] == "/" else self._plain_folder()
-            if folder is not None:
-                has_dots = page[0] == "." or "/." in page
-                return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+            if not page and len(href) < _LONG:
+                return self._base.text
+            if _DOTTED.fullmatch(page):
+                folder = "" if page[0] == "/" else self._plain_folder()
+                if folder is not None:
+                    has_dots = page[0] == "." or "/." in page
+                    if not self._lend(folder, _READ_AGAIN if has_dots else 1):
+                        return None
+                    return self._origin + (_resolved(folder + page) if has_dots else folder + page)
+        if not page.startswith(_LASTING) and not self._lend(self._base.target, _READ_AGAIN):
+            return None
         if not (href.isascii() and "%" not in href) and not self._is_affordable(href):
             self.cut += 1
             return None
         found = parse_url(href, self._base)
         return found.text if isinstance(found, Url) else None
+
+    def _lend(self, part: str, times: int) -> bool:
+        """Whether a link may take over a part of the base URL."""
+        self._lent += times * len(part)
+        if self._lent <= MOST_LENT:
+            return True
+        self.cut += 1
+        return False
 
     def _is_affordable(self, href: str) -> bool:
         """Whether the host of an href, if it has one that is not ASCII, is within what a page may cost."""
