@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -63,27 +64,63 @@ async def test_links_that_are_too_many_are_cut_and_told(
     assert caplog.text.count("70 or more links were not taken") == 1
 
 
+class Beat:
+    """Measures the most CPU time that the loop's thread takes between two turns."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._beating = asyncio.ensure_future(self._beat())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._beating.cancel()
+        await asyncio.wait([self._beating])
+
+    async def _beat(self) -> None:
+        while True:
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            self.longest = max(self.longest, time.thread_time() - before)
+
+
 async def test_a_page_of_very_many_links_stalls_nothing(site: Site) -> None:
     """F32: between two turns of the event loop, its thread is busy for a moment only"""
     site.reply("/", typed(BOMBS["plain links"]()))
-    longest, is_over = 0.0, False
 
-    async def beat() -> None:
-        nonlocal longest
-        while not is_over:
-            before = time.thread_time()
-            await asyncio.sleep(0)
-            longest = max(longest, time.thread_time() - before)
-
-    beating = asyncio.ensure_future(beat())
-    async with acrawl(site.url("/"), max_pages=1, **QUICK, **BIG) as crawl:
+    async with acrawl(site.url("/"), max_pages=1, **QUICK, **BIG) as crawl, Beat() as beat:
         summary = await crawl.run()
-    is_over = True
-    await beating
 
     assert summary.fetched == 1
     assert summary.totals.left_out["too_many_links"] > 300_000
-    assert longest < 0.25
+    assert beat.longest < 0.25
+
+
+async def test_a_page_with_a_long_base_stalls_nothing(site: Site) -> None:
+    """F32: it is small enough to be read on the event loop"""
+    links = "".join(f"<a href='é{number}'>" for number in range(1500))
+    site.page("/", f"<base href='/{'é' * 900}/'>{links}")
+
+    async with acrawl(site.url("/"), max_pages=1, **QUICK) as crawl, Beat() as beat:
+        summary = await crawl.run()
+
+    assert summary.totals.left_out["too_many_links"] > 1000
+    assert beat.longest < 0.25
+
+
+async def test_many_urls_for_which_robots_txt_takes_long_stall_nothing(site: Site) -> None:
+    """F32: 20 verdicts at once, each of which looks for 100,000 pieces in a path of 1,600 octets"""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    patterns = (f"/*a*b*c*{a}*{b}*{c}*!" for a, b, c in itertools.product(letters, letters, letters))
+    site.robots("User-agent: *\nDisallow: /*\nAllow: /$\n" + "".join(f"Disallow: {each}\n" for each in patterns))
+    site.page("/", html(*(f"/{letters * 60}{number}" for number in range(20))))
+
+    async with acrawl(site.url("/"), **QUICK) as crawl, Beat() as beat:
+        summary = await crawl.run()
+
+    assert summary.totals.skipped == {"robots_disallowed": 20}
+    assert beat.longest < 0.25
 
 
 async def test_a_pattern_that_takes_long_for_long_urls_is_given_up_in_time(site: Site) -> None:

@@ -14,7 +14,7 @@ from curtsy.crawling import excuses
 from curtsy.crawling.frontier import Claimed, Deferred, Room
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.hosts import Hosts
-from curtsy.crawling.judge import Judge
+from curtsy.crawling.judge import Judge, Slices
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.tray import Tray
 from curtsy.http import SLOW
@@ -77,6 +77,30 @@ class Visit:
         return self.claimed.tries >= SUSPECT
 
 
+class Turn:
+    """The CPU time that visits may take in one turn of the event loop, together.
+
+    Of a robots.txt or a page made to hurt, one verdict or reading takes some hundredth of a second on the loop; those
+    of many visits at once would stop everything else.
+    """
+
+    def __init__(self) -> None:
+        self._slice: Slices | None = None
+
+    async def has_time(self) -> None:
+        """Wait for a turn of the loop in which there is time left."""
+        while True:
+            if self._slice is None:
+                self._slice = Slices()
+                asyncio.get_running_loop().call_soon(self._end)
+            if not self._slice.is_over():
+                return
+            await asyncio.sleep(0)
+
+    def _end(self) -> None:
+        self._slice = None
+
+
 class Visits:
     """All visits under way. What comes of them goes to a tray."""
 
@@ -116,6 +140,7 @@ class Visits:
         """Visits that wait for the names of their hosts."""
         self._is_shared = is_shared
         self._alarm = client.alarm
+        self._loop_turn = Turn()
         self._visits: dict[asyncio.Task[None], Visit] = {}
         self._returning: dict[Visit, asyncio.Future[None]] = {}
         """Visits that have left the wire, and wait for a place to come there again."""
@@ -208,11 +233,13 @@ class Visits:
             if (put_off := await self._finds_no_place(visit, may_crowd)) is not None:
                 finished = Finished(claimed, Deferred(put_off))
                 return
+            await self._loop_turn.has_time()
             result = await self._client.visit(
                 self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire), lambda: self._place(visit)
             )
             visit.is_answered = True
             heard_at = self._alarm.now()
+            await self._loop_turn.has_time()
             finished = await self._judge.judge(claimed, result)
         except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
             self.broken = error
