@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
@@ -136,6 +137,19 @@ def test_drawings_formulas_and_templates_are_read_as_a_parser_reads_them(pieces:
     wanted = {node.attributes["href"] for node in LexborHTMLParser(markup).css("a, area") if "href" in node.attributes}
 
     assert set(hrefs_of(markup)) == wanted
+
+
+@pytest.mark.parametrize("href", ["a?id=#", "../é#", "#.html"])
+def test_no_link_is_cut_because_of_a_base_of_ordinary_length(href: str) -> None:
+    """U12"""
+    base = parse_url(f"http://example.org/{'a' * 150}/list?page=1")
+    assert isinstance(base, Url)
+    joiner = Joiner(base)
+
+    found = {joiner.join(href.replace("#", str(number))) for number in range(5000)}
+
+    assert len(found) == 5000
+    assert joiner.cut == 0
 
 
 def test_only_hrefs_that_mean_the_same_everywhere_are_known_as_they_are_written() -> None:

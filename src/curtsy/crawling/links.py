@@ -38,6 +38,9 @@ MOST_LENT = 4 << 20
 """Characters that the links of one page take over from its base URL. Links that need more are cut: 20,000 hrefs of five
 characters under a base of 8,000 would be 160 MB."""
 
+_FREE = 200
+"""Characters of a base URL that every link may take over: those of ordinary pages are shorter, and nothing is cut."""
+
 _READ_AGAIN = 8
 """How often they count for a link that has the base read again, which takes 50 ns and more for each."""
 
@@ -92,7 +95,7 @@ class Joiner:
 
     def _lend(self, part: str, times: int) -> bool:
         """Whether a link may take over a part of the base URL."""
-        self._lent += times * len(part)
+        self._lent += times * max(0, len(part) - _FREE)
         if self._lent <= MOST_LENT:
             return True
         self.cut += 1
