@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+import tracemalloc
 
 import pytest
 from hypothesis import example, given
@@ -252,3 +253,16 @@ def test_an_explanation_names_the_rule() -> None:
     assert "/dir stands 3 times in a row" in traps.explain("trap", f"{SITE}/dir/dir/dir")
     assert "41 segments, more than 30" in traps.explain("trap", SITE + "/x" * 41)
     assert "3,020 characters, more than 2,000" in traps.explain("too_long", f"{SITE}/{'x' * 3000}")
+
+
+def test_long_paths_with_queries_are_remembered_in_little_memory() -> None:
+    """F32"""
+    traps = Traps()
+
+    tracemalloc.start()
+    for number in range(5000):
+        traps.judge(f"http://example.org/{'a' * 1900}{number}?a")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 4_000_000

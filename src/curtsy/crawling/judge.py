@@ -66,7 +66,7 @@ RICH = 2000
 TURN = 0.01
 """Seconds for which links are judged before others have their turn."""
 
-OFTEN = 100
+OFTEN = 20
 """Links between two looks at the time, unless there are patterns, which may take long for a single one."""
 
 SIFTING = 1.0
@@ -170,8 +170,8 @@ class Judge:
         """URLs whose redirects are followed at once, for they lead to pages that had their turn before."""
         self._led_away: dict[str, None] = {}
         """Targets of redirects behind one that led to another registered domain, the latest last."""
-        self._too_deep: set[str] = set()
-        """Links of which it was told that they are too deep."""
+        self._too_deep: set[int] = set()
+        """Hashes of links of which it was told that they are too deep."""
         self._chances: Counter[str] = Counter()
         """How often each URL was put back because its host failed."""
 
@@ -326,11 +326,12 @@ class Judge:
         """Whether it was told already that a link is too deep; others are told once anyway, for they are known then."""
         if reason is not OutOfScope.TOO_DEEP:
             return False
-        if link in self._too_deep:
+        hashed = hash(link)
+        if hashed in self._too_deep:
             return True
         if len(self._too_deep) >= MOST_REMEMBERED:
             self._too_deep.clear()
-        self._too_deep.add(link)
+        self._too_deep.add(hashed)
         return False
 
     def _is_near(self, sitemap: str, host: str) -> bool:

@@ -119,8 +119,9 @@ class Traps:
         self._tracking = frozenset(each for each in listed if not each.endswith("*"))
         self._begins = tuple(each[:-1] for each in listed if each.endswith("*"))
         self._names: dict[str, _Name] = {}
-        self._queries: dict[str, set[int]] = {}
-        """Hashes of the queries that were let through, by what stands before the `?`; those used last are last."""
+        self._queries: dict[int, set[int]] = {}
+        """Hashes of the queries that were let through, by the hash of what stands before the `?`; those used last are
+        last."""
         self._remembered = 0
 
     @classmethod
@@ -155,10 +156,11 @@ class Traps:
 
     def _counts(self, path: str, query: str) -> bool:
         """Whether one more query of a path is within the limit; it is remembered then."""
-        known = self._queries.pop(path, None)
+        place = hash(path)
+        known = self._queries.pop(place, None)
         if known is None:
             known = set()
-        self._queries[path] = known
+        self._queries[place] = known
         hashed = hash(query)
         if hashed in known:
             return True
