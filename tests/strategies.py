@@ -297,6 +297,7 @@ outcomes = st.one_of(
         page=st.booleans(),
         latency=st.none() | st.floats(0, 30),
         rest=st.sampled_from((0.0, 0.0, 0.0, 2.0, 1e12)),
+        quota=retry_afters,
     ),
     st.just(Outcome(Kind.NOT_MODIFIED, 304)),
     st.builds(Outcome, kind=st.just(Kind.FAILED), status=st.sampled_from((0, 500, 503)), sent=st.booleans(),

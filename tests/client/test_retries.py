@@ -281,16 +281,16 @@ SPENT = spent(40)
 
 
 @pytest.mark.parametrize("kind", SPENT)
-@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize(("status", "breaker"), [(200, True), (404, True), (500, True), (200, False)])
 async def test_a_long_rest_that_a_quota_asks_for_is_refused_and_not_waited_for(
-    site: Site, kind: str, status: int
+    site: Site, kind: str, status: int, breaker: bool
 ) -> None:
     """C2: as after a Retry-After above obey_retry_after, the caller is told when to come back"""
     clock = FakeClock(DAWN)
     site.reply("/", Reply(status, body="x", headers=spent(3000)[kind]))
     site.page("/next", "x")
 
-    async with client(clock=clock, max_retries=0) as web:
+    async with client(clock=clock, max_retries=0, breaker=breaker) as web:
         first = await web.fetch(site.url("/"))
         refused = await web.fetch(site.url("/next"))
         clock.advance(3000)
@@ -304,13 +304,16 @@ async def test_a_long_rest_that_a_quota_asks_for_is_refused_and_not_waited_for(
     assert site.paths() == ["/robots.txt", "/", "/next"]
 
 
+@pytest.mark.parametrize("settings", [{}, {"breaker": False}, {"preset": "own"}, {"on_429": "retry"}], ids=str)
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_a_long_retry_after_is_refused_whatever_the_status_is(site: Site, status: int) -> None:
-    """C2, F50"""
+async def test_a_long_retry_after_is_refused_whatever_the_status_is(
+    site: Site, status: int, settings: dict[str, Any]
+) -> None:
+    """C2, F50: and whether there is a breaker or not"""
     site.reply("/", later(3000, status))
     site.page("/next", "x")
 
-    async with client(max_retries=0) as web:
+    async with client(max_retries=0, **settings) as web:
         first = await web.fetch(site.url("/"))
         refused = await web.fetch(site.url("/next"))
 

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import pytest
@@ -44,6 +45,7 @@ from tests.strategies import (
     FREE,
     START,
     TICK,
+    Answer,
     Ask,
     Change,
     Event,
@@ -171,6 +173,39 @@ def test_a_refusal_says_when_it_ends(history: list[Event], policy: Policy) -> No
         # The next day was spent already, by a clock that ran ahead.
         assert decision.reason is Reason.DOMAIN_BUDGET_EXCEEDED
         assert then.day > decision.day
+
+
+@ANY
+@given(everything, policies)
+def test_nothing_waits_longer_for_a_site_than_obey_retry_after(history: list[Event], policy: Policy) -> None:
+    """C2: whatever the breaker, `on_429` and the status are; a longer rest is refused."""
+    play = Play([policy])
+    longest = 0.0
+    for event in history:
+        if isinstance(event, Answer | Report):
+            longest = max(longest, event.outcome.rest)
+        play.happen(event)
+
+    decision = play.ask(Ask(patient=False))
+
+    if isinstance(decision, Wait) and decision.because == "rest":
+        assert decision.seconds <= max(policy.obey_retry_after, longest)
+
+
+@pytest.mark.parametrize("quota", [0.0, 50_000.0])
+@pytest.mark.parametrize("changes", [{}, {"on_429": "retry"}, {"on_429": "trip"}, {"breaker": True, "on_429": "retry"}])
+def test_a_long_rest_is_refused_without_a_breaker_and_until_its_end(changes: dict[str, Any], quota: float) -> None:
+    """C2"""
+    play = Play([FREE.but(**changes)])
+    answer = Outcome(Kind.ANSWERED, 200, quota=quota) if quota else Outcome(Kind.FAILED, 503, retry_after=50_000.0)
+
+    play.answer(play.depart(), answer)
+
+    assert play.ask() == No(Reason.CIRCUIT_OPEN, 50_000.0)
+    play.wait(50_000 * SECOND - 1)
+    assert play.ask() == No(Reason.CIRCUIT_OPEN, 1e-6)
+    play.wait(1)
+    assert isinstance(play.ask(), Go)
 
 
 def _later(now: Now, microseconds: int) -> Now:

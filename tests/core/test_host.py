@@ -39,7 +39,7 @@ from tests.strategies import (
 WEEK = 7 * DAY
 GOOD = Outcome(Kind.ANSWERED, 200, page=True)
 BLOCKED = Outcome(Kind.BLOCKED, 403)
-PAST = ("sent_at", "backed_off_at", "tripped_at", "closed_at", "window_at")
+PAST = ("sent_at", "told_at", "backed_off_at", "tripped_at", "closed_at", "window_at")
 """Instants that no rule puts ahead of the present."""
 
 
@@ -509,7 +509,7 @@ def test_new_fields_are_at_the_end_and_all_have_a_default() -> None:
     older = msgspec.msgpack.encode(msgspec.msgpack.decode(packed)[:-1])
 
     assert msgspec.msgpack.decode(older, type=Host) == Host()
-    assert Host.__struct_fields__[-1] == "jumped_at"
+    assert Host.__struct_fields__[-1] == "told_at"
 
 
 def test_a_record_of_a_quiet_host_is_small() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import FORGIVEN, CrawlDelay, Go, Override, Resume, Wait, admit, settle
+from curtsy.core.admission import FORGIVEN, CrawlDelay, Go, No, Override, Resume, Wait, admit, settle
+from curtsy.core.errors import Reason
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
@@ -508,7 +509,7 @@ def test_a_retry_after_of_nothing_is_no_licence() -> None:
     [
         Outcome(Kind.SLOWED, 429, retry_after=1e12),
         Outcome(Kind.FAILED, 503, retry_after=1e12),
-        Outcome(Kind.ANSWERED, 200, rest=1e12),
+        Outcome(Kind.ANSWERED, 200, quota=1e12),
     ],
 )
 def test_no_rest_is_believed_beyond_max_retry_after(outcome: Outcome) -> None:
@@ -517,7 +518,7 @@ def test_no_rest_is_believed_beyond_max_retry_after(outcome: Outcome) -> None:
 
     play.answer(play.depart(), outcome)
 
-    assert play.ask() == Wait(3600.0, "rest")
+    assert play.ask() == No(Reason.CIRCUIT_OPEN, 3600.0)
 
 
 def test_a_rest_is_not_cut_short_by_a_later_and_shorter_one() -> None:

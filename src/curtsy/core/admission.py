@@ -150,13 +150,13 @@ def admit(
     if host.paused_until and (host.paused_until < 0 or at < host.paused_until):
         return given, No(Reason.PAUSED, None if host.paused_until < 0 else (host.paused_until - at) / SECOND)
     trial = False
-    if host.tripped_at and policy.breaker:
-        closes_at = host.tripped_at + host.cooldown
-        if at < closes_at:
-            return given, No(Reason.CIRCUIT_OPEN, (closes_at - at) / SECOND)
-        if foreign:
+    if host.tripped_at or host.told_at:
+        closed_until = host.closed_until(policy)
+        if at < closed_until:
+            return given, No(Reason.CIRCUIT_OPEN, (closed_until - at) / SECOND)
+        trial = bool(host.tripped_at and policy.breaker)
+        if trial and foreign:
             return given, No(Reason.CIRCUIT_OPEN, policy.breaker_cooldown)
-        trial = True
     has_guests = guest and at < host.guests_until
     if has_guests and host.guests >= GUESTS:
         return given, No(Reason.DOMAIN_BUDGET_EXCEEDED, (host.guests_until - at) / SECOND)
@@ -314,14 +314,12 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     """Until it may be asked again by its pace, at the earliest."""
 
     open_for: float = 0.0
-    """For which its breaker stays open still; 0 if it is closed."""
+    """For which every request is refused still, by its breaker or because it asked for a long rest; 0 if none is."""
 
 
 def consequence(host: Host, now: Now, policy: Policy) -> Settled:
     """What holds for the host, whose record was just written."""
-    is_open = host.tripped_at and policy.breaker
-    left = max(0, host.tripped_at + host.cooldown - now.at) / SECOND if is_open else 0.0
-    return Settled(ready_in(host, now, policy), left)
+    return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND)
 
 
 def ready_in(host: Host, now: Now, policy: Policy) -> float:
@@ -382,7 +380,7 @@ def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, out
     host = _as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
     if outcome.kind is Kind.ABANDONED:
         # It says nothing of the host; but who asks again, as after a failure of a proxy, waits first (N2).
-        return _replace(host, rest_until=_rest_until(host, now, policy, outcome.rest)) if outcome.rest else host
+        return _rested(host, now, policy, outcome.rest)
     host = _adapted(host, now, policy, lease, outcome)
     return _judged(host, now, policy, lease, outcome) if policy.breaker and not outcome.foreign else host
 
@@ -434,12 +432,12 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
 def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
     """The host rests if it said so, and its pace follows what it said and how fast it answers."""
-    at, rest = now.at, outcome.rest
+    at, told = now.at, outcome.quota or 0.0
     retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
     is_trouble = outcome.kind in _TROUBLE
     if retry_after is not None and is_trouble:
-        rest = max(rest, retry_after)
-    rest_until = _rest_until(host, now, policy, rest) if rest > 0 else host.rest_until
+        told = max(told, retry_after)
+    host = _rested(_rested(host, now, policy, outcome.rest), now, policy, told, is_told=True)
     latency = host.latency
     if outcome.latency is not None:
         latency = smoothed(latency, round(outcome.latency * SECOND))
@@ -448,18 +446,24 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
     if policy.adapt:
         if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):
             if lease is None or lease.left_at >= backed_off_at:  # one step an episode, however many answers say so
-                told = None if retry_after is None else round(retry_after * SECOND)
-                delay, calm, backed_off_at = raised(delay, told, policy), 0, at
+                wished = None if retry_after is None else round(retry_after * SECOND)
+                delay, calm, backed_off_at = raised(delay, wished, policy), 0, at
         elif delay and not is_trouble:
             calm += 1
             if calm >= CALM:
                 delay, calm = sunk(delay, policy), 0
-    return _replace(host, rest_until=rest_until, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at)
+    return _replace(host, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at)
 
 
-def _rest_until(host: Host, now: Now, policy: Policy, rest: float) -> int:
-    """When a host's rest ends that lasts so many seconds from now, or the one that it has, if that is later."""
-    return max(host.rest_until, now.at + round(min(rest, policy.max_retry_after) * SECOND))
+def _rested(host: Host, now: Now, policy: Policy, rest: float, *, is_told: bool = False) -> Host:
+    """Return the record with a rest of so many seconds from now, unless the one that it has ends later.
+
+    `is_told` says that the site asked for it.
+    """
+    until = now.at + round(min(rest, policy.max_retry_after) * SECOND)
+    if rest <= 0 or until < host.rest_until or (until == host.rest_until and not is_told):
+        return host
+    return _replace(host, rest_until=until, told_at=now.at if is_told else 0)
 
 
 _TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)

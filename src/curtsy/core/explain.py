@@ -58,6 +58,8 @@ def refused(url: Url, policy: Policy, no: No) -> str:
             count = policy.max_pages_per_day if no.limit == "pages" else policy.max_requests_per_day
             when = f"for {policy.calendar.date_of(no.day)}" if no.day else "within 24 h (the system clock was changed)"
             return f"{domain} has had its {count} {no.limit} {when}.{wait} Raise {limit} only if the site agreed."
+        case Reason.CIRCUIT_OPEN if not policy.breaker:
+            return f"not requesting {domain}: the site asked for a rest longer than obey_retry_after.{wait}"
         case Reason.CIRCUIT_OPEN:
             return (
                 f"not asking {domain}: its circuit breaker is open "

@@ -166,6 +166,9 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
             return Failure(
                 Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
             )
+        refused = _before_redirect(request.url, end, journey)
+        if refused is not None:
+            return refused
         journey.redirected_by = (*journey.redirected_by, request.url.text)
         if target.domain != request.url.domain:
             journey.leave_host()
@@ -174,6 +177,18 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
     is_circle = len(asked) <= most
     detail = explain.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
+
+
+def _before_redirect(url: Url, reply: Response, journey: Journey) -> Refusal | None:
+    """Refuse a redirect that is to be followed after a long rest only (RFC 9110, 10.2.3).
+
+    The redirecting host rests by its own record. That does not delay a target on another host.
+    """
+    policy = journey.policies.of(url.domain)
+    asked = retry_after(reply.headers, journey.world.epoch()) if journey.cache is None else None
+    if asked is None or asked <= policy.obey_retry_after:
+        return None
+    return not_admitted(url, policy, No(Reason.CIRCUIT_OPEN, min(asked, policy.max_retry_after)))
 
 
 def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal | Again]:
@@ -323,8 +338,6 @@ def exchange(
         has_run_out = is_cut_off(reply, journey)
         unheard = UNHEARD if was_sent else UNSENT
         outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=journey.is_foreign)
-        if isinstance(reply, Response) and reply.status in REDIRECTS:
-            outcome = _before_redirect(outcome, reply, policy, world)
         journey.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
@@ -346,14 +359,6 @@ def exchange(
             else:
                 journey.retry_after = None
             return last
-
-
-def _before_redirect(outcome: Outcome, reply: Response, policy: Policy, world: World) -> Outcome:
-    """The outcome, with the rest that a redirect asks for before it is followed (RFC 9110, 10.2.3); a short one."""
-    asked = retry_after(reply.headers, world.epoch())
-    if asked is None or asked > policy.obey_retry_after:
-        return outcome
-    return msgspec.structs.replace(outcome, rest=max(outcome.rest, asked))
 
 
 def _news(

@@ -11,7 +11,7 @@ import msgspec
 from curtsy.core import breaker, budget
 from curtsy.core.budget import ALIKE, UNKNOWN, Day, Spending
 from curtsy.core.message import SECOND, Now
-from curtsy.core.policy import DAY, TOKEN, Calendar
+from curtsy.core.policy import DAY, TOKEN, Calendar, Policy
 from curtsy.core.record import WEEK, Record
 
 CLOSE = SECOND // 1000
@@ -143,6 +143,19 @@ class Host(Record, frozen=True, tag="host"):
     jumped_at: int = 0
     """When a charge last found that the calendar had jumped (C19)."""
 
+    told_at: int = 0
+    """When the site asked for the rest that ends at `rest_until`; 0 if that rest is a backoff of our own."""
+
+    def closed_until(self, policy: Policy) -> int:
+        """Return the instant up to which every request is refused; 0 if none is.
+
+        The breaker is one reason. The other is a rest that the site asked for and that is longer than
+        `obey_retry_after`. It binds without the breaker too: a request is refused, and never waits that long.
+        """
+        until = self.tripped_at + self.cooldown if self.tripped_at and policy.breaker else 0
+        is_long = self.told_at and self.rest_until - self.told_at > policy.obey_retry_after * SECOND
+        return max(until, self.rest_until) if is_long else until
+
     @property
     def days(self) -> tuple[Day, ...]:
         """What was spent, per day, the latest last."""
@@ -187,6 +200,7 @@ class Host(Record, frozen=True, tag="host"):
         later, earlier = (ours, self) if is_later else (self, ours)
         both_sent = ours.serial != was.serial and self.serial != was.serial
         open_longer = max(self, ours, key=lambda each: (each.tripped_at != 0, each.tripped_at + each.cooldown))
+        rests_longer = ours if ours.rest_until == _latest(self.rest_until, ours.rest_until) else self
         *before, day = (None, None, *budget.joined(self.days, ours.days, was.days))
         return msgspec.structs.replace(
             self,
@@ -199,7 +213,8 @@ class Host(Record, frozen=True, tag="host"):
             earlier=before[-1],
             day=day,
             jumped_at=_latest(self.jumped_at, ours.jumped_at),
-            rest_until=_latest(self.rest_until, ours.rest_until),
+            rest_until=rests_longer.rest_until,
+            told_at=rests_longer.told_at,
             delay=max(self.delay, ours.delay),
             backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
             latency=max(self.latency, ours.latency),
@@ -302,6 +317,7 @@ def in_time(host: Host, now: Now) -> Host:
         recent=tuple(moved(each) for each in host.recent),
         places=tuple(Place(each.number, moved(each.left_at), moved(each.until)) for each in host.places),
         rest_until=moved(host.rest_until),
+        told_at=moved(host.told_at),
         backed_off_at=moved(host.backed_off_at),
         tripped_at=moved(host.tripped_at),
         closed_at=moved(host.closed_at),

@@ -49,10 +49,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What the site said, in seconds from now; None if it did not say, or nothing that can be read."""
 
     rest: float = 0.0
-    """A rest besides: the backoff before a retry, or until a RateLimit window ends."""
+    """A rest of our own: the backoff before a retry."""
 
     quota: float | None = None
-    """Seconds until a RateLimit window ends in which nothing is left; None if the site does not say so."""
+    """Seconds that the site asks for though it answered; None if it does not: until a RateLimit window ends in which
+    nothing is left, or before a redirect is followed."""
 
     latency: float | None = None
     """Response time."""
@@ -96,14 +97,18 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
         kind = Kind.BLOCKED
     else:
         kind = Kind.FAILED if status >= 500 else Kind.ANSWERED
-    after = retry_after(headers, epoch) if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED) else None
-    quota = exhausted_for(headers, epoch) if after is None else None  # Retry-After takes precedence
+    after = quota = None
+    if kind in (Kind.SLOWED, Kind.FAILED, Kind.BLOCKED):
+        after = retry_after(headers, epoch)
+    elif 300 <= status < 400 and status != 304:
+        quota = retry_after(headers, epoch)  # RFC 9110, 10.2.3
+    if after is None and quota is None:  # Retry-After takes precedence
+        quota = exhausted_for(headers, epoch)
     return Outcome(
         kind,
         status,
         page=200 <= status < 300 and bool(reply.body or reply.wire_bytes) and not robots,
         retry_after=after,
-        rest=quota or 0.0,
         quota=quota,
         latency=reply.latency,
         sent_ago=reply.sent_ago,

@@ -198,8 +198,8 @@ class Policy:
     """`obey`: short Retry-After obeyed, else the breaker; `trip`: always the breaker; `retry`: never the breaker."""
 
     obey_retry_after: float = 60.0
-    """The longest Retry-After or RateLimit window that is waited for; a longer one opens the breaker for as long, and
-    at least for `breaker_cooldown`."""
+    """The longest Retry-After or RateLimit window that is waited for. A longer one opens the breaker for as long, and
+    at least for `breaker_cooldown`. Without the breaker requests are refused until it ends."""
 
     max_retry_after: float = 86_400.0
     """No Retry-After is believed beyond this."""

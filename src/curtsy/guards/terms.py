@@ -158,4 +158,6 @@ def _with_breaker(base: Policy, policy: Policy) -> Policy:
         breaker_window=policy.breaker_window,
         breaker_min_replies=policy.breaker_min_replies,
         on_429=policy.on_429,
+        obey_retry_after=policy.obey_retry_after,
+        max_retry_after=policy.max_retry_after,
     )

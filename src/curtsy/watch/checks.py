@@ -72,7 +72,7 @@ def checks_of(url: Url, settings: Settings, policy: Policy, known: Known) -> lis
     checks.append(_robots(url, settings, policy, known))
     checks += _by_hand(view)
     checks += [_breaker(view, settings, policy), _budget(view, settings, policy)]
-    checks += _rest(known)
+    checks += _rest(known, policy)
     return [*checks, _pace(view, settings, policy, known), _global(settings, policy, known)]
 
 
@@ -262,12 +262,14 @@ def _budget(view: HostView, settings: Settings, policy: Policy) -> Check:
     )
 
 
-def _rest(known: Known) -> list[Check]:
+def _rest(known: Known, policy: Policy) -> list[Check]:
     left = 0 if known.host is None else known.host.rest_until - known.now.at
     if left <= 0:
         return []
     seconds = left / SECOND
-    return [Check("rest", "wait", f"the host rests for {span(seconds)} more: it said so, or it failed", "", seconds)]
+    is_refused = known.host is not None and known.host.told_at and known.host.closed_until(policy) > known.now.at
+    says = f"the host rests for {span(seconds)} more: it said so, or it failed"
+    return [Check("rest", "no" if is_refused else "wait", says, "", seconds)]
 
 
 def _pace(view: HostView, settings: Settings, policy: Policy, known: Known) -> Check:
