@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from functools import lru_cache
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 from aiohttp import encode_basic_auth
 from yarl import URL
 
-from curtsy.core.message import Request
+from curtsy.core.bounded import remember_few
+from curtsy.core.message import Request, octets_of
 
 CODINGS = "gzip, deflate, br, zstd"
 """What is asked for unless the caller says otherwise."""
@@ -48,7 +48,7 @@ def head_of(request: Request, proxy: str | None = None) -> bytes:
     if "host" not in names:
         lines = f"Host: {url.domain}\r\n{lines}"
     if url.credentials is not None and "authorization" not in names:
-        secret = unquote(url.credentials).encode()
+        secret = unquote_to_bytes(octets_of(url.credentials))
         lines += f"Authorization: Basic {base64.b64encode(secret).decode()}\r\n"
     if request.body is not None or method not in _WITHOUT_BODY:
         lines += f"Content-Length: {len(request.body or b'')}\r\n"
@@ -57,7 +57,7 @@ def head_of(request: Request, proxy: str | None = None) -> bytes:
     return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
-@lru_cache(maxsize=256)  # most requests of a program have the same ones
+@remember_few(256)  # most requests of a program have the same ones
 def _lines(fields: tuple[tuple[str, str], ...]) -> tuple[str, frozenset[str]]:
     """The fields as lines, and their names in lower case."""
     for name, value in fields:

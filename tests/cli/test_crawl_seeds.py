@@ -74,6 +74,22 @@ def test_the_mark_that_editors_put_before_the_first_url_is_no_part_of_it(
     assert site.paths() == ["/robots.txt", "/a", "/b"]
 
 
+@pytest.mark.parametrize("source", ["seeds.txt", "-"])
+@pytest.mark.parametrize("command", ["get", "crawl"])
+def test_a_byte_of_a_url_file_that_is_not_utf8_is_sent_as_it_is(
+    shell: Shell, site: Site, command: str, source: str
+) -> None:
+    """U1: the list of an old site in Latin-1"""
+    site.page("/*", html())
+    text = site.url("/caf").encode() + b"\xe9?q=\xfc\n"
+    (shell.project / "seeds.txt").write_bytes(text)
+
+    done = shell(command, "-i", source, "--json", stdin=text, **PLAIN)
+
+    assert done.code == 0, done.err
+    assert [visit.target for visit in site.journal] == ["/robots.txt", "/caf%E9?q=%FC"]
+
+
 def test_a_page_is_fetched_before_the_pipe_has_ended_and_more_may_follow(shell: Shell, site: Site) -> None:
     """Issue 5"""
     site.page("/*", html())

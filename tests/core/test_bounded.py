@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.bounded import Bounded
+from curtsy.core.bounded import LONGEST_FIELD, Bounded
+from curtsy.core.cache import url_sha256
+from curtsy.core.message import Headers, Request, Url, parse_url
+from curtsy.core.variant import variant_of
+from curtsy.fields import head_of
 from tests.strategies import ANY
 
 KEYS = st.integers(0, 30)
@@ -55,3 +63,32 @@ def test_a_large_entry_pushes_out_none_that_takes_no_bytes() -> None:
     memory.put("e", 500)
 
     assert [key for key, _ in memory.items()] == ["a", "b", "c", "e"]
+
+
+def _request(number: int, length: int) -> Request:
+    url = parse_url("https://example.org/")
+    assert isinstance(url, Url)
+    return Request(url, headers=Headers([("Cookie", f"{number}=" + length * "x")]))
+
+
+LONG: dict[str, Callable[[int], object]] = {
+    "url": lambda number: url_sha256(f"https://example.org/{number}" + 8000 * "x"),
+    "host": lambda number: parse_url(f"https://{number}." + 900 * "\U0001f600" + "/"),
+    "variant": lambda number: variant_of((), _request(number, 8000)),
+    "head": lambda number: head_of(_request(number, 8000)),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_long_texts_that_a_site_chooses_are_not_remembered(kind: str) -> None:
+    """F28: thousands of memos, each of kilobytes"""
+    LONG[kind](0)
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            LONG[kind](number)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 300 * LONGEST_FIELD

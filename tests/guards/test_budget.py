@@ -580,3 +580,12 @@ def test_a_limit_changed_by_hand_holds_here_too(clock: FakeClock, limit: str) ->
     assert isinstance(decision, No)
     assert (found.allowed, found.limit, found.retry_after) == (False, limit, decision.retry_after)
     assert getattr(manager.get_domain_budget("example.org"), limit) == 1
+
+
+@pytest.mark.parametrize(
+    "date", ["2026-13-45", "2026-02-29", "0000-01-01", "\u0662\u0660\u0662\u0666-01-01", "20260101"]
+)
+def test_a_budget_is_of_a_day_that_exists(date: str) -> None:
+    """B10"""
+    with pytest.raises(ValidationError):
+        DomainDailyBudget(domain="example.org", max_requests_per_day=5, max_pages_per_day=0, date=date)

@@ -248,7 +248,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
     is_whole, mark = True, "\ufeff"  # which editors put before the first line
     with file:
         while raw := file.readline(LONGEST):
-            line, mark = raw.decode("utf-8", "replace").removeprefix(mark).strip(), ""
+            line, mark = raw.decode("utf-8", "surrogateescape").removeprefix(mark).strip(), ""
             if is_whole and line and not line.startswith("#"):
                 yield line
             is_whole = raw.endswith(b"\n")

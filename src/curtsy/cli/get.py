@@ -134,7 +134,7 @@ def named(urls: Iterable[str], source: str | None) -> list[str]:
 def _lines_of(source: str) -> list[str]:
     """The URLs in a file: one a line, empty lines and those that begin with # left out."""
     try:
-        with click.open_file(source, encoding="utf-8", errors="replace") as file:
+        with click.open_file(source, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.strip() for line in file]
         lines[:1] = [line.removeprefix("\ufeff").strip() for line in lines[:1]]  # a mark that editors put first
     except OSError as error:

@@ -9,6 +9,9 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
+Text = TypeVar("Text", bound=str | None)
+
+Fields = tuple[tuple[str, str], ...]
 
 LONGEST_FIELD = 1000
 """Characters of a header field up to which it is remembered what it says; a site may send 64 KiB, others each time."""
@@ -93,15 +96,35 @@ class Bounded(Generic[Key, Value]):
         self._bytes = total
 
 
-def remember_short(entries: int) -> Callable[[Callable[[str | None], Value]], Callable[[str | None], Value]]:
-    """Return a decorator that remembers what a function makes of the last fields, but of none that is long."""
+def remember_short(
+    entries: int, longest: int = LONGEST_FIELD
+) -> Callable[[Callable[[Text], Value]], Callable[[Text], Value]]:
+    """Return a decorator that remembers what a function makes of the last texts, but of none that is long."""
 
-    def decorate(read: Callable[[str | None], Value]) -> Callable[[str | None], Value]:
+    def decorate(read: Callable[[Text], Value]) -> Callable[[Text], Value]:
         remembered = lru_cache(maxsize=entries)(read)
 
         @wraps(read)
-        def read_or_recall(text: str | None) -> Value:
-            return remembered(text) if text is None or len(text) <= LONGEST_FIELD else read(text)
+        def read_or_recall(text: Text) -> Value:
+            return remembered(text) if text is None or len(text) <= longest else read(text)
+
+        return read_or_recall
+
+    return decorate
+
+
+def remember_few(entries: int) -> Callable[[Callable[[Fields], Value]], Callable[[Fields], Value]]:
+    """Return a decorator that remembers what a function makes of the last header fields, unless their values are long.
+
+    A site chooses some of them: an ETag or a cookie comes back with the next request.
+    """
+
+    def decorate(read: Callable[[Fields], Value]) -> Callable[[Fields], Value]:
+        remembered = lru_cache(maxsize=entries)(read)
+
+        @wraps(read)
+        def read_or_recall(fields: Fields) -> Value:
+            return remembered(fields) if sum([len(value) for _, value in fields]) <= LONGEST_FIELD else read(fields)
 
         return read_or_recall
 

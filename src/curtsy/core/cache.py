@@ -13,7 +13,6 @@ import hashlib
 import math
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from curtsy.core.bounded import remember_short
 from curtsy.core.cachecontrol import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
-from curtsy.core.message import Failure, Headers, Reply, Request, Response
+from curtsy.core.message import REMEMBERED, Failure, Headers, Reply, Request, Response
 from curtsy.core.secrets import masked_repr
 from curtsy.core.variant import variant_of
 
@@ -490,7 +489,7 @@ def usable_etag(text: str | None) -> str | None:
     return text if text is not None and _ETAG.fullmatch(text) else None
 
 
-@lru_cache(maxsize=4096)  # as many as of parsed URLs; asked for when a page is looked up, absorbed and kept
+@remember_short(4096, REMEMBERED)  # as of parsed URLs; needed when a page is looked up, absorbed and kept
 def url_sha256(text: str) -> str:
     """What identifies a page: its canonical URL, hashed."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from functools import lru_cache
 from urllib.parse import unquote_to_bytes
+
+from curtsy.core.bounded import remember_short
 
 MAX_HOST, MAX_LABEL = 1024, 63
 """Characters of a host and of a label that are looked at. A host may have 253 when it is in ASCII; before that, some
@@ -21,7 +22,7 @@ def canonical_host(host: str) -> str | None:
     return _canonical_host(host) if len(host) <= MAX_HOST else None
 
 
-@lru_cache(maxsize=4096)
+@remember_short(4096, 253)  # a host in ASCII has no more
 def _canonical_host(host: str) -> str | None:
     if host.startswith("["):
         try:

@@ -12,7 +12,18 @@ from curtsy.core import explain
 from curtsy.core.admission import Go, Late, No
 from curtsy.core.effects import Ask, Enter, World
 from curtsy.core.errors import Reason
-from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Reply, Request, Response, Url, parse_url
+from curtsy.core.message import (
+    SECOND,
+    Failure,
+    Headers,
+    InvalidUrl,
+    Reply,
+    Request,
+    Response,
+    Url,
+    octets_of,
+    parse_url,
+)
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import Share
@@ -213,7 +224,7 @@ def own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
     if "user-agent" not in headers:
         headers = _with_agent(headers.fields, policies.user_agent)
     if url.credentials and "authorization" not in headers:
-        name, _, password = url.credentials.encode("utf-8", "surrogatepass").partition(b":")
+        name, _, password = octets_of(url.credentials).partition(b":")
         secret = unquote_to_bytes(name) + b":" + unquote_to_bytes(password)
         return Headers((*headers.fields, ("Authorization", "Basic " + b64encode(secret).decode())))
     return headers

@@ -193,7 +193,7 @@ def _parse(given: str) -> Url | InvalidUrl:
         return InvalidUrl(given, place)
     host, port, domain, credentials = place
     if not given.isascii():  # before megabytes are made of it: each octet is at least a character
-        octets = len((found["path"] + (found["query"] or "")).encode("utf-8", "surrogatepass"))
+        octets = len(octets_of(found["path"] + (found["query"] or "")))
         if octets > MAX_URL:
             return _too_long(given, octets)
     # A browser reads \ as / in http URLs; a server that does too must not see a path that we judged otherwise.
@@ -225,10 +225,21 @@ def _place(scheme: str, authority: str) -> tuple[str, int, str, str | None] | st
     return host, port, domain, parts["user"] or None
 
 
+def octets_of(part: str) -> bytes:
+    """Return a part of a URL as bytes: UTF-8, and a byte that is not UTF-8 as it is.
+
+    Python reads such a byte of a file name, an argument or a file as half a surrogate pair (PEP 383).
+    """
+    try:
+        return part.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return part.encode("utf-8", "surrogatepass")
+
+
 def _escape(part: str) -> str:
     """Percent-encode what may not stand raw, and write every escape in one way (RFC 3986, 6.2.2)."""
     if _UNSAFE.search(part):
-        part = "".join([_WRITTEN[octet] for octet in part.encode("utf-8", "surrogatepass")])
+        part = "".join([_WRITTEN[octet] for octet in octets_of(part)])
     if "%" not in part:
         return part
     first, *rest = part.split("%")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
+from curtsy.core.bounded import remember_few
 from curtsy.core.message import Request
 
 MOST_VARIANTS = 8
@@ -41,7 +41,7 @@ def variant_of(vary: Iterable[str], request: Request) -> str:
     return _variant(tuple(values)) if values else ""
 
 
-@lru_cache(maxsize=1024)
+@remember_few(1024)
 def _variant(values: tuple[tuple[str, str], ...]) -> str:
     # Blanks in a list do not matter (RFC 9111, 4.1); in a key or a cookie they may. An absent field is no empty one.
     plain = sorted(

@@ -7,6 +7,7 @@ program that must never go over the limit uses the client, which does both in on
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from pydantic import BaseModel, Field, computed_field
+from pydantic import BaseModel, Field, computed_field, field_validator
 
 from curtsy.core.admission import Spend, amend
 from curtsy.core.budget import Spending
@@ -58,7 +59,15 @@ class DomainDailyBudget(BaseModel):
     pages_today: int = Field(default=0, ge=0, description="Pages received today.")
     max_requests_per_day: int = Field(ge=0, description="Requests a day at most; 0 for unlimited.")
     max_pages_per_day: int = Field(ge=0, description="Pages a day at most; 0 for unlimited.")
-    date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$", description="The day, as YYYY-MM-DD in the domain's time zone.")
+    date: str = Field(
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="The day, as YYYY-MM-DD in the domain's time zone."
+    )
+
+    @field_validator("date")
+    @classmethod
+    def _is_a_day(cls, date: str) -> str:
+        datetime.date.fromisoformat(date)  # raises ValueError
+        return date
 
     @computed_field(description="Requests left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
     @property
