@@ -203,6 +203,13 @@ SHAPES = (
     *("?a=", "?pw=x&", "?token=", "&sid=x;", "?tokentoken", "%3fpw%3dx", "%25253fpw%25253dx%26", "\nkey=&", "?code="),
     *('"?pw=x",', "cookie: '", "://a.b ", "://a.b.c.d:1; ", "\u2028://@", "token=x "),
     "https://user:pass@example.org:8080/a/../b;c?d=e&token=f#g",
+    *(
+        "code=",
+        "acode=",
+        "_code=",
+        "userpw=%3d&credentia-;https://%26%40tok......",
+        "c-%3A%2F%2Fpass=#_%3A%2F%2F?akey=authcode",
+    ),
 )
 
 
