@@ -251,6 +251,25 @@ async def test_a_job_remembers_all_where_it_began(site: Site, tmp_path: Path) ->
     assert jobs.look(job).seeds == (site.url("/docs/"), site.url("/docs/deeper/"))
 
 
+@pytest.mark.parametrize("seed", ["127.0.0.1", "127.0.0.2"], ids=["the same", "where it led"])
+async def test_where_a_seed_led_belongs_to_a_resumed_job(site: Site, tmp_path: Path, seed: str) -> None:
+    """Issue 5: the seed is not requested again"""
+    there = "127.0.0.2"
+    site.reply("/", Reply(302, headers={"Location": site.url("/home", host=there)}), host="127.0.0.1")
+    site.page("/home", html("/a"), host=there)
+    site.page("/a", html("/b"), host=there)
+    site.page("/b", html("/c"), host=there)
+    job = tmp_path / "job"
+    await crawled(site, job=job, scope="host", max_pages=1)
+    path = "/" if seed == "127.0.0.1" else "/home"
+
+    async with acrawl(site.url(path, host=seed), **QUICK, job=job, scope="host") as crawl:
+        pages = [page.url async for page in crawl]
+
+    assert pages == [site.url("/a", host=there), site.url("/b", host=there)]
+    assert (site.count("/"), site.count("/home", host=there)) == (1, 1)
+
+
 async def test_a_limit_of_pages_holds_over_all_parts_of_a_job(site: Site, tmp_path: Path) -> None:
     """Issue 5"""
     build(site, "fan", 20)

@@ -28,7 +28,7 @@ from curtsy.crawling.bell import Bell
 from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.harvest import Finished, Harvest
 from curtsy.crawling.judge import Judge
-from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of
+from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
@@ -163,7 +163,7 @@ class Crawler:
                 _log.warning(
                     f"The crawl goes on with another scope: {change}. What was left out before stays left out."
                 )
-            self.judge.scope = self.judge.scope.resumed(old)
+            widen(self.judge.scope, self._notes)
         seeds = list(dict.fromkeys([*seeds_of(self._notes), *head]))[:HEAD]
         await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: seeds})
         self._is_begun = True

@@ -24,7 +24,7 @@ from curtsy.crawling import excuses
 from curtsy.crawling.frontier import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.harvest import Finished
 from curtsy.crawling.links import KnownHrefs
-from curtsy.crawling.notes import SCOPE, SITEMAPS
+from curtsy.crawling.notes import SITEMAPS, WIDENED
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.origins import Origins
 from curtsy.crawling.packed import Packed
@@ -398,8 +398,8 @@ class Judge:
                 words = excuses.no_sitemap(claimed.url)
                 return self.skipped(claimed, NO_SITEMAP, words, after=after, status=status)
         elif reason is not None and is_seed(claimed):  # where a seed leads, the crawl is to go
-            self.scope = self.scope.widened(target.text)
-            notes[SCOPE] = self.scope.as_plain()
+            self.scope.widen(target.text)
+            notes[WIDENED + target.text] = self._client.epoch()
             reason = self._outside(target.text, claimed.depth)
         if reason is not None:
             words = excuses.redirected_outside(claimed.url, target.text)

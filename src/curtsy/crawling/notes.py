@@ -21,6 +21,9 @@ SEEDS = "seeds"
 SCOPE = "scope"
 """Which URLs belong to it."""
 
+WIDENED = "widened:"
+"""Begins the name of a note for each URL that the scope was widened by; its value is the epoch second of that."""
+
 SITEMAPS = "sitemaps"
 """How many sitemaps each site has had, of those that have many."""
 
@@ -36,6 +39,13 @@ def seeds_of(notes: Mapping[str, Any]) -> list[str]:
     return list(notes.get(SEEDS, ()))
 
 
+def widen(scope: Scope, notes: Mapping[str, Any]) -> None:
+    """Widen a scope by what an earlier run has widened it by, in the same order."""
+    found = {name.removeprefix(WIDENED): at for name, at in notes.items() if name.startswith(WIDENED)}
+    for url in sorted(found, key=found.__getitem__):
+        scope.widen(url)
+
+
 def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> None:
     """Refuse to go on with a job from canonical seeds of which none has to do with it. Raises PolicyError.
 
@@ -48,6 +58,7 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
         scope = Scope.from_plain(notes.get(SCOPE, {}))
     except PolicyError:  # that it cannot be read is told later, as a change
         return
+    widen(scope, notes)
     if not any(scope.covers(seed) for seed in seeds):
         first, more = mask_url(began[0]), f" and {len(began) - 1:,} more" if len(began) > 1 else ""
         raise PolicyError(

@@ -28,7 +28,7 @@ punycode, percent-encoded, no fragment.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal, assert_never, get_args
@@ -88,9 +88,6 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     always: tuple[str, ...] = ()
     """Seeds that the rules alone would refuse."""
-
-    widenings: tuple[str, ...] = ()
-    """URLs that `widened` has added, in order."""
 
     @classmethod
     def around(
@@ -190,15 +187,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return elsewhere, folders
 
     def _is_in_domains(self, host: str) -> bool:
-        name, port = name_and_port(host)
-        while name:
-            if name in self._domains or name + port in self._domains:
-                return True
-            name = name.partition(".")[2]
-        return False
+        return any(each in self._domains for each in _domains_of(host))
 
     def _is_admitted(self, host: str, url: str) -> bool:
-        """Whether it lies where a seed of `admit` does."""
+        """Whether it lies where a seed of `admit` does, or a URL of `widen`."""
         if not self._admitted:
             return False
         match self.kind:
@@ -206,6 +198,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
                 return hash(host) in self._admitted
             case "site":
                 return hash(site_of(host)) in self._admitted
+            case "domains":
+                return any(hash(each) in self._admitted for each in _domains_of(host))
             case "prefix":
                 place = _place("prefix", url) or ""
                 while place:
@@ -242,8 +236,8 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return frozenset(self.domains)
 
     @cached_property
-    def _always(self) -> frozenset[str]:
-        return frozenset(self.always)
+    def _always(self) -> set[str]:
+        return set(self.always)
 
     @cached_property
     def _match(self) -> tuple[Callable[[str], object], ...]:
@@ -268,46 +262,27 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         place = _place(self.kind, url)
         if place is not None and place not in self._places:
             self._admitted.add(hash(place))
+            if self.kind == "prefix":
+                self._admitted.add(hash(host_of(url)))  # no folder: those end with a slash
 
-    def widened(self, url: str) -> Scope:
-        """The same scope as if `url` had been a seed too: for where a seed redirects to.
+    def widen(self, url: str) -> bool:
+        """Add `url` as if it had been a seed too: for the target of a seed's redirect. Return whether that was needed.
 
         So `www.example.org` belongs to the crawl that was sent there from `example.org`, and the page itself is
-        fetched whatever the patterns say. The very same scope if nothing changes by it. On a host of which a part
-        belongs to the crawl by its prefix, it is that one page only: a way to `/login` must not open all of the site.
+        fetched whatever the patterns say. On a host of which a part belongs to the crawl by its prefix, it is that one
+        page only: a redirect to `/login` must not open all of the site. The value stays as it is: the caller keeps the
+        URL, because a list of seeds can have any number of them.
         """
         if self.refuses(url, 0) is None:
-            return self
-        host, place = host_of(url), _place(self.kind, url)
-        places, domains = set(self.places), set(self.domains)
+            return False
+        host = host_of(url)
         if self.kind == "domains":
-            if not self._is_in_domains(host):
-                domains.add(host)
-        elif place is not None and host not in self._folders:
-            places.add(place)
-        wider = msgspec.structs.replace(
-            self,
-            places=tuple(sorted(places)),
-            domains=tuple(sorted(domains)),
-            widenings=(*self.widenings, url),
-        )
-        wider.__dict__["_admitted"] = self._admitted
-        if wider.refuses(url, 0) is None:
-            return wider
-        wider = msgspec.structs.replace(wider, always=tuple(sorted({*self.always, url})))
-        wider.__dict__["_admitted"] = self._admitted
-        return wider
-
-    def resumed(self, old: Mapping[str, Any]) -> Scope:
-        """This scope with what an earlier run's, kept by `as_plain`, was widened by; nothing, if that is illegible."""
-        try:
-            widenings = _read(old).widenings
-        except PolicyError:
-            return self
-        scope = self
-        for url in widenings:
-            scope = scope.widened(url)
-        return scope
+            self._admitted.add(hash(host))
+        elif host not in self._folders and not (self.kind == "prefix" and hash(host) in self._admitted):
+            self.admit(url)
+        if self.refuses(url, 0) is not None:
+            self._always.add(url)
+        return True
 
     # Keeping
 
@@ -324,26 +299,23 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return scope
 
     def changes(self, old: Mapping[str, Any]) -> list[str]:
-        """What is different from an earlier run's scope, kept by `as_plain`: each in words without a full stop.
-
-        What that one was widened by is no difference: `resumed` takes it over.
-        """
+        """What is different from an earlier run's scope, kept by `as_plain`: each in words without a full stop."""
         try:
             was = _read(old)
         except PolicyError:
             return [f"that of the earlier run cannot be read, and now it is {self.describe()}"]
-        scope, told = self.resumed(old), []
-        if scope.kind != was.kind:
-            told.append(f"the crawl now covers {scope._where()}, and before it was {was._where()}")
+        told = []
+        if self.kind != was.kind:
+            told.append(f"the crawl now covers {self._where()}, and before it was {was._where()}")
         else:
-            told += _difference(_PLURALS[scope.kind], was.places, scope.places)
-        told += _difference("domains", was.domains, scope.domains)
-        told += _difference("patterns to match", was.match, scope.match)
-        told += _difference("patterns to skip", was.skip, scope.skip)
-        if scope.depth != was.depth:
-            told.append(f"the depth is now {_limit(scope.depth)}, and before it was {_limit(was.depth)}")
-        if scope.files != was.files:
-            told.append(f"it now takes {scope._what()}, and before it took {was._what()}")
+            told += _difference(_PLURALS[self.kind], was.places, self.places)
+        told += _difference("domains", was.domains, self.domains)
+        told += _difference("patterns to match", was.match, self.match)
+        told += _difference("patterns to skip", was.skip, self.skip)
+        if self.depth != was.depth:
+            told.append(f"the depth is now {_limit(self.depth)}, and before it was {_limit(was.depth)}")
+        if self.files != was.files:
+            told.append(f"it now takes {self._what()}, and before it took {was._what()}")
         return told
 
     # Telling
@@ -429,6 +401,15 @@ def _place(kind: Kind, url: str) -> str | None:
             return None
         case never:
             assert_never(never)
+
+
+def _domains_of(host: str) -> Iterator[str]:
+    """Yield a host and every domain that it is under, with its port and without."""
+    name, port = name_and_port(host)
+    while name:
+        yield name
+        yield name + port
+        name = name.partition(".")[2]
 
 
 def _several(given: str | Iterable[str]) -> list[str]:
