@@ -6,7 +6,6 @@ The package imports this module first. In a program that merely imports curtsy i
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 INTERRUPTED = 130
@@ -18,6 +17,18 @@ def is_command() -> bool:
     is_module = "-m" in words[1:-1] and words[words.index("-m", 1) + 1] == "curtsy"
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     return is_module or name in ("curtsy", "curtsy.exe", "curtsy-script.py")
+
+
+def _without_traceback(kind: type[BaseException], error: BaseException, _: object) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        os._exit(INTERRUPTED)
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+if is_command():
+    sys.excepthook = _without_traceback  # the import of `signal` takes a millisecond in which Ctrl-C can arrive
+
+import signal  # noqa: E402
 
 
 def exit_on_interrupt() -> None:

@@ -38,6 +38,17 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(shell: Shell, site: Site, im
     assert "KeyboardInterrupt" not in err
 
 
+def test_ctrl_c_before_it_can_be_caught_prints_no_traceback(shell: Shell, tmp_path: Path) -> None:
+    """U17: while the standard library's own module for signals is imported"""
+    (tmp_path / "signal.py").write_text("import os\nos.kill(os.getpid(), 2)\nwhile True: pass\n")
+
+    done = subprocess.run(
+        [*CURTSY, "doctor"], env={**shell.env, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_program_that_imports_curtsy_keeps_its_ctrl_c(tmp_path: Path) -> None:
     """U17: only the command changes what Ctrl-C does"""
     program = tmp_path / "own.py"

@@ -243,7 +243,7 @@ def test_when_not_even_robots_txt_may_be_asked_for_the_task_is_given_back(answer
 
 @pytest.mark.parametrize("reason", [Reason.CLOSED, Reason.DEADLINE, Reason.ADDRESS_REFUSED])
 def test_a_client_that_is_closed_learns_nothing_of_robots_txt(reason: Reason) -> None:
-    """R6: nor one without a free connection; after a redirect, too. A forbidden address is as good as no file."""
+    """R6: nor one without a free connection; after a redirect, too. A forbidden address does not mean no file."""
     moved = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
     hand = Hand(claim=[Claimed(None)], send=[moved, Failure(reason, "no"), Response(200, Headers(), b"x")])
 
@@ -253,7 +253,7 @@ def test_a_client_that_is_closed_learns_nothing_of_robots_txt(reason: Reason) ->
         assert (result.reason, hand.of(Learn)) == (reason, [])
         assert hand.of(Release) == [Release("https://example.org")]
     else:
-        assert [effect.body for effect in hand.of(Learn)] == [b""]
+        assert [effect.body for effect in hand.of(Learn)] == [None]
 
 
 def test_a_deadline_that_ends_on_the_way_to_another_host_is_no_failure_of_robots_txt() -> None:

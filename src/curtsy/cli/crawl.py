@@ -140,8 +140,8 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     good order; with --job the same command goes on with it, and nothing is fetched twice.
 
     The exit code is 0 if pages came, 3 if all was refused by manners, 22 if the only URL answered with an error, 75 if
-    what is left may be asked for only later (it says when), or the disk stayed full, 74 if an output was closed, was
-    replaced or lacks pages, 130 after Ctrl-C.
+    what is left may be asked for only later (it says when), or the disk stayed full, 74 if an output cannot be opened,
+    was closed, was replaced or lacks pages, 130 after Ctrl-C.
     """
     given = context.ensure_object(Given)
     wish = _wish(given, words, list(context.meta.get("curtsy.arguments", ())))

@@ -40,7 +40,10 @@ MEANINGS = {
     Exit.USAGE: "the command was not understood, or a URL is none",
     Exit.REFUSED: "refused by manners: robots.txt, the denylist, an address; waiting does not help",
     Exit.BAD_STATUS: "the site answered with an error",
-    Exit.OUTPUT: "an output of a crawl was closed, was replaced, or lacks pages; nothing is done that is not written",
+    Exit.OUTPUT: (
+        "an output of a crawl cannot be opened, was closed, was replaced, or lacks pages; "
+        "nothing is done that is not written"
+    ),
     Exit.LATER: "try again later; the message says when",
     Exit.CONFIGURATION: "the settings are wrong (the message names file and line), or need a library that is missing",
     Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, a closed terminal); everything was given back",

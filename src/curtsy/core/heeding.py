@@ -123,10 +123,8 @@ def _robots_txt(
         if there.denied and is_own:
             return Refusal(Reason.DOMAIN_DENIED, explain.denied(request.url))
         if not is_own and (why := (yield from _barred(url, headers, there, journey))):
-            # Not "there is none": whoever shares what is learned here may well ask for it.
+            # Not "there is none": another process with other settings may well request it.
             return Found(None, f"{url.text}, where it redirects to, is not to be asked for: {why}")
-        if not is_own and not there.allow_private and journey.world.refused_address(url) is not None:
-            return NO_FILE  # the rule for pages, which a proxy would not know (F19)
         is_guest = not is_own and journey.world.is_foreign(request.url, url)
         way = entrance(url, there, journey, robots=True, first=is_own, guest=is_guest)
         asked_at = journey.world.now()
@@ -174,8 +172,6 @@ def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url |
             return reply
         if reply.reason in REFUSALS and (is_first or reply.reason in (Reason.CLOSED, Reason.DEADLINE)):
             return reply
-        if reply.reason in REFUSALS:
-            return NO_FILE
         return Found(None, f"{url.text} could not be fetched: {reply.detail}", reply.part)
     if 200 <= reply.status < 300:
         return Found(whole_lines(reply.body, is_cut=not reply.is_whole))
@@ -194,6 +190,8 @@ def _barred(url: Url, headers: Headers, policy: Policy, journey: Journey) -> Gen
     """Why another host is not to be asked for a robots.txt: by the settings, or by what is known of its own rules."""
     if policy.denied or policy.refuses_path(url.target):
         return "the settings deny it"
+    if not policy.allow_private and (why := journey.world.refused_address(url)):
+        return why  # the rule for pages, which a proxy would not know (F19)
     if not policy.respect_robots:
         return None
     known = journey.world.known_rules(url.origin)
