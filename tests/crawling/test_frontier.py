@@ -143,7 +143,7 @@ def test_many_long_urls_come_in_order_and_once(frontier: Frontier) -> None:
     frontier.add(given, depth=2, parent="https://a.org/")
     frontier.add(urls("a.org", "soon"), depth=1)
 
-    got = []
+    got: list[str] = []
     while claims := frontier.claim():
         if len(got) == 120:
             frontier.defer(claims[0], 0)
