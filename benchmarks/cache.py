@@ -23,11 +23,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from curtsy.cache.disk import DiskCache
+from curtsy.cache.keys import PageCache
+from curtsy.cache.packed import PackedCache
 from curtsy.core.cache import Absent, Entry, Fresh, Refresh, Stale, Store, absorb, freshness
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
-from curtsy.stores.disk import DiskCache
-from curtsy.stores.packed import PackedCache
-from curtsy.stores.pages import PageCache
 
 NOW = time.time()
 URLS = [f"http://127.0.0.1/page/{number}" for number in range(20)]

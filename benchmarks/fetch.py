@@ -39,13 +39,13 @@ from typing import Any
 import aiohttp
 import zstandard
 
+from curtsy.cache import packed_schema
+from curtsy.cache.disk import DiskCache
+from curtsy.cache.keys import PageCache
+from curtsy.cache.packed import DELAY, PackedCache
 from curtsy.client import AsyncClient
 from curtsy.core.result import FetchResult
-from curtsy.stores import rows
-from curtsy.stores.disk import DiskCache
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.packed import DELAY, PackedCache
-from curtsy.stores.pages import PageCache
 
 SIZE = 20_000
 MODULES = ("asyncio.events", "email.message", "http.client", "json", "logging", "socket", "ssl", "typing")
@@ -164,7 +164,7 @@ class RowsByHand:
 
     def __init__(self, path: Path, fetch: Fetch) -> None:
         self._fetch = fetch
-        self._compress = zstandard.ZstdCompressor(level=rows.LEVEL).compress
+        self._compress = zstandard.ZstdCompressor(level=packed_schema.LEVEL).compress
         self._db = sqlite3.connect(path, isolation_level=None)
         self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
         self._db.execute("CREATE TABLE pages (id INTEGER PRIMARY KEY, place INTEGER)")

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.durable import SQLiteFrontier
-from curtsy.crawling.extract import extract
-from curtsy.crawling.frontier import Claimed, Done, Ending, Found, Frontier
-from curtsy.crawling.links import KnownHrefs
-from curtsy.crawling.local import MemoryFrontier
+from curtsy.crawling.extract.links import KnownHrefs
+from curtsy.crawling.extract.page import extract
+from curtsy.crawling.frontier.durable import SQLiteFrontier
+from curtsy.crawling.frontier.local import MemoryFrontier
+from curtsy.crawling.frontier.protocol import Claimed, Done, Ending, Found, Frontier
 
 URLS = 1_000_000
 PAGE = 20
@@ -170,7 +170,7 @@ def shared(kind: str, hosts: int, folder: Path) -> dict[str, float]:
 
 
 async def share(url: str, client: Any, hosts: int) -> dict[str, float]:
-    from curtsy.crawling.redis import RedisFrontier
+    from curtsy.crawling.frontier.redis import RedisFrontier
 
     found: dict[str, float] = {}
     frontier = RedisFrontier(url, "bench", lease=3600.0, timeout=30.0)

@@ -29,8 +29,8 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, UTC, LimitConfig, Policy
-from curtsy.gate import AsyncGate, Request, Ticket
-from curtsy.guards import RateLimiter
+from curtsy.engine.gate import AsyncGate, Request, Ticket
+from curtsy.limits import RateLimiter
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
@@ -163,11 +163,12 @@ def decisions(quick: bool) -> None:
 
 def keyed_peers(keys: list[str]) -> dict[str, Callable[[str], object]]:
     """How each peer that has keys takes one token without waiting."""
-    import limits
     import limits.storage
     import limits.strategies
     import throttled
     from pyrate_limiter import InMemoryBucket, Limiter, Rate
+
+    import limits
 
     calls: dict[str, Callable[[str], object]] = {}
     window = limits.strategies.SlidingWindowCounterRateLimiter(limits.storage.MemoryStorage())
@@ -479,10 +480,11 @@ def _wait_for(port: int) -> None:
 
 
 async def _redis_peers(port: int, seconds: float) -> dict[str, float]:
-    import limits
     import limits.aio.storage
     import limits.aio.strategies
     import throttled.asyncio
+
+    import limits
 
     async def rate(call: Callable[[str], Awaitable[object]]) -> float:
         ends, count = time.monotonic() + seconds, 0

@@ -7,10 +7,10 @@ import tracemalloc
 from collections.abc import Callable
 
 from curtsy.core.record import FetchRecord
+from curtsy.core.statistics import PUBLISHED_HOSTS, ProcessStatistics, StatisticsSnapshot, summed
+from curtsy.engine.counters import Tally
+from curtsy.observe.metrics import Collector, metrics_text
 from curtsy.stores.codec import pack
-from curtsy.tally import Tally
-from curtsy.watch.metrics import Collector, metrics_text
-from curtsy.watch.statistics import PUBLISHED_HOSTS, ProcessStatistics, StatisticsSnapshot, summed
 
 FETCHES = 200_000
 RUNS = 3

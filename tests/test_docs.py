@@ -20,9 +20,9 @@ import yaml
 
 from curtsy.cli.exits import MEANINGS, exit_for
 from curtsy.core.errors import Reason
-from curtsy.crawling.judge import NO_SITEMAP
+from curtsy.crawling.extract.scope import OutOfScope
+from curtsy.crawling.filters import NO_SITEMAP
 from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL
-from curtsy.crawling.scope import OutOfScope
 from curtsy.settings import load
 from curtsy.settings.keys import keys
 from tests.support.commands import commands_in, misread

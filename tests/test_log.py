@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.message import Headers
 from curtsy.core.secrets import mask_url
-from curtsy.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
+from curtsy.system.log import JsonHandler, create_logger, install_json_logging, level_named, library_logger
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_a_line_has_time_level_component_message_and_the_fields_in_that_order() 
 
 def test_lines_go_to_standard_error_and_standard_output_stays_free() -> None:
     """N1: standard output belongs to data"""
-    done = run("from curtsy.log import create_logger; create_logger('a').error('x', n=1); print('data')")
+    done = run("from curtsy import create_logger; create_logger('a').error('x', n=1); print('data')")
 
     assert done.stdout == "data\n"
     assert json.loads(done.stderr)["component"] == "a"
@@ -98,9 +98,7 @@ def test_the_stream_is_the_one_that_is_standard_error_at_that_moment(capsys: pyt
 
 def test_what_others_wrote_before_stays_before() -> None:
     """N1"""
-    done = run(
-        "import sys; from curtsy.log import create_logger; sys.stderr.write('first '); create_logger('a').info('x')"
-    )
+    done = run("import sys; from curtsy import create_logger; sys.stderr.write('first '); create_logger('a').info('x')")
 
     assert done.stderr.startswith("first {")
 
@@ -116,9 +114,7 @@ def test_a_field_cannot_take_the_place_of_the_lines_own() -> None:
 def test_a_line_is_one_write(tmp_path: Path) -> None:
     """N1: lines of many processes are never mixed"""
     path = tmp_path / "log"
-    code = (
-        "from curtsy.log import create_logger\nlog = create_logger('a')\nfor n in range(300): log.info('x' * 500, n=n)"
-    )
+    code = "from curtsy import create_logger\nlog = create_logger('a')\nfor n in range(300): log.info('x' * 500, n=n)"
     with path.open("ab") as file:
         running = [subprocess.Popen([sys.executable, "-c", code], stderr=file) for _ in range(3)]
         codes = [each.wait(timeout=30) for each in running]
@@ -142,7 +138,7 @@ def test_a_line_is_one_write(tmp_path: Path) -> None:
 )
 def test_the_environment_sets_the_least_level_shown(env: dict[str, str], shown: list[str]) -> None:
     """N1, C7"""
-    code = "from curtsy.log import create_logger\nlog = create_logger('a')\n"
+    code = "from curtsy import create_logger\nlog = create_logger('a')\n"
     code += "log.debug('a'); log.info('b'); log.warn('c'); log.error('d')"
 
     done = run(code, env)
@@ -152,9 +148,7 @@ def test_the_environment_sets_the_least_level_shown(env: dict[str, str], shown: 
 
 def test_a_bad_level_means_info_and_is_told_once() -> None:
     """N1"""
-    code = (
-        "from curtsy.log import create_logger\nfor n in 'ab': create_logger(n).info('x'); create_logger(n).debug('y')"
-    )
+    code = "from curtsy import create_logger\nfor n in 'ab': create_logger(n).info('x'); create_logger(n).debug('y')"
 
     done = run(code, {"LOG_LEVEL": "loud"})
 
@@ -268,7 +262,7 @@ def test_any_line_is_one_line_of_json(msg: str, fields: dict[str, Any]) -> None:
 )
 def test_a_closed_standard_error_stops_nothing(before: str) -> None:
     """N1"""
-    code = f"{before}\nfrom curtsy.log import create_logger, install_json_logging, library_logger\n"
+    code = f"{before}\nfrom curtsy.system.log import create_logger, install_json_logging, library_logger\n"
     code += "create_logger('a').error('x')\ninstall_json_logging()\nlibrary_logger('b').error('y')\nprint('still here')"
 
     done = run(code)
@@ -280,7 +274,7 @@ def test_a_broken_pipe_stops_nothing() -> None:
     """N1"""
     reader, writer = os.pipe()
     os.close(reader)
-    code = "from curtsy.log import create_logger\n"
+    code = "from curtsy import create_logger\n"
     code += "for n in range(3): create_logger('a').info('x' * 100000)\nprint('still here')"
 
     try:
@@ -432,7 +426,7 @@ def test_no_text_is_slow_to_mask() -> None:
 
 def test_the_library_prints_nothing_uninvited() -> None:
     """N1"""
-    code = "from curtsy.log import library_logger; library_logger('x').error('hello', a=1)"
+    code = "from curtsy.system.log import library_logger; library_logger('x').error('hello', a=1)"
 
     done = run(code)
 
@@ -501,7 +495,7 @@ def test_installing_twice_writes_each_line_once(library: io.StringIO) -> None:
 
 def test_a_bad_level_is_told_when_the_lines_are_installed() -> None:
     """N1"""
-    code = "from curtsy.log import install_json_logging, library_logger\n"
+    code = "from curtsy.system.log import install_json_logging, library_logger\n"
     code += "install_json_logging(); library_logger('x').info('y')"
 
     done = run(code, {"LOG_LEVEL": "loud"})

@@ -11,9 +11,9 @@ import click
 
 from curtsy.cli import SECTIONS, cli
 from curtsy.cli.command import Command, Group
+from curtsy.cli.context import GIVEN_OPTIONS, GivenOption
 from curtsy.cli.exits import MEANINGS
 from curtsy.cli.fields import SHAPES
-from curtsy.cli.given import GIVEN_OPTIONS, GivenOption
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 

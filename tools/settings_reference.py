@@ -18,8 +18,8 @@ from curtsy import __version__
 from curtsy.core import policy
 from curtsy.settings import AT_START
 from curtsy.settings import keys as settings_keys
-from curtsy.settings.complaints import shown
 from curtsy.settings.keys import ALIASES, NOT_LIMITED, PRESETS, Key, keys
+from curtsy.settings.problems import shown
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 REQUIREMENT = re.compile(r" \([A-Z]\d+(?:, [A-Z]\d+)*\)")

@@ -7,21 +7,22 @@ with curtsy.Client(user_agent="MyBot/1.0 (+https://example.org/bot)") as client:
     print(result.text if result.ok else result.message)
 """
 
-import curtsy.startup
+import curtsy.system.startup
 
 # isort: split
 import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import curtsy.ending  # noqa: F401
+import curtsy.system.shutdown  # noqa: F401
 
 if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.blocking import Client as Client
     from curtsy.blocking import get as get
+    from curtsy.cache.disk import DiskCache as DiskCache
+    from curtsy.cache.packed import PackedCache as PackedCache
     from curtsy.client import AsyncClient as AsyncClient
     from curtsy.client import fetch_url as fetch_url
-    from curtsy.clock import FakeClock as FakeClock
     from curtsy.core.errors import BadStatus as BadStatus
     from curtsy.core.errors import CurtsyError as CurtsyError
     from curtsy.core.errors import FetchError as FetchError
@@ -59,26 +60,25 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
     from curtsy.crawling.start import Crawl as Crawl
     from curtsy.crawling.start import acrawl as acrawl
     from curtsy.crawling.start import crawl as crawl
-    from curtsy.crawling.webcrawler import WebCrawler as WebCrawler
-    from curtsy.download import DownloadResult as DownloadResult
-    from curtsy.guards import CircuitBreaker as CircuitBreaker
-    from curtsy.guards import DomainBudgetCheckResult as DomainBudgetCheckResult
-    from curtsy.guards import DomainDailyBudget as DomainDailyBudget
-    from curtsy.guards import DomainDailyBudgetManager as DomainDailyBudgetManager
-    from curtsy.guards import DomainLimiter as DomainLimiter
-    from curtsy.guards import PDFDownloader as PDFDownloader
-    from curtsy.guards import RateLimiter as RateLimiter
-    from curtsy.guards import RobotsTxtChecker as RobotsTxtChecker
-    from curtsy.guards import TokenBucket as TokenBucket
-    from curtsy.guards import adapt_delay as adapt_delay
-    from curtsy.guards import can_request_to_domain as can_request_to_domain
-    from curtsy.guards import get_domain_budget_manager as get_domain_budget_manager
-    from curtsy.guards import get_rate_limiter as get_rate_limiter
-    from curtsy.guards import record_domain_request as record_domain_request
-    from curtsy.guards import with_retry as with_retry
-    from curtsy.log import create_logger as create_logger
-    from curtsy.stores.disk import DiskCache as DiskCache
-    from curtsy.stores.packed import PackedCache as PackedCache
+    from curtsy.crawling.web_crawler import WebCrawler as WebCrawler
+    from curtsy.engine.download import DownloadResult as DownloadResult
+    from curtsy.limits import CircuitBreaker as CircuitBreaker
+    from curtsy.limits import DomainBudgetCheckResult as DomainBudgetCheckResult
+    from curtsy.limits import DomainDailyBudget as DomainDailyBudget
+    from curtsy.limits import DomainDailyBudgetManager as DomainDailyBudgetManager
+    from curtsy.limits import DomainLimiter as DomainLimiter
+    from curtsy.limits import PDFDownloader as PDFDownloader
+    from curtsy.limits import RateLimiter as RateLimiter
+    from curtsy.limits import RobotsTxtChecker as RobotsTxtChecker
+    from curtsy.limits import TokenBucket as TokenBucket
+    from curtsy.limits import adapt_delay as adapt_delay
+    from curtsy.limits import can_request_to_domain as can_request_to_domain
+    from curtsy.limits import get_domain_budget_manager as get_domain_budget_manager
+    from curtsy.limits import get_rate_limiter as get_rate_limiter
+    from curtsy.limits import record_domain_request as record_domain_request
+    from curtsy.limits import with_retry as with_retry
+    from curtsy.system.clock import FakeClock as FakeClock
+    from curtsy.system.log import create_logger as create_logger
 
 __version__ = "0.1.0"
 
@@ -89,19 +89,19 @@ _HOMES = {
     "AsyncClient": "curtsy.client",
     "AsyncCrawl": "curtsy.crawling.crawl",
     "BadStatus": "curtsy.core.errors",
-    "CircuitBreaker": "curtsy.guards",
+    "CircuitBreaker": "curtsy.limits",
     "Client": "curtsy.blocking",
     "Crawl": "curtsy.crawling.start",
     "CrawlOptions": "curtsy.crawling.options",
     "CrawledPage": "curtsy.crawling.page",
     "CurtsyError": "curtsy.core.errors",
-    "DiskCache": "curtsy.stores.disk",
-    "DomainBudgetCheckResult": "curtsy.guards",
-    "DomainDailyBudget": "curtsy.guards",
-    "DomainDailyBudgetManager": "curtsy.guards",
-    "DomainLimiter": "curtsy.guards",
-    "DownloadResult": "curtsy.download",
-    "FakeClock": "curtsy.clock",
+    "DiskCache": "curtsy.cache.disk",
+    "DomainBudgetCheckResult": "curtsy.limits",
+    "DomainDailyBudget": "curtsy.limits",
+    "DomainDailyBudgetManager": "curtsy.limits",
+    "DomainLimiter": "curtsy.limits",
+    "DownloadResult": "curtsy.engine.download",
+    "FakeClock": "curtsy.system.clock",
     "FetchError": "curtsy.core.errors",
     "FetchRecord": "curtsy.core.record",
     "FetchResult": "curtsy.core.result",
@@ -109,45 +109,45 @@ _HOMES = {
     "LimitConfig": "curtsy.core.policy",
     "LimitStats": "curtsy.core.record",
     "LimiterClosed": "curtsy.core.errors",
-    "PDFDownloader": "curtsy.guards",
-    "PackedCache": "curtsy.stores.packed",
+    "PDFDownloader": "curtsy.limits",
+    "PackedCache": "curtsy.cache.packed",
     "Plan": "curtsy.crawling.progress",
     "Policies": "curtsy.core.policy",
     "Policy": "curtsy.core.policy",
     "PolicyError": "curtsy.core.errors",
-    "RateLimiter": "curtsy.guards",
+    "RateLimiter": "curtsy.limits",
     "Reason": "curtsy.core.errors",
     "Refused": "curtsy.core.errors",
     "RefusedByBreaker": "curtsy.core.errors",
     "RefusedByBudget": "curtsy.core.errors",
     "RefusedByPolicy": "curtsy.core.errors",
     "RefusedByRobots": "curtsy.core.errors",
-    "RobotsTxtChecker": "curtsy.guards",
+    "RobotsTxtChecker": "curtsy.limits",
     "Share": "curtsy.core.record",
     "Skipped": "curtsy.crawling.page",
     "Snapshot": "curtsy.crawling.progress",
     "StatsSnapshot": "curtsy.core.record",
     "StoreError": "curtsy.core.errors",
     "Summary": "curtsy.crawling.progress",
-    "TokenBucket": "curtsy.guards",
+    "TokenBucket": "curtsy.limits",
     "TotalStats": "curtsy.core.record",
     "Totals": "curtsy.crawling.progress",
     "UnknownDomain": "curtsy.core.errors",
     "Unreachable": "curtsy.core.errors",
     "WaitTimeout": "curtsy.core.errors",
-    "WebCrawler": "curtsy.crawling.webcrawler",
+    "WebCrawler": "curtsy.crawling.web_crawler",
     "acrawl": "curtsy.crawling.start",
-    "adapt_delay": "curtsy.guards",
-    "can_request_to_domain": "curtsy.guards",
+    "adapt_delay": "curtsy.limits",
+    "can_request_to_domain": "curtsy.limits",
     "crawl": "curtsy.crawling.start",
-    "create_logger": "curtsy.log",
+    "create_logger": "curtsy.system.log",
     "fetch_url": "curtsy.client",
     "get": "curtsy.blocking",
-    "get_domain_budget_manager": "curtsy.guards",
-    "get_rate_limiter": "curtsy.guards",
+    "get_domain_budget_manager": "curtsy.limits",
+    "get_rate_limiter": "curtsy.limits",
     "parse_robots": "curtsy.core.robots",
-    "record_domain_request": "curtsy.guards",
-    "with_retry": "curtsy.guards",
+    "record_domain_request": "curtsy.limits",
+    "with_retry": "curtsy.limits",
 }
 
 __all__ = sorted(_HOMES)

@@ -16,16 +16,16 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, Unpack
 from weakref import WeakSet
 
-from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
-from curtsy.download import GIB, DownloadResult
-from curtsy.ending import at_the_end
-from curtsy.keywords import ClientKeywords, FetchKeywords
-from curtsy.log import LibraryLogger, library_logger
-from curtsy.watch.statistics import StatisticsSnapshot
+from curtsy.core.statistics import StatisticsSnapshot
+from curtsy.engine.batch import MOST_AT_ONCE, Batch, NoUrl
+from curtsy.engine.download import GIB, DownloadResult
+from curtsy.engine.keywords import ClientKeywords, FetchKeywords
+from curtsy.system.log import LibraryLogger, library_logger
+from curtsy.system.shutdown import at_the_end
 
 T = TypeVar("T")
 

@@ -14,42 +14,42 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
 
-from curtsy.alarm import Alarm, FakeAlarm, SystemAlarm
-from curtsy.arguments import ask_for, check_parts, part_for, patience_of
-from curtsy.batch import MOST_AT_ONCE, Batch, NoUrl
-from curtsy.clock import FakeClock
-from curtsy.cookies import Cookies
-from curtsy.core import explain
+from curtsy.cache.keys import PageCache
+from curtsy.core import messages
 from curtsy.core.effects import Ask
 from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.fetch_state import NO_TIME, Again, Journey, Refusal
 from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
-from curtsy.core.heeding import rules_for
-from curtsy.core.journey import NO_TIME, Again, Journey, Refusal
 from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.policy import Policies, number, whole
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
+from curtsy.core.robots_flow import rules_for
 from curtsy.core.rules import Rules
-from curtsy.download import GIB, DownloadResult
-from curtsy.drive import AsyncDriver, never
-from curtsy.flights import Flights, always
-from curtsy.gate import AsyncGate
-from curtsy.http import AiohttpSender, Limits, Sender, check_environment
-from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
-from curtsy.log import LibraryLogger, library_logger
-from curtsy.saving import Saving
+from curtsy.core.statistics import StatisticsSnapshot
+from curtsy.engine.arguments import ask_for, check_parts, part_for, patience_of
+from curtsy.engine.batch import MOST_AT_ONCE, Batch, NoUrl
+from curtsy.engine.context import Passage, Surroundings, rules_key
+from curtsy.engine.counters import Tally
+from curtsy.engine.download import GIB, DownloadResult
+from curtsy.engine.download_task import Saving
+from curtsy.engine.driver import AsyncDriver, never
+from curtsy.engine.gate import AsyncGate
+from curtsy.engine.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
+from curtsy.engine.opening import opened_cache, opened_store
+from curtsy.engine.periodic import Rhythm
+from curtsy.engine.single_flight import Flights, always
+from curtsy.engine.stats_log import Reporter
+from curtsy.engine.stats_publisher import EVERY, Publisher
+from curtsy.engine.timers import Alarm, FakeAlarm, SystemAlarm
+from curtsy.http.cookies import Cookies
+from curtsy.http.sender import AiohttpSender, Limits, Sender, check_environment
 from curtsy.settings import CacheMode, Preset, names_contact, new_notices
 from curtsy.settings.live import LiveSettings
-from curtsy.storage import opened_cache, opened_store
 from curtsy.stores import AsyncStore, Store
-from curtsy.stores.pages import PageCache
-from curtsy.surroundings import Passage, Surroundings, rules_key
-from curtsy.tally import Tally
-from curtsy.threads import Once
-from curtsy.watch.publishing import EVERY, Publisher
-from curtsy.watch.reporting import Reporter
-from curtsy.watch.rhythm import Rhythm
-from curtsy.watch.statistics import StatisticsSnapshot
+from curtsy.system.clock import FakeClock
+from curtsy.system.log import LibraryLogger, library_logger
+from curtsy.system.threads import Once
 
 _log: LibraryLogger = library_logger("client")
 
@@ -278,7 +278,7 @@ class AsyncClient:
         if refused is None:
             return None
         if isinstance(refused, Failure):
-            return refused.reason, explain.failed(url, refused, 1)
+            return refused.reason, messages.failed(url, refused, 1)
         return refused.reason, refused.message
 
     @property
@@ -381,7 +381,7 @@ class AsyncClient:
         if self._around.cache_mode == "offline":  # nobody is asked: what is remembered holds, however old
             kept: Rules | None = await self.store.read(rules_key(url.origin))
             is_known = kept is not None and kept.is_known
-            return kept if is_known else Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
+            return kept if is_known else Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
         answer = await self._flights.join(
             object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
         )  # fmt: skip

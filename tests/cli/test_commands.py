@@ -16,8 +16,8 @@ import pytest
 from curtsy import __version__
 from curtsy.cli import COMMANDS, SECTIONS, cli
 from curtsy.cli.command import Command, Group
+from curtsy.cli.context import GIVEN_OPTIONS, Given
 from curtsy.cli.fields import SHAPES
-from curtsy.cli.given import GIVEN_OPTIONS, Given
 from tests.cli.shell import CURTSY, Shell, stop
 
 ROOT = Path(__file__).parent.parent.parent

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from curtsy.demo import BUDGET, DemoSite, Visit, verdicts
+from curtsy.cli.demo import BUDGET, DemoSite, Visit, verdicts
 from tests.cli.shell import Done, Shell
 from tests.support.warm import Process
 

@@ -11,7 +11,7 @@ import pytest
 from curtsy.cli.fields import SHAPES
 from curtsy.core.host import fresh
 from curtsy.core.policy import Policies
-from curtsy.steps import charge
+from curtsy.engine.gate_steps import charge
 from tests.cli.shell import Shell
 from tests.support.site import Site
 

@@ -11,7 +11,7 @@ from contextlib import redirect_stderr
 import pytest
 
 from curtsy.cli.logs import MOST_FIELDS, MOST_HELD, Held, TextHandler, holding_back
-from curtsy.log import create_logger
+from curtsy.system.log import create_logger
 from tests.cli.crawling import linked
 from tests.cli.shell import Shell
 from tests.cli.terminal import shown

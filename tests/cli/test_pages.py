@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from curtsy.cache.disk import DiskCache
 from curtsy.cli.fields import SHAPES
-from curtsy.stores.disk import DiskCache
 from tests.cli.shell import Shell
 from tests.support.pages import page
 from tests.support.site import Reply, Site, cut_short, encoded

@@ -26,7 +26,7 @@ def test_ctrl_c_while_it_starts_prints_no_traceback(shell: Shell, site: Site, im
     ) as process:  # fmt: skip
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
-        assert any(line.rstrip().endswith(" curtsy.startup") for line in lines)
+        assert any(line.rstrip().endswith(" curtsy.system.startup") for line in lines)
         for _ in range(imports):
             process.stderr.readline()
         process.send_signal(signal.SIGINT)

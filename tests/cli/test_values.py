@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
+from curtsy.cli.console import plain, size
 from curtsy.cli.exits import MEANINGS, Exit, exit_for, worst
-from curtsy.cli.screen import plain, size
 from curtsy.cli.values import Duration, Header, Size
 from curtsy.core.errors import Reason
 

@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.admission import Go, Override, Pause, Trip, admit, amend, settle
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.host import Host
 from curtsy.core.message import Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.rules import Rules, learned
+from curtsy.observe.why import Assessment, assess, recall
+from curtsy.observe.why_checks import Check, Known
 from curtsy.settings import Settings, load
 from curtsy.stores.memory import MemoryStore
-from curtsy.watch.assessment import Assessment, assess, recall
-from curtsy.watch.checks import Check, Known
+from curtsy.system.clock import FakeClock
 from tests.cli.shell import Shell
 from tests.support.site import Site, closed_port
 

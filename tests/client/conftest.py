@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.clock import FakeClock
+from curtsy.system.clock import FakeClock
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.host import Host
 from curtsy.core.message import Url, parse_url
+from curtsy.system.clock import FakeClock
 
 AGENT = "testbot/1.0 (+https://example.org/bot)"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy import Client, PolicyError
-from curtsy.batch import AHEAD, CROWD, Batch, NoUrl
+from curtsy.engine.batch import AHEAD, CROWD, Batch, NoUrl
 from tests.client.fetching import AGENT, UNPACED, client
 from tests.support.site import Site
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from curtsy.blocking import Client, LoopThread, get
-from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.stores import open_store
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import AGENT, UNPACED, domain_of
 from tests.support.site import Reply, Site, hang
 

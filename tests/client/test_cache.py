@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import client, until
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.bounds import ends_within

@@ -11,12 +11,12 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.host import Host
 from curtsy.core.record import FetchRecord
 from curtsy.core.rules import Rules
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
 from curtsy.stores import open_async_store
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, UNPACED, client, domain_of, host_of, until
 from tests.support.site import Reply, Site, deaf_port, hang
 

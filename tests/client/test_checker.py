@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.journey import Refusal
+from curtsy.core.fetch_state import Refusal
 from curtsy.core.message import Url, parse_url
 from curtsy.core.rules import claim
-from curtsy.guards import RobotsTxtChecker
-from curtsy.http import AiohttpSender
+from curtsy.engine.context import rules_key
+from curtsy.http.sender import AiohttpSender
+from curtsy.limits import RobotsTxtChecker
 from curtsy.stores.memory import MemoryStore
-from curtsy.surroundings import rules_key
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import AGENT, client
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, hang, later

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.clock import FakeClock
-from curtsy.cookies import Cookies
 from curtsy.core.dates import cookie_date
 from curtsy.core.errors import Reason
 from curtsy.core.message import Headers, Url, parse_url
-from curtsy.http import AiohttpSender
+from curtsy.http.cookies import Cookies
+from curtsy.http.sender import AiohttpSender
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, client
 from tests.strategies import ANY
 from tests.support.certificates import Authority

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
-from curtsy.guards import RobotsTxtChecker
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
+from curtsy.limits import RobotsTxtChecker
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import TICK, UNPACED, client
 from tests.support.bounds import Lateness, ends_within
 from tests.support.site import Reply, Site

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, client, host_of
 from tests.support.site import Reply, Site, Visit, later
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, RefusedByPolicy
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, dripping, hang, later, redirect

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
-from curtsy.guards import PDFDownloader
+from curtsy.limits import PDFDownloader
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import AGENT, UNPACED, client, host_of, until
 from tests.client.filing import CONTENT, SHA256, SlowThreads, cut, files, served
 from tests.support.bounds import MIB, bounded_memory, ends_within

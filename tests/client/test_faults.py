@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, Unreachable
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import UNPACED, client, host_of
 from tests.support.becoming import blocks_until
 from tests.support.bounds import MIB, bounded_memory, ends_within

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from curtsy.client import fetch_url
-from curtsy.clock import FakeClock
 from curtsy.core.errors import BadStatus, PolicyError, Reason, RefusedByRobots
 from curtsy.core.message import SECOND
 from curtsy.core.record import FetchRecord
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.site import (
     Reply,

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from curtsy import AsyncClient, Client
-from curtsy.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
+from curtsy.engine.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.settings import Preset
 from curtsy.settings.keys import PRESETS, names
 

@@ -22,9 +22,9 @@ from curtsy import (
     Reason,
     with_retry,
 )
-from curtsy.core import explain
+from curtsy.core import messages
 from curtsy.core.message import Url, parse_url
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
 from curtsy.stores.sqlite import SQLiteStore
 from tests.client.fetching import client, until
 from tests.support.sending import OPEN, fail, request
@@ -100,7 +100,7 @@ async def test_all_connections_in_use_is_told_with_one_advice(site: Site) -> Non
     url = parse_url(site.url("/b"))
     assert isinstance(url, Url)
     why = "all 1 connections were in use for 0.05 s. Allow more, or send less."
-    assert explain.failed(url, failure, 1) == f"{url.text} could not be fetched: {why}"
+    assert messages.failed(url, failure, 1) == f"{url.text} could not be fetched: {why}"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import pytest
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import Reason
-from curtsy.stores.ledger import Ledger
-from curtsy.stores.shelter import AsyncShelter
+from curtsy.stores.fallback import AsyncShelter
+from curtsy.stores.outage_spending import Ledger
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from tests.client.fetching import AGENT, UNPACED
 from tests.support.noon import zone_at_noon
@@ -158,7 +158,7 @@ def test_processes_killed_while_they_cannot_write_overrun_no_budget(site: Site, 
 
 _HOLDER = """
 import sys, time
-from curtsy.stores.database import Database
+from curtsy.stores.sqlite_records import Database
 def work(draft):
     print("held", flush=True)
     time.sleep(60)

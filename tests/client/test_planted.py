@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import NotWritten, Reason, StoreError
-from curtsy.crawling.identity import _FILE, Identity
-from curtsy.crawling.ledger import Ledger
+from curtsy.crawling.frontier.sqlite_file import Ledger
+from curtsy.crawling.frontier.worker_id import _FILE, Identity
+from curtsy.crawling.outputs.append_file import Trail, whole_lines
 from curtsy.crawling.outputs.folder import _create
-from curtsy.crawling.outputs.trail import Trail, whole_lines
-from curtsy.ownfile import create_own, open_own
-from curtsy.stores.turn import Turn
+from curtsy.stores.file_lock import Turn
+from curtsy.system.own_file import create_own, open_own
 from tests.client.fetching import client
 from tests.client.filing import CONTENT, SHA256, cut, files, served
 from tests.support.site import Site

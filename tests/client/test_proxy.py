@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
-from curtsy.guards import RobotsTxtChecker
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
+from curtsy.limits import RobotsTxtChecker
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import AGENT, DAWN, TICK, UNPACED, client, host_of
 from tests.support.proxy import tunnel
 from tests.support.site import Reply, Site, closed_port

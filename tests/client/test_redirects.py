@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.record import FetchRecord
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of
 from tests.support.certificates import Authority
 from tests.support.site import Reply, Site, Visit, redirect

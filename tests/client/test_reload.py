@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.result import FetchResult
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import AGENT, DAWN, client, until
 from tests.support.site import Reply, Site, Visit
 

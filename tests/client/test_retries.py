@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import BadStatus, Reason
 from curtsy.core.record import FetchRecord
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, host_of
 from tests.support.bounds import Lateness
 from tests.support.site import Reply, Site, closed_port, cut_short, hang, later, reset

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.rules import Rules
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of, until
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.site import Reply, Site, bomb, encoded, endless, hang, later, redirect, reset

@@ -23,7 +23,7 @@ FILES = {
 PROGRAM = """
 import asyncio, sys
 from curtsy.client import AsyncClient
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
 from tests.client.fetching import UNPACED
 from tests.support.site import Site
 

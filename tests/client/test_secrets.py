@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.record import FetchRecord
-from curtsy.guards import PDFDownloader
-from curtsy.log import install_json_logging
+from curtsy.limits import PDFDownloader
+from curtsy.system.log import install_json_logging
 from tests.client.fetching import AGENT, UNPACED, client
 from tests.support.site import Reply, Site, closed_port, cut_short, later, redirect, reset
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
-from curtsy.flights import Flights
+from curtsy.engine.single_flight import Flights
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, until
 from tests.support.bounds import Lateness
 from tests.support.site import (

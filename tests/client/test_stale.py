@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from curtsy.blocking import get
+from curtsy.cache.disk import DiskCache
 from curtsy.client import fetch_url
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason, RefusedByPolicy
 from curtsy.core.record import FetchRecord
-from curtsy.stores.disk import DiskCache
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.site import Reply, Site, redirect, reset

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.admission import GUESTS
 from curtsy.core.errors import Reason
 from curtsy.crawling.start import acrawl
-from curtsy.http import AiohttpSender
+from curtsy.http.sender import AiohttpSender
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, UNPACED, client, host_of, until
 from tests.client.keeping import dated
 from tests.support.site import Reply, Site, later, redirect, reset

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.variant import MOST_VARIANTS
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import until
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.site import Reply, Site, Visit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import FetchError, Reason, Unreachable
-from curtsy.guards import with_retry
+from curtsy.limits import with_retry
 from tests.client.fetching import UNPACED, client
 from tests.support.site import Reply, Site
 

@@ -13,7 +13,7 @@ from curtsy.core.bounded import LONGEST_FIELD, Bounded
 from curtsy.core.cache import url_sha256
 from curtsy.core.message import Headers, Request, Url, parse_url
 from curtsy.core.variant import variant_of
-from curtsy.fields import head_of
+from curtsy.http.headers import head_of
 from tests.strategies import ANY
 
 KEYS = st.integers(0, 30)

@@ -30,7 +30,7 @@ from curtsy.core.cache import (
     freshness,
     names_another,
 )
-from curtsy.core.cachecontrol import FOREVER, directives
+from curtsy.core.cache_control import FOREVER, directives
 from curtsy.core.dates import http_date
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Request, Response, Url, parse_url

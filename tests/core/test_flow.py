@@ -31,8 +31,8 @@ from curtsy.core.effects import (
     Tell,
 )
 from curtsy.core.errors import Reason
+from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import closed, fetch, set_out
-from curtsy.core.journey import UNSENT
 from curtsy.core.message import Failure, Headers, Reply, Response
 from curtsy.core.outcome import Kind
 from curtsy.core.policy import Policies, Policy

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from curtsy.core.filelines import whole_lines
 from curtsy.core.pattern import _MUCH_WORK, _Places
 from curtsy.core.robots import MAX_BYTES, Robots, Verdict, parse, parse_for, product_token, token_of
+from curtsy.core.robots_lines import whole_lines
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A reader that is slow and plain, written from the RFC and from the description of Google's parser: it goes through the

@@ -20,7 +20,7 @@ from curtsy.core.effects import Ask
 from curtsy.core.message import Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_line, mask_url
-from curtsy.crawling.frontier import Claimed, Found
+from curtsy.crawling.frontier.protocol import Claimed, Found
 from curtsy.crawling.page import Skipped
 
 SECRET = "geheim4711"

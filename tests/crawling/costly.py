@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from tempfile import TemporaryFile
 
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.extract import extract
-from curtsy.crawling.maintext import main_text
+from curtsy.crawling.extract.page import extract
+from curtsy.crawling.extract.text import main_text
 
 SIZE = 10 << 20
 """Bytes of a page: as many as a client takes by default."""

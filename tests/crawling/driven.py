@@ -7,8 +7,19 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from curtsy.crawling.frontier import Claimed, Counts, Deferred, Done, Ending, Failed, Found, HostQueue, Lapsed, Room
-from curtsy.crawling.redis import RedisFrontier
+from curtsy.crawling.frontier.protocol import (
+    Claimed,
+    Counts,
+    Deferred,
+    Done,
+    Ending,
+    Failed,
+    Found,
+    HostQueue,
+    Lapsed,
+    Room,
+)
+from curtsy.crawling.frontier.redis import RedisFrontier
 
 Result = TypeVar("Result")
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from curtsy.core.errors import StoreError
-from curtsy.crawling.frontier import Claimed, Done, Ending, Found, Lapsed, host_of
-from curtsy.crawling.redis import RedisFrontier
+from curtsy.crawling.frontier.protocol import Claimed, Done, Ending, Found, Lapsed, host_of
+from curtsy.crawling.frontier.redis import RedisFrontier
 from tests.crawling.worker import links, page
 from tests.support.warm import Process
 

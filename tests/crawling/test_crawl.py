@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import curtsy
-from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.start import acrawl, crawl
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.site import Answer, Reply, Site, Visit, hang, later, redirect, reset

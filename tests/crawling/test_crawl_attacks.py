@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from curtsy.client import AsyncClient
-from curtsy.clock import FakeClock
 from curtsy.core.admission import Pause, Resume
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
-from curtsy.crawling.durable import SQLiteFrontier
-from curtsy.crawling.frontier import host_of
-from curtsy.crawling.identity import Identity
+from curtsy.crawling.frontier.durable import SQLiteFrontier
+from curtsy.crawling.frontier.protocol import host_of
+from curtsy.crawling.frontier.worker_id import Identity
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.start import acrawl, crawl
-from curtsy.crawling.webcrawler import WebCrawler
-from curtsy.steps import amended
+from curtsy.crawling.web_crawler import WebCrawler
+from curtsy.engine.gate_steps import amended
 from curtsy.stores import Answer, Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.bounds import ends_within

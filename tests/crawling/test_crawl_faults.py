@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from curtsy.address import TableResolver
-from curtsy.clock import FakeClock
 from curtsy.core.errors import NotWritten
 from curtsy.core.message import SECOND
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.start import acrawl
-from curtsy.http import AiohttpSender
+from curtsy.http.address import TableResolver
+from curtsy.http.sender import AiohttpSender
+from curtsy.system.clock import FakeClock
 from tests.crawling.web import QUICK, crawled, graph, html, polite
 from tests.support.site import Reply, Site, Visit, reset
 from tests.support.warm import Process

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import StoreError
-from curtsy.crawling.durable import SCHEMA, SQLiteFrontier
-from curtsy.crawling.frontier import Claimed, Counts
+from curtsy.crawling.frontier.durable import SCHEMA, SQLiteFrontier
+from curtsy.crawling.frontier.protocol import Claimed, Counts
 from tests.crawling.worker import IN_FLIGHT, ROOT, Worker, page
 
 PAGE = 1024
@@ -108,7 +108,7 @@ def test_a_page_that_kills_its_reader_is_told_by_its_tries(path: Path) -> None:
     """A parser in C has crashed on a page before: whoever claims it again can be careful."""
     program = """
         import os, signal, sys
-        from curtsy.crawling.durable import SQLiteFrontier
+        from curtsy.crawling.frontier.durable import SQLiteFrontier
 
         frontier = SQLiteFrontier(sys.argv[1])
         frontier.add(["https://example.org/deadly"])
@@ -227,7 +227,7 @@ def test_a_second_process_is_refused_and_told_who_has_it(path: Path) -> None:
     program = """
         import sys
         from curtsy.core.errors import StoreError
-        from curtsy.crawling.durable import SQLiteFrontier
+        from curtsy.crawling.frontier.durable import SQLiteFrontier
 
         try:
             SQLiteFrontier(sys.argv[1], fresh=len(sys.argv) > 2)
@@ -263,7 +263,9 @@ def test_a_deleted_lock_lets_nobody_in(path: Path) -> None:
     frontier.add(URLS)
     Path(f"{path}.lock").unlink()
 
-    done = run("import sys; from curtsy.crawling.durable import SQLiteFrontier; SQLiteFrontier(sys.argv[1])", path)
+    done = run(
+        "import sys; from curtsy.crawling.frontier.durable import SQLiteFrontier; SQLiteFrontier(sys.argv[1])", path
+    )
 
     assert "is in use by another process" in done.stderr
     assert len(drain(frontier)) == len(URLS)
@@ -275,7 +277,7 @@ def test_a_forked_child_neither_uses_nor_keeps_what_is_its_parents(path: Path) -
     program = """
         import os, subprocess, sys
         from curtsy.core.errors import StoreError
-        from curtsy.crawling.durable import SQLiteFrontier
+        from curtsy.crawling.frontier.durable import SQLiteFrontier
 
         frontier = SQLiteFrontier(sys.argv[1])
         frontier.add(["https://host0.example.org/page/0"])
@@ -371,8 +373,8 @@ def test_no_damage_whatever_is_another_error(path: Path, seed: int) -> None:
     victim = path
     if seed % 3 == 0:
         run(
-            "import os, sys; from curtsy.crawling.durable import SQLiteFrontier; f = SQLiteFrontier(sys.argv[1]);"
-            " [f.add([f'https://more.org/{n}']) for n in range(50)]; os._exit(0)",
+            "import os, sys; from curtsy.crawling.frontier.durable import SQLiteFrontier;"
+            " f = SQLiteFrontier(sys.argv[1]); [f.add([f'https://more.org/{n}']) for n in range(50)]; os._exit(0)",
             path,
         )
         victim = Path(f"{path}-wal")
@@ -500,7 +502,7 @@ def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path) -> N
 
 COUNT = """
     import re, resource, sys
-    from curtsy.crawling.durable import SQLiteFrontier
+    from curtsy.crawling.frontier.durable import SQLiteFrontier
 
     many, hosts = int(sys.argv[2]), int(sys.argv[3])
     frontier = SQLiteFrontier(sys.argv[1])

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.extract import Extract, extract, header_directives, is_html
-from curtsy.crawling.links import KnownHrefs
-from curtsy.crawling.maintext import main_text
-from curtsy.crawling.tokens import STEP
+from curtsy.crawling.extract.links import KnownHrefs
+from curtsy.crawling.extract.page import Extract, extract, header_directives, is_html
+from curtsy.crawling.extract.text import main_text
+from curtsy.crawling.extract.tokens import STEP
 from tests.crawling.costly import BOMBS, QUICK
 from tests.strategies import ANY
 

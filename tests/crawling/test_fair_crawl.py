@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from aiohttp.abc import ResolveResult
 
-from curtsy.address import TableResolver
+from curtsy.crawling.running_fetches import GLANCE
 from curtsy.crawling.start import acrawl
-from curtsy.crawling.visits import GLANCE
-from curtsy.http import AiohttpSender
+from curtsy.http.address import TableResolver
+from curtsy.http.sender import AiohttpSender
 from tests.client.fetching import until
 from tests.crawling.web import QUICK, html
 from tests.support.site import Reply, Site, Visit, hang, later

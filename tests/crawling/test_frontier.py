@@ -26,12 +26,12 @@ from hypothesis.stateful import (
 )
 
 from curtsy.core.message import SECOND
-from curtsy.crawling.durable import SQLiteFrontier
-from curtsy.crawling.frontier import Claimed, Concurrency, Counts, Frontier, Room, host_of
-from curtsy.crawling.local import MemoryFrontier
-from curtsy.crawling.partition import GRACE
-from curtsy.crawling.redis import RedisFrontier
-from curtsy.crawling.registry import PRESENCE
+from curtsy.crawling.frontier.durable import SQLiteFrontier
+from curtsy.crawling.frontier.local import MemoryFrontier
+from curtsy.crawling.frontier.partition import GRACE
+from curtsy.crawling.frontier.protocol import Claimed, Concurrency, Counts, Frontier, Room, host_of
+from curtsy.crawling.frontier.redis import RedisFrontier
+from curtsy.crawling.frontier.redis_jobs import PRESENCE
 from tests.crawling.driven import Driven
 from tests.strategies import ANY
 from tests.support.redis_server import RedisServer

@@ -9,7 +9,7 @@ import pytest
 
 from curtsy import Crawl, CrawlOptions, acrawl, crawl
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
-from curtsy.keywords import ClientKeywords
+from curtsy.engine.keywords import ClientKeywords
 from tests.client.test_keywords import annotations_of, keywords_of
 
 CLIENT = ClientKeywords.__annotations__.keys()

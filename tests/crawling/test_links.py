@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.links import Joiner, KnownHrefs
-from curtsy.crawling.markup import Scan
-from curtsy.crawling.tokens import attributes, from_octets
+from curtsy.crawling.extract.links import Joiner, KnownHrefs
+from curtsy.crawling.extract.markup import Scan
+from curtsy.crawling.extract.tokens import attributes, from_octets
 from tests.strategies import ANY
 
 SEGMENTS = st.sampled_from(

@@ -12,9 +12,9 @@ from contextlib import ExitStack
 import pytest
 
 from curtsy.core.errors import StoreError
-from curtsy.crawling.frontier import Counts, Done, Ending, Failed, Found
-from curtsy.crawling.redis import RedisFrontier
-from curtsy.crawling.registry import forget, jobs
+from curtsy.crawling.frontier.protocol import Counts, Done, Ending, Failed, Found
+from curtsy.crawling.frontier.redis import RedisFrontier
+from curtsy.crawling.frontier.redis_jobs import forget, jobs
 from tests.crawling.sharer import Sharer, busiest, judge
 from tests.support.redis_server import RedisCluster, RedisServer, redis_available
 

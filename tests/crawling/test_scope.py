@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.filetype import ending_of
-from curtsy.crawling.scope import HOSTS, Kind, OutOfScope, Scope
-from curtsy.site import site_of
+from curtsy.crawling.extract.file_type import ending_of
+from curtsy.crawling.extract.scope import HOSTS, Kind, OutOfScope, Scope
+from curtsy.http.registered_domain import site_of
 from tests.strategies import ANY
 
 KINDS: tuple[Kind, ...] = ("host", "site", "domains", "prefix", "any")

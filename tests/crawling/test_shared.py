@@ -19,8 +19,8 @@ import pytest
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.crawl import AsyncCrawl
+from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.options import CrawlOptions
-from curtsy.crawling.redis import RedisFrontier
 from curtsy.crawling.start import acrawl
 from tests.crawling.crawl_process import CrawlProcess
 from tests.crawling.web import QUICK, html

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.sitemap import Entry, Limits, Sitemap, is_sitemap, parse_sitemap
+from curtsy.crawling.extract.sitemap import Entry, Limits, Sitemap, is_sitemap, parse_sitemap
 from tests.strategies import ANY
 
 WHERE = "https://example.org/maps/sitemap.xml"

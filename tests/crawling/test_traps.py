@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
-from curtsy.crawling.traps import MAX_QUERIES, PATHS, QUERIES, TRACKING, Traps, repeated_run
+from curtsy.crawling.extract.traps import MAX_QUERIES, PATHS, QUERIES, TRACKING, Traps, repeated_run
 from tests.strategies import ANY
 
 HEX = "0123456789abcdef0123456789abcdef"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from curtsy.clock import FakeClock
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.start import acrawl
+from curtsy.system.clock import FakeClock
 from tests.support.noon import zone_at_noon
 from tests.support.site import AnyName, Site
 

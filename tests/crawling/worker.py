@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from curtsy.crawling.durable import SQLiteFrontier
-from curtsy.crawling.frontier import Claimed
+from curtsy.crawling.frontier.durable import SQLiteFrontier
+from curtsy.crawling.frontier.protocol import Claimed
 from tests.support.warm import Process
 
 ROOT = Path(__file__).parents[2]

@@ -11,18 +11,18 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 
-from curtsy.cookies import Cookies
 from curtsy.core.cache import Absent, absorb, freshness
-from curtsy.core.journey import redirect_target
+from curtsy.core.charset import decode
+from curtsy.core.fetch_state import redirect_target
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.core.outcome import classify
 from curtsy.core.robots import parse
 from curtsy.core.secrets import mask_url
-from curtsy.core.text import decode
-from curtsy.crawling.extract import extract
-from curtsy.crawling.maintext import main_text
-from curtsy.crawling.sitemap import parse_sitemap
-from curtsy.decoding import Damaged, Truncated, UnknownCoding, decoder_of
+from curtsy.crawling.extract.page import extract
+from curtsy.crawling.extract.sitemap import parse_sitemap
+from curtsy.crawling.extract.text import main_text
+from curtsy.http.cookies import Cookies
+from curtsy.http.decoding import Damaged, Truncated, UnknownCoding, decoder_of
 
 MOST = 10 * 1024 * 1024
 """Bytes of an expanded input: the default limit of a body."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import AsyncGate, Request, Ticket
+from curtsy.engine.gate import AsyncGate, Request, Ticket
 from curtsy.stores import AsyncStore, Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.support.leap import LeapAlarm

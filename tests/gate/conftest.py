@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.clock import FakeClock
-from curtsy.gate import AsyncGate
+from curtsy.engine.gate import AsyncGate
 from curtsy.stores import AsyncStore
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.sqlite import AsyncSQLiteStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
     Slow,
 )

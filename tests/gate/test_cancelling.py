@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from curtsy.alarm import FakeAlarm, Waiter
-from curtsy.clock import FakeClock
 from curtsy.core.admission import Late
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import LOOK_AGAIN, AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import LOOK_AGAIN, AsyncGate, Gate, Request, Ticket
+from curtsy.engine.timers import FakeAlarm, Waiter
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
     HOST,
     ONE_A_SECOND,

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from curtsy.alarm import FakeAlarm
-from curtsy.clock import FakeClock
 from curtsy.core.admission import Late
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, Strategy
-from curtsy.gate import Answer, AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import Answer, AsyncGate, Gate, Request, Ticket
+from curtsy.engine.timers import FakeAlarm
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
     ANSWERED,
     HOST,

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from curtsy.alarm import FakeAlarm
-from curtsy.clock import FakeClock
 from curtsy.core.admission import No, Trip
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import GLOBAL, Answer, AsyncGate, Request, Ticket
-from curtsy.steps import charge, settled
+from curtsy.engine.gate import GLOBAL, Answer, AsyncGate, Request, Ticket
+from curtsy.engine.gate_steps import charge, settled
+from curtsy.engine.timers import FakeAlarm
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
     ANSWERED,
     HOST,

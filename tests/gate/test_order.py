@@ -12,12 +12,12 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from curtsy.alarm import FakeAlarm
-from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.engine.timers import FakeAlarm
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
     ANSWERED,
     HOST,
@@ -211,7 +211,7 @@ def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
 FORKED = """
 import asyncio, os, sys
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 store = MemoryStore()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from curtsy.clock import FakeClock
 from curtsy.core.admission import No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy
-from curtsy.gate import AsyncGate, Request, Ticket
+from curtsy.engine.gate import AsyncGate, Request, Ticket
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import ANSWERED, HOST, ONE_A_SECOND, ONE_AT_A_TIME, Slow, queued, ticket_of
 
 

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.admission import No, Override, Reset, Trip
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
-from curtsy.gate import POLL, AsyncGate, Request, Ticket
-from curtsy.steps import charge
+from curtsy.engine.gate import POLL, AsyncGate, Request, Ticket
+from curtsy.engine.gate_steps import charge
 from curtsy.stores.memory import MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
     ANSWERED,
     HOST,

@@ -13,22 +13,22 @@ from functools import partial
 from random import Random
 from typing import Any, NoReturn, Protocol
 
-from curtsy.alarm import Waiter
 from curtsy.core.effects import Ask, Claim, Effect, Enter, Send, Settle
 from curtsy.core.errors import Reason
+from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import fetch
-from curtsy.core.journey import UNSENT
 from curtsy.core.message import SECOND, Failure, Reply, Request, Response
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
-from curtsy.crawling.frontier import Claimed, Deferred, Done
-from curtsy.crawling.local import MemoryFrontier
-from curtsy.crawling.visits import LINGER
-from curtsy.drive import Driver, Flow
-from curtsy.gate import Gate, Ticket, Update, Way
-from curtsy.http import Limits
+from curtsy.crawling.frontier.local import MemoryFrontier
+from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
+from curtsy.crawling.running_fetches import LINGER
+from curtsy.engine.context import NOT_YET, Passage, Surroundings
+from curtsy.engine.driver import Driver, Flow
+from curtsy.engine.gate import Gate, Ticket, Update, Way
+from curtsy.engine.timers import Waiter
+from curtsy.http.sender import Limits
 from curtsy.stores.memory import MemoryStore
-from curtsy.surroundings import NOT_YET, Passage, Surroundings
 from tests.simulation.character import NEVER, REFUSED, Answer
 from tests.simulation.ledger import DONE, FAILED, Ledger
 from tests.simulation.referee import Flight, Referee

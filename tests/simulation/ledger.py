@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from curtsy.crawling.local import MemoryFrontier
+from curtsy.crawling.frontier.local import MemoryFrontier
 from tests.simulation.timeline import Timeline
 from tests.simulation.world import World
 

@@ -10,7 +10,7 @@ from random import Random
 
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policies
-from curtsy.crawling.local import MemoryFrontier
+from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.stores.memory import MemoryStore
 from tests.simulation.crew import Moment, Worker
 from tests.simulation.ledger import DONE, FAILED, QUEUED, Ledger

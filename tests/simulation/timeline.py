@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from curtsy.alarm import Waiter
 from curtsy.core.message import SECOND, Instant, Now
+from curtsy.engine.timers import Waiter
 
 NOON = 1_800_014_400 * SECOND
 """The calendar when a simulation begins: 15 January 2027, 12:00 UTC, so that midnight comes in the middle of a day."""

@@ -1,6 +1,6 @@
 """Verdict: what an answer means for its URL.
 
-It mirrors `Judge.judge` of `crawling/judge.py`, which cannot be had without a client: the same constants, the same
+It mirrors `Judge.judge` of `crawling/filters.py`, which cannot be had without a client: the same constants, the same
 cases in the same order; without scope, traps and the reading of pages, for the links of a page are known here.
 """
 
@@ -10,12 +10,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from curtsy.core.errors import REFUSALS, Reason
-from curtsy.core.journey import redirect_target
+from curtsy.core.fetch_state import redirect_target
 from curtsy.core.message import Response, Url, parse_url
 from curtsy.core.result import FetchResult
-from curtsy.crawling.frontier import Claimed, Deferred, Done, Failed
-from curtsy.crawling.judge import CHANCES, LATER, SECOND_LOOK, may_pass
-from curtsy.crawling.visits import GUILTY
+from curtsy.crawling.filters import CHANCES, LATER, SECOND_LOOK, may_pass
+from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Failed
+from curtsy.crawling.running_fetches import GUILTY
 from tests.simulation.world import World
 
 

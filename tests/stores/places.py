@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from curtsy.clock import Clock
 from curtsy.core.message import Now
 from curtsy.stores import Answer, AsyncStore, Step, Store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.system.clock import Clock
 
 
 class Place(Protocol):

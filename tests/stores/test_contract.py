@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from curtsy.clock import FakeClock
 from curtsy.core.budget import Day
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.host import Place as Lease
 from curtsy.core.message import Now
 from curtsy.stores import AsyncStore, Step
+from curtsy.system.clock import FakeClock
 from tests.stores.places import InFile, InMemory, OnServer, Place
 from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
 from tests.stores.worker import Worker, run

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curtsy.clock import FakeClock
 from curtsy.core.admission import Decision, Go, Lease
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
-from curtsy.steps import amended, charge, foresee, give_back, look, settled, take
+from curtsy.engine.gate_steps import amended, charge, foresee, give_back, look, settled, take
 from curtsy.stores import AsyncStore, Step
+from curtsy.system.clock import FakeClock
 from tests.stores.places import Awaited, InFile, InMemory, OnServer, Place
 from tests.strategies import (
     Answer,

@@ -21,18 +21,18 @@ from typing import Any, Protocol
 
 import pytest
 
-from curtsy.clock import Clock, FakeClock
 from curtsy.core.admission import Decision, Go, No, Pause
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy
-from curtsy.guards import CircuitBreaker
-from curtsy.steps import amended, charge
+from curtsy.engine.gate_steps import amended, charge
+from curtsy.limits import CircuitBreaker
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
-from curtsy.stores.database import Database
+from curtsy.stores.fallback import AsyncShelter, Shelter
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.shelter import AsyncShelter, Shelter
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.sqlite_records import Database
+from curtsy.system.clock import Clock, FakeClock
 from tests.stores.places import Awaited
 from tests.stores.worker import ROOT
 from tests.strategies import FREE
@@ -256,7 +256,7 @@ def test_a_file_that_is_removed_under_several_processes_is_mended_by_who_knows_m
     path = tmp_path / "state.sqlite"
     script = """
 import sys
-from curtsy.steps import charge
+from curtsy.engine.gate_steps import charge
 from curtsy.stores import open_store
 from tests.strategies import FREE
 store = open_store("sqlite:///" + sys.argv[1])
@@ -427,7 +427,7 @@ def test_a_forked_child_finds_nothing_lost_that_its_parent_has_mended(tmp_path: 
     path = tmp_path / "state.sqlite"
     script = """
 import os, sys
-from curtsy.steps import charge
+from curtsy.engine.gate_steps import charge
 from curtsy.stores import open_store
 from curtsy.stores.sqlite import SQLiteStore
 from tests.strategies import FREE

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.clock import FakeClock
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.rules import Rules
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.system.clock import FakeClock
 from tests.stores.steps import count, keep, remove
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from curtsy.core.errors import PolicyError
-from curtsy.place import check_place
 from curtsy.stores import open_async_store, open_store
+from curtsy.stores.fallback import AsyncShelter, Shelter
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.shelter import AsyncShelter, Shelter
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.url import check_place
 from tests.stores.steps import count
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from curtsy.clock import FakeClock
-from curtsy.stores.backlog import MOST, MOST_BYTES, Backlog, Waiting
-from curtsy.stores.packed import LARGE, PackedCache
-from curtsy.stores.pages import MIB, SETTLED, Checked
+from curtsy.cache.keys import MIB, SETTLED, Checked
+from curtsy.cache.packed import LARGE, PackedCache
+from curtsy.cache.write_buffer import MOST, MOST_BYTES, Backlog, Waiting
+from curtsy.system.clock import FakeClock
 from tests.support.pages import ROOT, body_of, fill, is_body_of, page, url_of
 
 URL = "https://example.org/a"
@@ -298,7 +298,7 @@ def test_a_program_that_ends_without_closing_has_written_all(opened: Open, path:
     """N6"""
     program = f"""
 import sys
-from curtsy.stores.packed import PackedCache
+from curtsy.cache.packed import PackedCache
 from tests.support.pages import fill
 cache = PackedCache(sys.argv[1], delay={LONG})
 fill(cache, range(10))
@@ -314,7 +314,7 @@ def test_a_program_that_is_killed_leaves_whole_pages_and_loses_only_those_that_w
     """N7, F37"""
     program = """
 import itertools, sys
-from curtsy.stores.packed import PackedCache
+from curtsy.cache.packed import PackedCache
 from tests.support.pages import fill
 cache = PackedCache(sys.argv[1], delay=0.005)
 for version in itertools.count():
@@ -343,7 +343,7 @@ def test_a_fork_while_pages_wait_loses_none_of_either_side(opened: Open, path: P
     """N7"""
     program = f"""
 import os, sys
-from curtsy.stores.packed import PackedCache
+from curtsy.cache.packed import PackedCache
 from tests.support.pages import fill, url_of
 cache = PackedCache(sys.argv[1], delay={LONG})
 fill(cache, range(10))

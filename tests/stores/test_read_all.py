@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from curtsy.clock import FakeClock
 from curtsy.core.host import Host
 from curtsy.stores import read_all
 from curtsy.stores.sqlite import SQLiteStore
+from curtsy.system.clock import FakeClock
 from tests.stores.places import Place
 from tests.stores.steps import count
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from curtsy.stores.pages import OVERHEAD, Lately, Page, Recent
+from curtsy.cache.keys import OVERHEAD, Lately, Page, Recent
 from tests.support.pages import page, url_of
 
 WEIGHT = 1000 + OVERHEAD

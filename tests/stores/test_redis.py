@@ -22,16 +22,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curtsy.clock import FakeClock
 from curtsy.core.admission import Go, admit
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import DAY, UNLIMITED, Policy
-from curtsy.steps import charge
+from curtsy.engine.gate_steps import charge
+from curtsy.stores.cas import Bid, Swap, expiry
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.server import Server
-from curtsy.stores.swap import Bid, Swap, expiry
+from curtsy.stores.redis_server import Server
+from curtsy.system.clock import FakeClock
 from tests.stores.places import OnServer
 from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
 from tests.stores.worker import Worker, run

@@ -8,8 +8,8 @@ import pytest
 import trustme
 
 from curtsy.core.errors import PolicyError, StoreError
-from curtsy.stores.address import parse_address
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.redis_url import parse_address
 from tests.stores.steps import count
 from tests.support.redis_server import RedisServer, redis_available
 

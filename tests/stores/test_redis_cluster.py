@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from curtsy.core.errors import StoreError
-from curtsy.steps import charge
+from curtsy.engine.gate_steps import charge
 from curtsy.stores import AsyncStore
+from curtsy.stores.fallback import AsyncShelter, Shelter
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
-from curtsy.stores.shelter import AsyncShelter, Shelter
 from tests.stores.places import Awaited
 from tests.stores.steps import count, keep
 from tests.strategies import FREE

@@ -17,13 +17,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from curtsy.clock import FakeClock
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
-from curtsy.stores.database import SCHEMA, Database
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
+from curtsy.stores.sqlite_records import SCHEMA, Database
+from curtsy.system.clock import FakeClock
 from tests.stores.steps import Refusal, count, keep, refuse, stamp
 from tests.stores.worker import ROOT
 

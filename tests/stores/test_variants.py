@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curtsy.clock import FakeClock
+from curtsy.cache.keys import MIB, Checked, PageCache
 from curtsy.core.cache import Entry
 from curtsy.core.variant import MOST_VARIANTS
-from curtsy.stores.pages import MIB, Checked, PageCache
+from curtsy.system.clock import FakeClock
 from tests.support.pages import NOW, page
 from tests.support.variants import URL, asked, opened, variant
 from tests.support.warm import Process

@@ -29,7 +29,7 @@ from curtsy.core.admission import Late, No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy
-from curtsy.gate import AsyncGate, Gate, Request, Ticket
+from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
 from curtsy.stores import AsyncStore, Store
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from curtsy.cli import cli
-from curtsy.cli.given import Given
+from curtsy.cli.context import Given
 
 _ENDS = frozenset({"|", "||", "&&", ";", ">", ">>", "<", "2>", "&", ")"})
 _VARIABLE = re.compile(r"\w+=")

@@ -6,9 +6,9 @@ import asyncio
 import heapq
 import itertools
 
-from curtsy.alarm import TaskWaiter, Waiter
-from curtsy.clock import FakeClock
 from curtsy.core.message import SECOND
+from curtsy.engine.timers import TaskWaiter, Waiter
+from curtsy.system.clock import FakeClock
 
 IDLE = 12
 """Turns of the loop without news after which everybody is taken to be waiting. A step of the gate takes fewer."""

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from curtsy.clock import Clock
+from curtsy.cache.disk import DiskCache
+from curtsy.cache.keys import MIB, PageCache
+from curtsy.cache.packed import PackedCache
 from curtsy.core.cache import Absent, Entry, Store, absorb
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
-from curtsy.stores.disk import DiskCache
-from curtsy.stores.packed import PackedCache
-from curtsy.stores.pages import MIB, PageCache
+from curtsy.system.clock import Clock
 from tests.support.warm import Process
 
 NOW = 1_800_000_000.0

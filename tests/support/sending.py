@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from curtsy.core.message import Failure, Headers, Request, Response, Url, parse_url
-from curtsy.http import Limits, Sender
+from curtsy.http.sender import Limits, Sender
 
 OPEN = Limits(allow_private=True)
 """The default limits, with loopback permitted."""

@@ -6,12 +6,12 @@ import itertools
 import sys
 from pathlib import Path
 
-from curtsy.clock import Clock
+from curtsy.cache.disk import DiskCache
+from curtsy.cache.keys import PageCache
+from curtsy.cache.packed import PackedCache
 from curtsy.core.cache import Entry
 from curtsy.core.message import Headers, Request, Url, parse_url
-from curtsy.stores.disk import DiskCache
-from curtsy.stores.packed import PackedCache
-from curtsy.stores.pages import PageCache
+from curtsy.system.clock import Clock
 from tests.support.pages import page
 
 URL = "https://example.org/a"

@@ -17,10 +17,10 @@ import click
 
 from curtsy import __version__
 from curtsy.cli.command import Group
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 from curtsy.cli.streams import forgiving
-from curtsy.startup import exit_on_interrupt, is_command
+from curtsy.system.startup import exit_on_interrupt, is_command
 
 __all__ = ["cli", "main"]
 
@@ -37,10 +37,13 @@ COMMANDS = {
     "top": ("curtsy.cli.top:top", "Watch hosts and crawls, live."),
     "budget": ("curtsy.cli.status:budget", "Show what was spent of each host's day."),
     "serve": ("curtsy.cli.serve:serve", "Show a live dashboard of hosts, crawls, budgets and breakers."),
-    "breaker": ("curtsy.cli.hands:breaker", "List, reset or trip the circuit breakers of hosts."),
-    "pause": ("curtsy.cli.hands:pause", "Send nothing to a host, until it is resumed."),
-    "resume": ("curtsy.cli.hands:resume", "End a pause."),
-    "forget": ("curtsy.cli.hands:forget", "Forget what is known of a host: its pace, budget, breaker and robots.txt."),
+    "breaker": ("curtsy.cli.control:breaker", "List, reset or trip the circuit breakers of hosts."),
+    "pause": ("curtsy.cli.control:pause", "Send nothing to a host, until it is resumed."),
+    "resume": ("curtsy.cli.control:resume", "End a pause."),
+    "forget": (
+        "curtsy.cli.control:forget",
+        "Forget what is known of a host: its pace, budget, breaker and robots.txt.",
+    ),
     "jobs": ("curtsy.cli.jobs:jobs", "List, show or remove the crawls that can be gone on with."),
     "cache": ("curtsy.cli.cache:cache", "List, show, verify, shrink or clear the kept pages."),
     "config": ("curtsy.cli.config:config", "Show, check or begin the settings."),
@@ -119,7 +122,7 @@ def _mute() -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    from curtsy.cli.screen import say
+    from curtsy.cli.console import say
 
     if COMPLETING in os.environ:
         cli.main(prog_name="curtsy", complete_var=COMPLETING)  # the shell asks for completions, and ends there
@@ -157,7 +160,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _failed(error: Exception) -> Exit:
     """Say what went wrong, in a sentence; what nobody thought of is a fault of ours, and is told as such."""
-    from curtsy.cli.screen import say
+    from curtsy.cli.console import say
     from curtsy.core.errors import CurtsyError, PolicyError
 
     if isinstance(error, PolicyError):
@@ -170,7 +173,7 @@ def _failed(error: Exception) -> Exit:
         place = f"{error.filename}: " if error.filename is not None else ""
         say(f"{place}{error.strerror or error}. Check that it is there and that we may use it.")
         return Exit.ERROR
-    from curtsy.log import library_logger
+    from curtsy.system.log import library_logger
 
     library_logger("cli").error("A fault of curtsy's own", error=repr(error))
     say(f"something went wrong that should not: {error!r}. Please report it; {_where(error)}.")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command, Group
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 from curtsy.cli.values import Domain, Size
 
 if TYPE_CHECKING:
@@ -48,34 +48,35 @@ def ls(given: Given, domain: str | None, is_json: bool) -> Exit:
 
     Values in URLs that look secret are masked, as they are on the disk.
     """
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     kept = given.open_cache()
     found = sorted((each for each in kept.entries() if _is_of(each, domain)), key=lambda each: -each.fetched_at)
     kept.close()
     if is_json:
-        screen.write_json([_fields(each) for each in found])
+        console.write_json([_fields(each) for each in found])
         return Exit.FINE
     if not found:
-        screen.say("nothing is kept." if domain is None else f"nothing is kept of {domain}.")
+        console.say("nothing is kept." if domain is None else f"nothing is kept of {domain}.")
         return Exit.FINE
     has_variants = any(each.variant for each in found)
     names = ("age", "fresh for", "size", "status", *(["variant"] if has_variants else []), "url")
-    table = screen.table(*names, right=("age", "fresh for", "size"))
+    table = console.table(*names, right=("age", "fresh for", "size"))
     for each in found:
         left = each.fetched_at + each.lifetime - each.age - time.time()
         table.add_row(
-            span(max(0.0, time.time() - each.fetched_at)), span(left) if left > 0 else "–", screen.size(each.body_size),
-            str(each.status), *([each.variant or "–"] if has_variants else []), screen.plain(each.url),
+            span(max(0.0, time.time() - each.fetched_at)), span(left) if left > 0 else "–",
+            console.size(each.body_size), str(each.status),
+            *([each.variant or "–"] if has_variants else []), console.plain(each.url),
         )  # fmt: skip
-    screen.show(screen.out(), table)
-    screen.say(f"{screen.counted(len(found), 'page')}, {screen.size(sum(each.body_size for each in found))}.")
+    console.show(console.out(), table)
+    console.say(f"{console.counted(len(found), 'page')}, {console.size(sum(each.body_size for each in found))}.")
     return Exit.FINE
 
 
 def _is_of(entry: Entry, domain: str | None) -> bool:
     from curtsy.core.message import Url, parse_url
-    from curtsy.watch.hostview import is_under
+    from curtsy.engine.host_view import is_under
 
     url = parse_url(entry.url)
     return domain is None or (isinstance(url, Url) and is_under(url.domain, domain))
@@ -106,7 +107,7 @@ def show(given: Given, url: str, variant: str | None, is_body: bool, is_json: bo
     """
     from rich.text import Text
 
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     kept = given.open_cache()
     pages = kept.pages(url)
@@ -115,33 +116,33 @@ def show(given: Given, url: str, variant: str | None, is_body: bool, is_json: bo
     page = next((each for each in pages if wanted in (None, each.entry.variant)), None)
     if page is None:
         what = "is not kept, or was damaged" if not pages else f"has no variant {variant}"
-        screen.say(f"{url} {what}. curtsy cache ls lists what is kept.")
+        console.say(f"{url} {what}. curtsy cache ls lists what is kept.")
         return Exit.ERROR
     if variant is None and len(pages) > 1:
         others = ", ".join(each.entry.variant or "–" for each in pages[1:])
-        screen.say(f"This is the newest of {len(pages)} variants. Others: {others}. Choose one with --variant.")
+        console.say(f"This is the newest of {len(pages)} variants. Others: {others}. Choose one with --variant.")
     if is_body:
         sys.stdout.buffer.write(page.body)
         return Exit.FINE
     entry = page.entry
     if is_json:
-        screen.write_json(_fields(entry) | {"headers": [list(each) for each in entry.headers]})
+        console.write_json(_fields(entry) | {"headers": [list(each) for each in entry.headers]})
         return Exit.FINE
     now = time.time()
     left = entry.fetched_at + entry.lifetime - entry.age - now
-    console = screen.out()
-    console.print(Text(screen.plain(entry.url), style="bold"), soft_wrap=True)
+    terminal = console.out()
+    terminal.print(Text(console.plain(entry.url), style="bold"), soft_wrap=True)
     fresh = f"for {span(left)} more" if left > 0 else "no: the site is asked whether it still holds"
     rows = [
-        ("status", str(entry.status)), ("size", screen.size(entry.body_size)), ("variant", entry.variant or "–"),
+        ("status", str(entry.status)), ("size", console.size(entry.body_size)), ("variant", entry.variant or "–"),
         ("kept", f"{span(max(0.0, now - entry.fetched_at))} ago"), ("fresh", fresh), ("sha256", entry.body_sha256),
         *entry.headers,
     ]  # fmt: skip
-    table = screen.table("", "")
+    table = console.table("", "")
     table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
     for name, value in rows:
-        table.add_row(Text(screen.plain(name), style="dim"), screen.plain(value))
-    screen.show(console, table)
+        table.add_row(Text(console.plain(name), style="dim"), console.plain(value))
+    console.show(terminal, table)
     return Exit.FINE
 
 
@@ -157,9 +158,9 @@ def verify(given: Given, is_json: bool) -> Exit:
     found = kept.verify()
     kept.close()
     if is_json:
-        screen.write_json(found)
+        console.write_json(found)
     else:
-        screen.say(f"{screen.counted(found.good, 'page')} good, {found.damaged} damaged and dropped.")
+        console.say(f"{console.counted(found.good, 'page')} good, {found.damaged} damaged and dropped.")
     return Exit.ERROR if found.damaged else Exit.FINE
 
 
@@ -174,9 +175,9 @@ def gc(given: Given, max_size: int | None, is_json: bool) -> Exit:
     left = kept.size
     kept.close()
     if is_json:
-        screen.write_json({"freed": freed, "size": left})
+        console.write_json({"freed": freed, "size": left})
     else:
-        screen.say(f"{screen.size(freed)} given back, {screen.size(left)} kept.")
+        console.say(f"{console.size(freed)} given back, {console.size(left)} kept.")
     return Exit.FINE
 
 
@@ -205,10 +206,10 @@ def clear(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit
     after = [each for each in kept.entries() if _is_of(each, domain)]
     kept.close()
     if is_json:
-        screen.write_json({"dropped": len(before) - len(after), "left": len(after)})
+        console.write_json({"dropped": len(before) - len(after), "left": len(after)})
     else:
-        screen.say(f"{screen.counted(len(before) - len(after), 'page')} dropped.")
+        console.say(f"{console.counted(len(before) - len(after), 'page')} dropped.")
     if after:
-        screen.say(f"{screen.counted(len(after), 'page')} could not be removed. See whose files they are.")
+        console.say(f"{console.counted(len(after), 'page')} could not be removed. See whose files they are.")
         return Exit.ERROR
     return Exit.FINE

@@ -10,8 +10,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from curtsy.cli.given import GIVEN_OPTIONS, GivenOption
-from curtsy.startup import raise_on_interrupt
+from curtsy.cli.context import GIVEN_OPTIONS, GivenOption
+from curtsy.system.startup import raise_on_interrupt
 
 Examples = Sequence[tuple[str, str]]
 """Pairs of a command line and what it does."""

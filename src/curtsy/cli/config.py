@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command, Group
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 from curtsy.cli.values import Domain
 
 
@@ -48,16 +48,16 @@ def show(given: Given, domain: str | None, is_origin: bool, is_json: bool) -> Ex
     """Show the settings that hold, for all hosts or for one."""
     from rich.text import Text
 
-    from curtsy.watch.policyview import values_of
-    from curtsy.watch.words import origin as where
+    from curtsy.observe.messages import origin as where
+    from curtsy.observe.policy_view import values_of
 
     settings = given.settings()
     general, policy = values_of(settings, domain)
     for warning in settings.warnings:
-        screen.say(warning)
+        console.say(warning)
     if is_json:
         both = general | policy
-        screen.write_json(
+        console.write_json(
             {name: {"value": value, "origin": where(settings, domain, name)} for name, value in both.items()}
         )
         return Exit.FINE
@@ -66,19 +66,21 @@ def show(given: Given, domain: str | None, is_origin: bool, is_json: bool) -> Ex
         lines.append("default_policy:" if domain is None else f"# what holds for {domain}\ndefault_policy:")
         click.echo("\n".join([*lines, *(f"  {name}: {_written(value)}" for name, value in policy.items())]))
         return Exit.FINE
-    table = screen.table("setting", "value", "from", folded=("value",))
+    table = console.table("setting", "value", "from", folded=("value",))
     for name, value in (general | policy).items():
         origin = where(settings, domain, name)
         table.add_row(
-            name, screen.plain(_written(value)), Text(screen.plain(origin), style="dim" if origin == "built-in" else "")
+            name,
+            console.plain(_written(value)),
+            Text(console.plain(origin), style="dim" if origin == "built-in" else ""),
         )
-    screen.show(screen.out(), table)
+    console.show(console.out(), table)
     return Exit.FINE
 
 
 def _written(value: Any) -> str:
     """A value as a file has it."""
-    from curtsy.settings.complaints import shown
+    from curtsy.settings.problems import shown
 
     if isinstance(value, str) and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value):
         return json.dumps(value)
@@ -105,14 +107,14 @@ def check(given: Given, file: str | None, is_json: bool) -> Exit:
     settings = given.settings()
     files = [str(each) for each in settings.files]
     if is_json:
-        screen.write_json({"ok": True, "files": files, "warnings": [*settings.warnings, *settings.notices]})
+        console.write_json({"ok": True, "files": files, "warnings": [*settings.warnings, *settings.notices]})
         return Exit.FINE
     for warning in settings.warnings:
-        screen.say(warning)
+        console.say(warning)
     for each in files:
         click.echo(each)
-    domains = screen.counted(len(settings.policies.entries), "domain")
-    screen.say(f"the settings are in order: {screen.counted(len(files), 'file')}, entries for {domains}.")
+    domains = console.counted(len(settings.policies.entries), "domain")
+    console.say(f"the settings are in order: {console.counted(len(files), 'file')}, entries for {domains}.")
     return Exit.FINE
 
 
@@ -138,5 +140,5 @@ def init(file: str, force: bool) -> Exit:
             target.write(TEMPLATE)
     except FileExistsError:
         raise click.ClickException(f"{file} is there already. Say --force to replace it.") from None
-    screen.say(f"{file} is written. Edit it, then: curtsy config check")
+    console.say(f"{file} is written. Edit it, then: curtsy config check")
     return Exit.FINE

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 from curtsy.cli.jobs import JobName
 from curtsy.cli.running import run
 from curtsy.cli.values import Domain, Duration, Size
@@ -146,7 +146,7 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     given = context.ensure_object(Given)
     wish = _wish(given, words, list(context.meta.get("curtsy.arguments", ())))
     if words["is_dry"]:
-        from curtsy.cli.rehearsal import rehearse
+        from curtsy.cli.dry_run import rehearse
 
         return rehearse(given, wish)
     from curtsy.core.errors import NotWritten
@@ -154,15 +154,15 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     try:
         return run(lambda: _crawl(given, wish))
     except NotWritten as error:  # before the first page
-        screen.say(str(error))
+        console.say(str(error))
         return Exit.OUTPUT
 
 
 def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
     """What the options mean together. Raises UsageError for what they cannot mean."""
     from curtsy.core.errors import PolicyError
+    from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.options import CrawlOptions
-    from curtsy.crawling.scope import Scope
 
     seeds = _seeds(words["urls"], words["source"], words["max_time"])
     files = {
@@ -255,9 +255,9 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 
 
 async def _crawl(given: Given, wish: Wish) -> Exit:
-    from curtsy.cli.conduct import conduct, exit_of, is_watched, telling
     from curtsy.cli.report import command
-    from curtsy.crawling.ledger import Taken
+    from curtsy.cli.run import conduct, exit_of, is_watched, telling
+    from curtsy.crawling.frontier.sqlite_file import Taken
     from curtsy.crawling.outputs.examples import Examples
     from curtsy.crawling.start import acrawl
 
@@ -268,7 +268,7 @@ async def _crawl(given: Given, wish: Wish) -> Exit:
             **wish.options, **wish.client,
         )  # fmt: skip
     except Taken as error:
-        screen.say(f"the job {wish.job} is running already: {error}")
+        console.say(f"the job {wish.job} is running already: {error}")
         return Exit.LATER
     # Lines of JSON on the same terminal would tear a live view.
     is_live = is_watched() and not (wish.files.get("jsonl") == "-" and sys.stdout.isatty())
@@ -292,42 +292,44 @@ def outputs_of(wish: Wish) -> list[Output]:
 
 async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
     """Say what it will take, before it starts."""
-    from curtsy.crawling.notes import seeds_of
+    from curtsy.crawling.job_values import seeds_of
 
     plan = await crawl.plan()
     notes = await crawl.frontier.notes()
     counts = await crawl.frontier.counts()
     if counts.done or counts.queued or counts.failed:
-        done = f"{screen.counted(counts.done, 'URL')} {'is' if counts.done == 1 else 'are'} done"
+        done = f"{console.counted(counts.done, 'URL')} {'is' if counts.done == 1 else 'are'} done"
         waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
         if not waiting and not new:  # whoever has changed a setting since would wonder why nothing comes of it
-            screen.say(
+            console.say(
                 f"the job {wish.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What it knows "
                 "is not asked for again. To begin anew say --fresh and name other outputs, or take another --job."
             )
             return
-        more = f", {screen.counted(new, 'URL')} to begin at {'is' if new == 1 else 'are'} new" if new else ""
-        screen.say(
+        more = f", {console.counted(new, 'URL')} to begin at {'is' if new == 1 else 'are'} new" if new else ""
+        console.say(
             f"going on with the job {wish.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}{more}."
         )
         named = {output.name for output in outputs_of(wish)}
         for name in () if crawl.is_shared else notes:  # there each worker has its own
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in named:
-                screen.say(
+                console.say(
                     f"the job has written to {path} so far, which is not named now: pages will be missing there."
                 )
-    screen.say(f"{plan.message}.")
+    console.say(f"{plan.message}.")
     if not wish.files:
-        screen.say("no output is named, so the pages go nowhere but the cache: --out DIR, --jsonl FILE or --warc FILE.")
+        console.say(
+            "no output is named, so the pages go nowhere but the cache: --out DIR, --jsonl FILE or --warc FILE."
+        )
 
 
 @contextmanager
 def _serving(client: AsyncClient, port: int) -> Iterator[None]:
-    from curtsy.watch.metrics import serve_metrics
+    from curtsy.observe.metrics import serve_metrics
 
     with serve_metrics(port, client.stats) as server:
-        screen.say(f"metrics are at http://127.0.0.1:{server.port}/metrics.")
+        console.say(f"metrics are at http://127.0.0.1:{server.port}/metrics.")
         yield
 
 
@@ -343,7 +345,7 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
         told = {reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()}
         is_full = summary.ended == "max_pages"
         resume = command(wish.arguments, higher=is_full) if wish.job is not None and summary.queued else None
-        screen.write_json(
+        console.write_json(
             {
                 **summary.as_dict(), "message": summary.message, "job": wish.job, "outputs": wish.files,
                 "written": {each.name: each.entries for each in summary.outputs},
@@ -352,25 +354,25 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
             }
         )  # fmt: skip
     else:
-        show_reasons(screen.err(), summary.totals, examples.by_reason)
+        show_reasons(console.err(), summary.totals, examples.by_reason)
         if summary.queued:
-            show_resting(screen.err(), hosts)
+            show_resting(console.err(), hosts)
         print(file=sys.stderr)
-    screen.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
+    console.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
     held = {each.name.partition(":")[0]: each for each in summary.outputs}
     for kind, path in wish.files.items():
         place, found = _numbered(path) if kind == "warc" else path, held[kind]
         if found.missing:
-            screen.say(
+            console.say(
                 f"{place} holds {found.entries:,} of {found.entries + found.missing:,} entries. The others were "
                 "written too, but the output was cut or removed since. What is done is not fetched again: to have "
                 "all, start over with --fresh and another output."
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
-            screen.say(f"written to {place}.")
+            console.say(f"written to {place}.")
     if (words := going_on(summary, wish.job)) is not None:
         again = None if wish.job is None else command(wish.arguments, higher=summary.ended == "max_pages")
-        screen.say(words, command=again)
+        console.say(words, command=again)
 
 
 def _numbered(path: str) -> str:

@@ -1,11 +1,335 @@
-"""`curtsy demo`: see it at work."""
+"""A polite crawl, live, against a small site on loopback: `make demo`.
+
+Five hosts with manners of their own are served on 127.0.0.1 and crawled from one front page on. At the end stands what
+was fetched, what was left alone and why, and what the *site* saw: proof that every rule was kept.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from curtsy.cli.command import Command
 from curtsy.cli.exits import Exit
+from curtsy.cli.live import CrawlView, line_of
+from curtsy.cli.report import headline, show_reasons
+from curtsy.client import AsyncClient
+from curtsy.core.messages import span
+from curtsy.crawling.outputs.examples import Examples
+from curtsy.crawling.start import acrawl
+from curtsy.http.sender import AiohttpSender
+from curtsy.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from curtsy.crawling.progress import Summary
+
+PAUSE = (0.3, 0.6)
+"""Seconds between two requests to a host: about a tenth of the default, or the demo would take minutes."""
+
+CRAWL_DELAY, RETRY_AFTER, COOLDOWN, BUDGET = 1.5, 3, 6.0, 8
+"""What slow-lane asks for, what busy asks for, how long shaky is left alone, what large may be asked for in a day."""
+
+LATE = 0.2
+"""Seconds by which a busy machine may note a request too late; the gap to the next one then looks that much shorter."""
+
+DOMAIN = "demo.test"
+"""What the hosts are under: a name that the real network does not have (RFC 6761)."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One request, as the site saw it."""
+
+    at: float
+    path: str
+    under_way: int
+    """Requests to the same host at that moment, this one included."""
+
+    status: int
+    day: int
+    """The day of the year: a demo at midnight has two budgets."""
+
+
+@dataclass
+class DemoHost:
+    """One host of the demo's site, and its journal: the only witness that counts."""
+
+    name: str
+    manners: str
+    robots: str = ""
+    links: tuple[str, ...] = ()
+    answer: Callable[[DemoHost, str], tuple[int, dict[str, str]] | None] = lambda host, path: None
+    """What it answers instead of a page: a status and headers, or None for the page."""
+
+    journal: list[Visit] = field(default_factory=list)
+    under_way: int = 0
+
+    def pages(self) -> list[Visit]:
+        """The requests for anything but robots.txt."""
+        return [visit for visit in self.journal if visit.path != "/robots.txt"]
+
+    def gaps(self) -> list[float]:
+        """Seconds between requests."""
+        return [b.at - a.at for a, b in pairwise(self.journal)]
+
+    def html(self, path: str, neighbours: list[str]) -> str:
+        """A page with links: its own, and to the other hosts from the front page."""
+        anchors = [*self.links, *(neighbours if path == "/" else [])]
+        items = "".join(f'<li><a href="{link}">{link}</a></li>' for link in anchors)
+        return f"<!doctype html><title>{self.name}: {path}</title><main><h1>{path}</h1><ul>{items}</ul></main>"
+
+
+def _library(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
+    return {"/missing": (404, {}), "/old": (301, {"Location": "/catalogue"})}.get(path)
+
+
+def _busy(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
+    return (429, {"Retry-After": str(RETRY_AFTER)}) if len(host.pages()) == 4 else None
+
+
+def _shaky(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
+    return (503, {}) if 1 <= len(host.pages()) <= 3 else None
+
+
+def hosts() -> list[DemoHost]:
+    """The hosts of the demo."""
+    pages = tuple(f"/page/{number}" for number in range(1, 9))
+    return [
+        DemoHost("library", "disallows a part", "User-agent: *\nDisallow: /private/\n",
+                 ("/catalogue", "/old", "/private/diary", "/private/letters", "/missing", "/map.pdf",
+                  "https://elsewhere.example/"), _library),
+        DemoHost("slow-lane", f"Crawl-delay: {CRAWL_DELAY:g}", f"User-agent: *\nCrawl-delay: {CRAWL_DELAY:g}\n", pages),
+        DemoHost("busy", f"429, Retry-After: {RETRY_AFTER}", "", pages, _busy),
+        DemoHost("shaky", "fails for a while", "", pages[:4], _shaky),
+        DemoHost("large", f"{BUDGET} requests a day", "", tuple(f"/item/{n}" for n in range(1, 31))),
+    ]  # fmt: skip
+
+
+class DemoSite:
+    """The demo's hosts, all on one port of 127.0.0.1, told apart by the name that they are asked by."""
+
+    def __init__(self) -> None:
+        self.hosts = hosts()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_port
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> DemoSite:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def url(self, host: DemoHost) -> str:
+        """The front page of a host."""
+        return f"http://{host.name}.{DOMAIN}:{self.port}/"
+
+    def named(self, name: str) -> DemoHost:
+        """The host of that name, with or without its domain and port."""
+        return next(host for host in self.hosts if host.name == name.partition(".")[0])
+
+    def answer(self, name: str, path: str) -> tuple[DemoHost, int, dict[str, str], bytes]:
+        """What is answered to a request, which is noted first."""
+        host = self.named(name)
+        with self._lock:
+            host.under_way += 1
+            status, headers = (None if path == "/robots.txt" else host.answer(host, path)) or (200, {})
+            if path == "/robots.txt" and not host.robots:
+                status = 404
+            host.journal.append(Visit(time.monotonic(), path, host.under_way, status, time.localtime().tm_yday))
+        body = b""
+        if status == 200:
+            others = [self.url(each) for each in self.hosts if each is not host]
+            body = host.robots.encode() if path == "/robots.txt" else host.html(path, others).encode()
+        return host, status, headers, body
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                host, status, headers, body = site.answer(self.headers["Host"], self.path)
+                time.sleep(0.05)  # as a real one takes a moment
+                with site._lock:
+                    host.under_way -= 1
+                self.send_response(status)
+                for name, value in {**headers, "Content-Type": "text/html", "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Keep quiet: the journal has it."""
+
+        return Handler
+
+
+def client_for(site: DemoSite) -> AsyncClient:
+    """A client as anybody would make it, but for shorter waits, and names that lead to the demo's site."""
+    return AsyncClient(
+        store=MemoryStore(),
+        cache=False,
+        sender=AiohttpSender(resolver={f"{host.name}.{DOMAIN}": "127.0.0.1" for host in site.hosts}),
+        user_agent="CurtsyDemo/1.0 (+https://curtsy.example/demo)",
+        allow_private=True,
+        preset="broad",
+        pause=list(PAUSE),
+        qps=3,
+        breaker_cooldown=COOLDOWN,
+        allowlist=[{"domain": f"large.{DOMAIN}:{site.port}", "max_requests_per_day": BUDGET}],
+    )
+
+
+async def crawl(site: DemoSite, terminal: Console, examples: Examples) -> Summary:
+    """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once: there is nothing to keep."""
+    task = asyncio.current_task()
+    assert task is not None
+    with contextlib.suppress(NotImplementedError):  # Windows: asyncio itself cancels on Ctrl-C
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    view = CrawlView(label=lambda host: f"{site.named(host).name:<10} {site.named(host).manners}")
+    async with client_for(site) as client:
+        made = acrawl(
+            site.url(site.hosts[0]), client=client, outputs=[examples], scope="domains", domains=(DOMAIN,), patience=30,
+        )  # fmt: skip
+        running = asyncio.ensure_future(made.run())
+        live = Live(view, console=terminal, refresh_per_second=8) if terminal.is_terminal else contextlib.nullcontext()
+        try:
+            with live:
+                while not running.done():
+                    view.show(await made.snapshot())
+                    await asyncio.wait([running], timeout=0.2)
+                view.show(await made.snapshot())
+        finally:
+            await _closed(made, running)
+        if not terminal.is_terminal:
+            terminal.print(line_of(await made.snapshot()))
+        return running.result()
+
+
+async def _closed(made: Any, running: asyncio.Future[Any]) -> None:
+    if not running.done():
+        made.stop()
+        made.stop()
+        await asyncio.wait([running])
+    await made.close()
+
+
+def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
+    """What the site's own journals say of each rule: whether it was kept, the rule, and what was seen."""
+    library, slow, busy, shaky, large = (
+        site.named(each) for each in ("library", "slow-lane", "busy", "shaky", "large")
+    )
+    shortest = min((gap for host in site.hosts for gap in host.gaps()), default=0.0)
+    late = " as the site noted it: this machine is busy" if PAUSE[0] - LATE <= shortest < PAUSE[0] - 0.005 else ""
+    paused = all(_is_kept(host.gaps(), PAUSE[0]) for host in site.hosts)
+    most = max((visit.under_way for host in site.hosts for visit in host.journal), default=0)
+    private = sum(visit.path.startswith("/private/") for visit in library.journal)
+    first = all(host.journal and host.journal[0].path == "/robots.txt" for host in site.hosts)
+    asked = max(sum(visit.path == "/robots.txt" for visit in host.journal) for host in site.hosts)
+    rest = _rest(busy, 429)
+    alone = _rest(shaky, 503)
+    recovered = bool(shaky.journal) and shaky.journal[-1].status == 200
+    spent = max(Counter(visit.day for visit in large.journal).values(), default=0)
+    given = Counter((host.name, visit.path) for host in site.hosts for visit in host.journal if visit.status == 200)
+    return [
+        (first and asked == 1, "robots.txt first", f"asked for {_times(asked)} a host, before anything else"),
+        (private == 0, "Disallow: /private/", f"{private} requests for what it forbids"),
+        (most == 1, "one at a time", f"never more than {most} request under way at a host"),
+        (paused, f"pauses of {PAUSE[0]:g}–{PAUSE[1]:g} s", f"the shortest was {shortest:.2f} s{late}"),
+        (_is_kept(slow.gaps(), CRAWL_DELAY), f"Crawl-delay: {CRAWL_DELAY:g}",
+         f"the shortest gap at slow-lane was {min(slow.gaps(), default=0.0):.2f} s"),
+        (rest >= RETRY_AFTER - LATE, f"429, Retry-After: {RETRY_AFTER}", f"busy was left in peace for {rest:.2f} s"),
+        (alone >= COOLDOWN - LATE and recovered, "three failures",
+         f"shaky was left alone for {alone:.2f} s, and then was well"),
+        (spent <= BUDGET, f"{BUDGET} requests a day", f"large saw {spent}, and not one more"),
+        (max(given.values(), default=0) == 1, "no page twice", f"{len(given)} answers, each given once"),
+    ]  # fmt: skip
+
+
+def _is_kept(gaps: list[float], least: float) -> bool:
+    """Whether no gap is shorter than it may be, nor all of them together."""
+    return min(gaps, default=0.0) >= least - LATE and sum(gaps) >= least * len(gaps) - LATE
+
+
+def _rest(host: DemoHost, status: int) -> float:
+    """Seconds between the last answer with that status and the next request."""
+    rests = [b.at - a.at for a, b in pairwise(host.journal) if a.status == status]
+    return rests[-1] if rests else 0.0
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def report(terminal: Console, site: DemoSite, summary: Summary, examples: Examples) -> bool:
+    """Print what was fetched, what was left alone and why, and what the site saw."""
+    terminal.print()
+    terminal.print(Text.assemble(("Fetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
+    show_reasons(terminal, summary.totals, examples.by_reason)
+    terminal.print()
+    terminal.print(Text("For another day", style="bold"))
+    wait = "" if summary.resume_in is None else f": the new day begins in {span(summary.resume_in)}"
+    terminal.print(Text.assemble((f"{summary.queued:>6,}", "yellow"), "  beyond the day's budget of large"))
+    terminal.print(Text(f"{'':8}They wait in the queue{wait}.", style="dim"))
+    terminal.print()
+    terminal.print(Text("What the site saw", style="bold"))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(width=3, justify="right")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    checks = verdicts(site)
+    for is_kept, rule, seen in checks:
+        table.add_row(
+            Text("✓", style="green") if is_kept else Text("✗", style="bold red"), rule, Text(seen, style="dim")
+        )
+    terminal.print(table)
+    requests = sum(len(host.journal) for host in site.hosts)
+    kept = sum(is_kept for is_kept, _, _ in checks)
+    terminal.print()
+    if kept == len(checks):
+        terminal.print(Text(f"{requests} requests, and every rule was kept.", style="bold green"))
+    else:
+        terminal.print(
+            Text(f"{len(checks) - kept} of {len(checks)} rules were broken. Please report this.", style="bold red")
+        )
+    return kept == len(checks)
+
+
+def main() -> int:
+    """Run the demo; 0 if every rule was kept."""
+    terminal = Console(highlight=False, markup=False, emoji=False)
+    terminal.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
+    terminal.print(
+        Text("Some twenty seconds; pauses are about a tenth of the real ones. Ctrl-C ends it.\n", style="dim")
+    )
+    examples = Examples()
+    with DemoSite() as site:
+        try:
+            summary = asyncio.run(crawl(site, terminal, examples))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        return 0 if report(terminal, site, summary, examples) else 1
 
 
 @click.command(cls=Command, examples=(("curtsy demo", "Some twenty seconds, and nothing leaves this machine."),))
@@ -15,6 +339,11 @@ def demo() -> Exit:
     Five small hosts with manners of their own are started on loopback and crawled; at the end stands what was fetched,
     what was left alone and why, and what the site saw: proof that every rule was kept.
     """
-    from curtsy.demo import main
-
     return Exit.FINE if main() == 0 else Exit.ERROR
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given, cache_path
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given, cache_path
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from curtsy.core.host import Host
     from curtsy.core.message import Now
+    from curtsy.observe.why_checks import State
     from curtsy.settings import Settings
-    from curtsy.watch.checks import State
 
 LITTLE_ROOM = 100 * 1024**2
 """Bytes: a disk with less than this is told about."""
@@ -70,7 +70,7 @@ def doctor(given: Given, is_verbose: bool, is_json: bool) -> Exit:
     findings, code = _examine(given, is_verbose)
     if is_json:
         fine = code is Exit.FINE
-        screen.write_json(
+        console.write_json(
             {"ok": fine, "findings": [{name: getattr(each, name) for name in each.__slots__} for each in findings]}
         )
     else:
@@ -169,7 +169,7 @@ def _store(given: Given, is_verbose: bool) -> Iterator[Finding]:
             store.forget(key)
             took = time.monotonic() - began
             skew = store.now().epoch / 1e6 - time.time()
-            known = f", {screen.counted(len(store.keys('host:')), 'host')} known" if is_verbose else ""
+            known = f", {console.counted(len(store.keys('host:')), 'host')} known" if is_verbose else ""
         finally:
             store.close()
     except PolicyError as error:
@@ -203,7 +203,7 @@ def _written(host: Host | None, now: Now) -> tuple[Host, None]:
 
 
 def _clock(settings: Settings) -> Iterator[Finding]:
-    from curtsy.settings.complaints import shown
+    from curtsy.settings.problems import shown
 
     zone = settings.policies.default.zone
     day = f"{time.strftime('%Z')} (local)" if zone is None else shown(zone, bare=True)
@@ -231,7 +231,7 @@ def _cache(settings: Settings) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("cache", "no", f"{path} cannot be written: {error.strerror}", advice)
         return
-    words = f"{path}, {screen.size(free)} free"
+    words = f"{path}, {console.size(free)} free"
     if free < LITTLE_ROOM:
         yield Finding("cache", "wait", words, "Make room, or curtsy cache gc --max-size 10M")
     else:
@@ -240,7 +240,7 @@ def _cache(settings: Settings) -> Iterator[Finding]:
 
 def _surroundings() -> Iterator[Finding]:
     from curtsy.core.secrets import mask_url
-    from curtsy.http import environment_proxies
+    from curtsy.http.sender import environment_proxies
 
     for scheme, proxy in environment_proxies().items():
         if isinstance(proxy, str):
@@ -257,22 +257,22 @@ def _show(findings: list[Finding], is_verbose: bool) -> None:
     from rich.text import Text
 
     shown = [each for each in findings if is_verbose or each.state in ("no", "wait")]
-    table = screen.table("", "", "")
+    table = console.table("", "", "")
     table.columns[2].no_wrap, table.columns[2].overflow = False, "fold"
     for each in shown:
-        words = Text(screen.plain(each.says), style="dim" if each.state == "off" else "")
+        words = Text(console.plain(each.says), style="dim" if each.state == "off" else "")
         if each.advice:
-            words = Text.assemble(words, "\n", (screen.plain(each.advice), "italic" if each.state != "off" else "dim"))
+            words = Text.assemble(words, "\n", (console.plain(each.advice), "italic" if each.state != "off" else "dim"))
         table.add_row(_mark(each.state), Text(each.name, style="bold"), words)
     if shown:
-        screen.show(screen.out(), table)
+        console.show(console.out(), table)
     bad = sum(each.state == "no" for each in findings)
     odd = sum(each.state == "wait" for each in findings)
     end = "all is well" if not bad + odd else f"{bad} not in order, {odd} to look at"
-    screen.say(f"{end}." if is_verbose else f"{end}, of {len(findings)} things; --verbose shows all of them.")
+    console.say(f"{end}." if is_verbose else f"{end}, of {len(findings)} things; --verbose shows all of them.")
 
 
 def _mark(state: State) -> Text:
     from rich.text import Text
 
-    return Text("!", style="yellow") if state == "wait" else screen.mark(state)
+    return Text("!", style="yellow") if state == "wait" else console.mark(state)

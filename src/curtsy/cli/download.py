@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit, exit_for
-from curtsy.cli.given import Given
 from curtsy.cli.running import run
 from curtsy.cli.values import Duration, Size
 
 if TYPE_CHECKING:
-    from curtsy.download import DownloadResult
+    from curtsy.engine.download import DownloadResult
 
 
 @click.command(
@@ -57,12 +57,12 @@ def download(
         raise click.UsageError(f"{output} is a directory. Give -o a file.")
     if output.exists() and not output.is_file():
         raise click.UsageError(f"{output} is a device, pipe or socket. Give -o a file.")
-    from curtsy.download import TOO_LARGE
+    from curtsy.engine.download import TOO_LARGE
 
     result = run(lambda: _download(given, url, output, max_size, deadline, decode, cookies, is_verbose))
     message = result.message.replace(TOO_LARGE, "Raise --max-size to have it.")
     if is_json:
-        screen.write_json(
+        console.write_json(
             {
                 "ok": result.ok, "url": result.url, "path": str(result.path), "size": result.size,
                 "sha256": result.sha256, "resumed_at": result.resumed_at, "status": result.status,
@@ -70,10 +70,10 @@ def download(
             }
         )  # fmt: skip
     if not result.ok:
-        screen.say(message)
+        console.say(message)
     elif not is_json:
-        resumed = f", {screen.size(result.resumed_at)} of it from before" if result.resumed_at else ""
-        screen.say(f"{output}: {screen.size(result.size)}{resumed}, SHA-256 {result.sha256}.")
+        resumed = f", {console.size(result.resumed_at)} of it from before" if result.resumed_at else ""
+        console.say(f"{output}: {console.size(result.size)}{resumed}, SHA-256 {result.sha256}.")
     return exit_for(result.reason, result.retry_after)
 
 
@@ -87,8 +87,8 @@ async def _download(
     cookies: bool,
     is_verbose: bool,
 ) -> DownloadResult:
-    from curtsy.cli.bar import Bar
-    from curtsy.cli.telling import Steps
+    from curtsy.cli.progress_bar import Bar
+    from curtsy.cli.trace_output import Steps
 
     policies = given.settings().policies
     with Steps(policies) if is_verbose else Bar(policies) as teller:

@@ -16,14 +16,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit, exit_for, worst
-from curtsy.cli.given import Given
 from curtsy.cli.running import run
 from curtsy.cli.values import Duration, Header
-from curtsy.ownfile import create_own
-from curtsy.unseen import visible
+from curtsy.core.escape import visible
+from curtsy.system.own_file import create_own
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
@@ -145,7 +145,7 @@ def _lines_of(source: str) -> list[str]:
 
 
 async def _get(given: Given, urls: list[str], options: _Options, target: _Target) -> Exit:
-    from curtsy.cli.telling import Progress, Steps
+    from curtsy.cli.trace_output import Progress, Steps
 
     policies = given.settings().policies
     codes: list[Exit] = []
@@ -163,7 +163,7 @@ async def _get(given: Given, urls: list[str], options: _Options, target: _Target
                 codes.append(_show(result, options, target))
                 counts[_kind(result)] += 1
     if len(urls) > 1:
-        screen.say(", ".join([screen.counted(len(urls), "URL"), *(f"{counts[kind]} {kind}" for kind in KINDS)]))
+        console.say(", ".join([console.counted(len(urls), "URL"), *(f"{counts[kind]} {kind}" for kind in KINDS)]))
     if any(code is Exit.FINE for code in codes):
         target.keep()
     return worst(codes)
@@ -221,27 +221,27 @@ def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
     """Write what came of one URL, and say what did not come."""
     message = _message(result)
     if options.is_json:
-        screen.write_json({"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": message}, line=True)
+        console.write_json({"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": message}, line=True)
     elif options.is_head and result.status is not None and result.headers.fields:
         target.write(_head(result))
     if result.ok and not options.is_head and (options.output is not None or not options.is_json):
         target.write(_for_terminal(result) if target.is_escaped else result.body)
     code = exit_for(result.reason, result.retry_after)
     if code is not Exit.FINE:
-        screen.say(message + _when(result))
+        console.say(message + _when(result))
     return code
 
 
 def _message(result: FetchResult) -> str:
     """What was not done, why, and what to do at a command line."""
-    from curtsy.core.explain import TOO_LARGE
+    from curtsy.core.messages import TOO_LARGE
 
     return result.message.replace(TOO_LARGE, "Raise max_body, or use curtsy download, whose limit is --max-size.")
 
 
 def _when(result: FetchResult) -> str:
     """When to come back, if that is known and the message does not say so."""
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     if result.retry_after is None or span(result.retry_after) in result.message:
         return ""

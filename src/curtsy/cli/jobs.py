@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command, Group
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from curtsy.core.crawl import CrawlRecord
+    from curtsy.core.crawl_record import CrawlRecord
+    from curtsy.crawling.frontier.redis_jobs import JobSummary
     from curtsy.crawling.jobs import Job
     from curtsy.crawling.progress import Totals
-    from curtsy.crawling.registry import JobSummary
 
     _Text = click.ParamType[str]
 else:
@@ -76,8 +76,8 @@ def _running(given: Given) -> dict[str, CrawlRecord]:
     Nothing if the store cannot be read.
     """
     from curtsy.core.errors import CurtsyError
+    from curtsy.observe.crawls import CrawlRecord, crawl_key
     from curtsy.stores import read_all
-    from curtsy.watch.crawls import CrawlRecord, crawl_key
 
     prefix = crawl_key("")
     try:
@@ -104,14 +104,14 @@ def _shared(given: Given) -> list[JobSummary]:
     store = _server(given)
     if not store:
         return []
-    from curtsy.crawling.registry import jobs as shared_jobs
+    from curtsy.crawling.frontier.redis_jobs import jobs as shared_jobs
 
     return asyncio.run(shared_jobs(store))
 
 
 def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
     """A job of this machine, as it stands in JSON."""
-    from curtsy.crawling.notes import ENDED
+    from curtsy.crawling.job_values import ENDED
 
     found: dict[str, Any] = {
         "name": job.name, "state": "damaged", "is_shared": False, "workers": int(job.is_running), "pages": None,
@@ -140,8 +140,8 @@ def _came_of(totals: Totals) -> dict[str, Any]:
 def _shared_fields(job: JobSummary) -> dict[str, Any]:
     """A job that many machines share, likewise."""
     from curtsy.core.errors import StoreError
+    from curtsy.crawling.job_values import ENDED
     from curtsy.crawling.jobs import shared
-    from curtsy.crawling.notes import ENDED
 
     left = job.counts.queued + job.counts.leased
     state = "running" if job.workers else "unfinished" if left else "done"
@@ -175,38 +175,38 @@ def ls(given: Given, is_json: bool) -> Exit:
     """List the jobs: how far each is, and when something last changed."""
     from rich.text import Text
 
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
     from curtsy.crawling.jobs import jobs as local_jobs
 
     running = _running(given)
     found = [_fields(each, running) for each in local_jobs()] + [_shared_fields(each) for each in _shared(given)]
     if is_json:
-        screen.write_json(found)
+        console.write_json(found)
         return Exit.FINE
     if not found:
-        screen.say("there are no jobs. curtsy crawl URL --job NAME begins one.")
+        console.say("there are no jobs. curtsy crawl URL --job NAME begins one.")
         return Exit.FINE
-    console = screen.out()
-    failed = ["failed"] if console.width >= NARROW else []
-    table = screen.table("job", "state", "pages", "left", *failed, "changed", right=("pages", "left", "failed"))
+    terminal = console.out()
+    failed = ["failed"] if terminal.width >= NARROW else []
+    table = console.table("job", "state", "pages", "left", *failed, "changed", right=("pages", "left", "failed"))
     for each in found:
         state = each["state"] + (f" by {each['workers']}" if each["is_shared"] and each["workers"] else "")
         state += f" ({limit})" if (limit := _limit(each)) is not None else ""
         changed = each["changed_at"]
         table.add_row(
-            screen.plain(each["name"]), Text(state, style=STYLES[each["state"]]), _number(each["pages"]),
+            console.plain(each["name"]), Text(state, style=STYLES[each["state"]]), _number(each["pages"]),
             _number(each["queued"]), *(_number(each[name]) for name in failed),
             "–" if changed is None else f"{span(max(0.0, time.time() - changed))} ago",
         )  # fmt: skip
-    screen.show(console, table)
+    console.show(terminal, table)
     if any(each["state"] == "unfinished" for each in found):
-        screen.say("what is unfinished can be gone on with: curtsy jobs show NAME says how.")
+        console.say("what is unfinished can be gone on with: curtsy jobs show NAME says how.")
     return Exit.FINE
 
 
 def _limit(fields: dict[str, Any]) -> str | None:
     """The option that the last run of a job ended at, if something is left."""
-    from curtsy.watch.words import LIMITS
+    from curtsy.observe.messages import LIMITS
 
     return LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
 
@@ -244,7 +244,7 @@ def show(given: Given, name: str, is_json: bool) -> Exit:
     told = [each for key, each in running.items() if key == job.name or key.startswith(f"{job.name}:")]
     whole = _in_full(job, fields) | {"crew": crew, "busiest": _busiest(told) if job.is_running else []}
     if is_json:
-        screen.write_json(whole)
+        console.write_json(whole)
     else:
         _show(job, whole, server)
     return Exit.FINE
@@ -253,14 +253,14 @@ def show(given: Given, name: str, is_json: bool) -> Exit:
 def _shared_one(server: str, name: str) -> JobSummary | None:
     if not server:
         return None
-    from curtsy.crawling.registry import find
+    from curtsy.crawling.frontier.redis_jobs import find
 
     return asyncio.run(find(server, name))
 
 
 def _crew(job: JobSummary, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
     """Who is at work on a shared job, or was and did not take leave; the last heard of first."""
-    from curtsy.crawling.notes import TOTALS, totals_of
+    from curtsy.crawling.job_values import TOTALS, totals_of
 
     return [
         {
@@ -295,9 +295,9 @@ def _busiest(told: list[CrawlRecord]) -> list[dict[str, Any]]:
 def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
     from curtsy.core.errors import CurtsyError
     from curtsy.core.secrets import mask_url
+    from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.outputs.examples import read_examples
     from curtsy.crawling.progress import Summary
-    from curtsy.crawling.scope import Scope
 
     try:
         scope = Scope.from_plain(job.notes["scope"]).describe()
@@ -329,12 +329,12 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     from rich.text import Text
 
     from curtsy.cli.report import show_reasons
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
     from curtsy.core.secrets import mask_url
     from curtsy.crawling.outputs.examples import read_examples
 
-    console = screen.out()
-    console.print(Text(screen.plain(job.name), style="bold"))
+    terminal = console.out()
+    terminal.print(Text(console.plain(job.name), style="bold"))
     limit = _limit(whole)
     ended = "" if limit is None else f": it ended at {limit}, and can be gone on with"
     by = f" by {whole['workers']:,}" if whole["is_shared"] and whole["workers"] else ""
@@ -353,48 +353,48 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
     rows += [("writes to", path) for path in sorted(name.split(":", 2)[2] for name in outputs)]
     rows += [("worker", _worker(each)) for each in whole["crew"][:MOST_WORKERS]]
     if (more := len(whole["crew"]) - MOST_WORKERS) > 0:
-        rows.append(("", f"and {screen.counted(more, 'more worker')}"))
-    table = screen.table("", "")
+        rows.append(("", f"and {console.counted(more, 'more worker')}"))
+    table = console.table("", "")
     table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
     for title, value in rows:
-        table.add_row(Text(title, style="dim"), screen.plain(value))
-    screen.show(console, table)
-    _show_hosts(console, whole["busiest"])
-    show_reasons(console, job.totals, read_examples(job.notes.get("output:examples")))
+        table.add_row(Text(title, style="dim"), console.plain(value))
+    console.show(terminal, table)
+    _show_hosts(terminal, whole["busiest"])
+    show_reasons(terminal, job.totals, read_examples(job.notes.get("output:examples")))
     if whole["resume"] is not None and whole["state"] == "unfinished":
-        console.print()
-        console.print(Text("Go on with it", style="bold"))
-        console.print(f"  {screen.plain(whole['resume'])}", soft_wrap=True)
+        terminal.print()
+        terminal.print(Text("Go on with it", style="bold"))
+        terminal.print(f"  {console.plain(whole['resume'])}", soft_wrap=True)
 
 
 def _brought(job: Job) -> str:
     """What a job has brought, and how many have worked on it."""
     from curtsy.cli.report import headline
-    from curtsy.crawling.notes import TOTALS
+    from curtsy.crawling.job_values import TOTALS
 
     workers = sum(name.startswith(TOTALS) for name in job.notes)
     return headline(job.totals) + (f" of work by {workers:,} workers" if workers > 1 else "")
 
 
 def _worker(each: dict[str, Any]) -> str:
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     name = " as ".join(word for word in (each["process"], each["worker"]) if word is not None)
-    return f"{name}: {screen.counted(each['pages'], 'page')}, heard of {span(each['heard_ago'])} ago"
+    return f"{name}: {console.counted(each['pages'], 'page')}, heard of {span(each['heard_ago'])} ago"
 
 
-def _show_hosts(console: Console, hosts: list[dict[str, Any]]) -> None:
+def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
     """The hosts that a job under way has most pages of."""
     if not hosts:
         return
     from rich.text import Text
 
-    console.print()
-    console.print(Text("Its hosts, in this run", style="bold"))
-    table = screen.table("host", "pages", "errors", right=("pages", "errors"))
+    terminal.print()
+    terminal.print(Text("Its hosts, in this run", style="bold"))
+    table = console.table("host", "pages", "errors", right=("pages", "errors"))
     for each in hosts:
-        table.add_row(screen.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
-    screen.show(console, table)
+        table.add_row(console.plain(each["host"]), f"{each['pages']:,}", f"{each['errors']:,}")
+    console.show(terminal, table)
 
 
 @jobs.command(
@@ -418,23 +418,23 @@ def rm(given: Given, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Ex
     if not is_sure:
         if not sys.stdin.isatty():
             raise click.UsageError("jobs are removed only if you are sure. Say --yes.")
-        click.confirm(f"Forget {', '.join(map(screen.plain, names))}, and all that waits there?", err=True, abort=True)
+        click.confirm(f"Forget {', '.join(map(console.plain, names))}, and all that waits there?", err=True, abort=True)
     removed, code = [], Exit.FINE
     for name in names:
         try:
             if name in shared:
-                from curtsy.crawling.registry import forget
+                from curtsy.crawling.frontier.redis_jobs import forget
 
                 asyncio.run(forget(_server(given), name))
             else:
                 remove(folder_of(name))
         except CurtsyError as error:
-            screen.say(str(error))
+            console.say(str(error))
             code = Exit.ERROR
             continue
         removed.append(name)
         if not is_json:
-            screen.say(f"the job {name} is forgotten.")
+            console.say(f"the job {name} is forgotten.")
     if is_json:
-        screen.write_json({"removed": removed})
+        console.write_json({"removed": removed})
     return code

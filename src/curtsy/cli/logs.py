@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from curtsy.cli import screen
-from curtsy.log import JsonHandler, install
+from curtsy.cli import console
+from curtsy.system.log import JsonHandler, install
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ class TextHandler(JsonHandler):
         entry: dict[str, Any] = msgspec.json.decode(line)
         level, sentence = entry["level"], entry["msg"]
         words = f"curtsy: {LEVELS.get(level, level)}: {sentence}  {' '.join(_fields(entry))}"
-        return "\n".join(screen.wrapped(screen.plain(words).rstrip()))
+        return "\n".join(console.wrapped(console.plain(words).rstrip()))
 
 
 def _fields(entry: dict[str, Any]) -> list[str]:
@@ -76,10 +76,10 @@ def listen(level: str, form: str) -> None:
 
 
 class _Above:
-    """Lines above whatever is drawn live on a console."""
+    """Lines above whatever is drawn live on a terminal."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, terminal: Console) -> None:
+        self._console = terminal
 
     def write(self, text: str) -> None:
         """Write a line."""
@@ -90,11 +90,11 @@ class _Above:
 
 
 @contextmanager
-def logging_above(console: Console) -> Iterator[None]:
-    """Have the log written above what is drawn live on a console, where it does not tear it."""
+def logging_above(terminal: Console) -> Iterator[None]:
+    """Have the log written above what is drawn live on a terminal, where it does not tear it."""
     handlers = [each for each in logging.getLogger("curtsy").handlers if isinstance(each, JsonHandler)]
     for each in handlers:
-        each.stream = _Above(console)
+        each.stream = _Above(terminal)
     try:
         yield
     finally:
@@ -130,7 +130,7 @@ class Held(io.TextIOBase):
     def say(self) -> None:
         """Write all of it to standard error."""
         if self._lost:
-            screen.say(f"{screen.counted(self._lost, 'line')} could not be kept; these are the latest.")
+            console.say(f"{console.counted(self._lost, 'line')} could not be kept; these are the latest.")
         for line, count in self._lines.items():
             print(line if count == 1 else f"{line}  ({count:,} times)", file=sys.stderr)
         print(self._begun, end="", file=sys.stderr, flush=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from curtsy.cli import screen
-from curtsy.cli.reasons import words_for
+from curtsy.cli import console
+from curtsy.cli.messages import words_for
 from curtsy.core.errors import Reason
-from curtsy.core.explain import span
+from curtsy.core.messages import span
 from curtsy.core.secrets import mask_url
 
 if TYPE_CHECKING:
@@ -35,18 +35,18 @@ _WHY = re.compile(
 def why_of(message: str) -> str:
     """What a message says of the cause, without the URL and the advice; empty if it is of another make."""
     found = _WHY.match(message)
-    return "" if found is None else screen.plain(found[1])
+    return "" if found is None else console.plain(found[1])
 
 
 def headline(totals: Totals) -> str:
     """What was brought home, in a line."""
-    words = screen.counted(totals.pages, "page")
+    words = console.counted(totals.pages, "page")
     if totals.cached:
         words += f" ({totals.cached:,} of them from the cache)"
-    return f"{words}, {screen.size(totals.bytes)} in {span(totals.seconds)}"
+    return f"{words}, {console.size(totals.bytes)} in {span(totals.seconds)}"
 
 
-def show_reasons(console: Console, totals: Totals, examples: Mapping[str, Example]) -> None:
+def show_reasons(terminal: Console, totals: Totals, examples: Mapping[str, Example]) -> None:
     """Every reason for which no page came, in words, with a URL for which it holds and what to do."""
     for title, counts in (
         ("Left alone", totals.skipped),
@@ -55,48 +55,48 @@ def show_reasons(console: Console, totals: Totals, examples: Mapping[str, Exampl
     ):
         if not counts:
             continue
-        console.print()
-        console.print(Text(title, style="bold"))
+        terminal.print()
+        terminal.print(Text(title, style="bold"))
         ranked = sorted(counts.items(), key=lambda each: -each[1])
         for reason, count in ranked[:MOST]:
-            _show_reason(console, reason, count, examples.get(reason), counts is totals.left_out)
+            _show_reason(terminal, reason, count, examples.get(reason), counts is totals.left_out)
         if len(ranked) > MOST:
-            console.print(Text(f"        and {len(ranked) - MOST} more reasons", style="dim"))
+            terminal.print(Text(f"        and {len(ranked) - MOST} more reasons", style="dim"))
 
 
-def _show_reason(console: Console, reason: str, count: int, example: Example | None, is_link: bool) -> None:
+def _show_reason(terminal: Console, reason: str, count: int, example: Example | None, is_link: bool) -> None:
     words = words_for(reason)
-    console.print(Text.assemble((f"{count:>6,}", "yellow"), "  ", words.what))
+    terminal.print(Text.assemble((f"{count:>6,}", "yellow"), "  ", words.what))
     more = [words.advice] if words.advice else []
     if example is not None:
-        console.print(Text(f"{'':8}{screen.plain(example.url)}"), soft_wrap=True)  # to be copied, so never broken
+        terminal.print(Text(f"{'':8}{console.plain(example.url)}"), soft_wrap=True)  # to be copied, so never broken
         is_told = is_link or reason.startswith(Reason.HTTP_STATUS)  # the first line says it all
         if not is_told and (why := why_of(example.message)):
             more.insert(0, f"{why}.")
     if more:
-        console.print(Padding.indent(Text(" ".join(more), style="dim"), 8))
+        terminal.print(Padding.indent(Text(" ".join(more), style="dim"), 8))
 
 
-def show_resting(console: Console, hosts: Sequence[HostProgress]) -> None:
+def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
     """The hosts that are left alone for a while, each with why and for how long: what is left waits for them."""
     resting = [each for each in hosts if each.why and each.state != "done"]
     if not resting:
         return
-    console.print()
-    console.print(Text("Waiting", style="bold"))
+    terminal.print()
+    terminal.print(Text("Waiting", style="bold"))
     for each in resting[:MOST]:
         when = f"; it may be asked again in {span(each.next_in)}" if each.next_in else ""
-        console.print(Text(f"{'':8}{screen.plain(each.host)}"), soft_wrap=True)
-        console.print(Padding.indent(Text(f"{why_of(each.why) or each.state}{when}.", style="dim"), 8))
+        terminal.print(Text(f"{'':8}{console.plain(each.host)}"), soft_wrap=True)
+        terminal.print(Padding.indent(Text(f"{why_of(each.why) or each.state}{when}.", style="dim"), 8))
     if len(resting) > MOST:
-        console.print(Text(f"        and {screen.counted(len(resting) - MOST, 'more host')}", style="dim"))
+        terminal.print(Text(f"        and {console.counted(len(resting) - MOST, 'more host')}", style="dim"))
 
 
 def going_on(summary: Summary, job: str | None) -> str | None:
     """How to go on with what is left; None if nothing is. Below it belongs the command line, if there is a job."""
     if not summary.queued:
         return None
-    left = f"{screen.counted(summary.queued, 'URL')} {'is' if summary.queued == 1 else 'are'} left"
+    left = f"{console.counted(summary.queued, 'URL')} {'is' if summary.queued == 1 else 'are'} left"
     if job is None:
         return f"{left}, and not kept: it was a crawl without a name. With --job NAME it could be gone on with."
     when = "" if summary.resume_in is None else f" in {span(summary.resume_in)} at the earliest"

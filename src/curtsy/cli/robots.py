@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit, exit_for
-from curtsy.cli.given import Given
 from curtsy.cli.running import run
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from curtsy.core.journey import Refusal
+    from curtsy.core.fetch_state import Refusal
     from curtsy.core.message import Failure, Url
     from curtsy.core.robots import Robots, RuleGroup, Verdict
     from curtsy.core.rules import Rules
@@ -94,7 +94,7 @@ def robots(
         verdicts[path] = (found.instead or parsed.verdict(user_agent, path)) if partly.allowed else partly
     groups = parsed.groups(user_agent)
     if is_json:
-        screen.write_json(_fields(found, parsed, user_agent, groups, verdicts))
+        console.write_json(_fields(found, parsed, user_agent, groups, verdicts))
     else:
         _show(found, parsed, user_agent, groups, verdicts, is_all)
     if not all(verdict.allowed for verdict in verdicts.values()):
@@ -119,18 +119,18 @@ def _file(source: str) -> Source:
 
 def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     """The file of a site: remembered, or asked for in its turn."""
-    from curtsy.core import explain
-    from curtsy.core.explain import span
+    from curtsy.core import messages
     from curtsy.core.message import Failure, InvalidUrl, parse_url
+    from curtsy.core.messages import span
     from curtsy.core.rules import Rules, judge
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):
-        raise click.UsageError(f"{explain.given(url)!r} cannot be asked for: {url.why}.")
+        raise click.UsageError(f"{messages.given(url)!r} cannot be asked for: {url.why}.")
     rules = run(lambda: _ask(given, url, refresh))
     name = f"{url.origin}/robots.txt"
     if isinstance(rules, Failure) and rules.ended_at_proxy:
-        screen.say(f"{name} could not be fetched: {rules.detail}. {rules.advice}")
+        console.say(f"{name} could not be fetched: {rules.detail}. {rules.advice}")
         return Exit.ERROR
     if not isinstance(rules, Rules):
         return _refused(given, url)
@@ -150,7 +150,7 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
 
 
 async def _ask(given: Given, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
-    from curtsy.cli.telling import Progress
+    from curtsy.cli.trace_output import Progress
 
     settings = given.settings()
     with Progress(settings.policies) as teller:
@@ -163,13 +163,13 @@ async def _ask(given: Given, url: Url, refresh: bool) -> Rules | Refusal | Failu
 def _refused(given: Given, url: Url) -> Exit:
     """Say why not even robots.txt may be asked for."""
     from curtsy.cli.why import recall
-    from curtsy.watch.assessment import assess
+    from curtsy.observe.why import assess
 
     found = assess(url, given.settings(), recall(given, url))
     if found.verdict == "refused":
-        screen.say(found.message)
+        console.say(found.message)
         return exit_for(found.reason, found.allowed_in)
-    screen.say(f"{url.origin}/robots.txt may not be asked for. curtsy get -v {url.origin}/ shows what is in the way.")
+    console.say(f"{url.origin}/robots.txt may not be asked for. curtsy get -v {url.origin}/ shows what is in the way.")
     return Exit.REFUSED
 
 
@@ -218,30 +218,30 @@ def _show(
 
     from curtsy.core.robots import product_token
 
-    console = screen.out()
-    console.print(Text(screen.plain(source.name), style="bold"), soft_wrap=True)
+    terminal = console.out()
+    terminal.print(Text(console.plain(source.name), style="bold"), soft_wrap=True)
     if source.note:
-        console.print(Text(screen.plain(source.note), style="dim"))
+        terminal.print(Text(console.plain(source.note), style="dim"))
     agent = product_token(user_agent) or user_agent
     if not groups:
-        console.print(Text(f"\n{_nothing(source)}"))
+        terminal.print(Text(f"\n{_nothing(source)}"))
     for group in groups:
-        _show_group(console, group, agent, is_all)
-    _show_delays(console, parsed, user_agent, agent)
-    _section(console, "Sitemaps", [(None, each) for each in parsed.sitemaps])
+        _show_group(terminal, group, agent, is_all)
+    _show_delays(terminal, parsed, user_agent, agent)
+    _section(terminal, "Sitemaps", [(None, each) for each in parsed.sitemaps])
     signals = parsed.content_signals(user_agent)
-    _section(console, "Signals", [(each.line, f"{each.field}: {each.value}") for each in signals])
-    _section(console, "Oddities", [(each.line, each.message) for each in parsed.warnings], "yellow")
+    _section(terminal, "Signals", [(each.line, f"{each.field}: {each.value}") for each in signals])
+    _section(terminal, "Oddities", [(each.line, each.message) for each in parsed.warnings], "yellow")
     if verdicts:
-        console.print(Text(f"\nTested for {screen.plain(agent)}", style="bold"))
-        table = screen.table("", "", "")
+        terminal.print(Text(f"\nTested for {console.plain(agent)}", style="bold"))
+        table = console.table("", "", "")
         for column in table.columns[1:]:
             column.no_wrap, column.overflow = False, "fold"
         for path, verdict in verdicts.items():
-            mark = screen.mark("yes" if verdict.allowed else "no")
+            mark = console.mark("yes" if verdict.allowed else "no")
             words = verdict.reason if verdict.line is None else f'line {verdict.line}, "{verdict.rule}"'
-            table.add_row(mark, screen.plain(path), Text(screen.plain(words), style="dim"))
-        screen.show(console, table)
+            table.add_row(mark, console.plain(path), Text(console.plain(words), style="dim"))
+        console.show(terminal, table)
 
 
 def _nothing(source: Source) -> str:
@@ -251,44 +251,44 @@ def _nothing(source: Source) -> str:
 
 
 def _instead(source: Source) -> str:
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     is_allowed = source.instead is not None and source.instead.allowed
     words = ("everything is allowed", "allow") if is_allowed else ("nothing is asked for", "disallow")
     return f"{words[0]} (robots_unreachable: {words[1]}). It is not asked for again in the next {span(source.left)}."
 
 
-def _show_group(console: Console, group: RuleGroup, agent: str, is_all: bool) -> None:
+def _show_group(terminal: Console, group: RuleGroup, agent: str, is_all: bool) -> None:
     from rich.text import Text
 
     names = ", ".join(group.agents)
     title = Text.assemble(
         ("\n▸ " if group.applies else "\n  ", "green"),
-        (f"{'User-agent: ' + screen.plain(names)}", "bold" if group.applies else ""),
-        (f"  line {group.line}, {screen.counted(len(group.rules), 'rule')}", "dim"),
-        (f", for {screen.plain(agent)}" if group.applies else "", "green"),
+        (f"{'User-agent: ' + console.plain(names)}", "bold" if group.applies else ""),
+        (f"  line {group.line}, {console.counted(len(group.rules), 'rule')}", "dim"),
+        (f", for {console.plain(agent)}" if group.applies else "", "green"),
     )
-    console.print(title)
+    terminal.print(title)
     if group.applies or is_all:
-        table = screen.table("", "", right=("",))
+        table = console.table("", "", right=("",))
         table.columns[1].justify, table.columns[1].no_wrap, table.columns[1].overflow = "left", False, "fold"
         for line, text in group.rules:
             table.add_row(Text(f"{line:>6}", style="dim"), _rule(text))
-        screen.show(console, table)
+        console.show(terminal, table)
 
 
 def _rule(text: str) -> Text:
     from rich.text import Text
 
-    field, colon, value = screen.plain(text).partition(":")
+    field, colon, value = console.plain(text).partition(":")
     style = "green" if field.strip().lower() == "allow" else "red"
     return Text.assemble((field + colon, style), value)
 
 
-def _show_delays(console: Console, parsed: Robots, user_agent: str, agent: str) -> None:
+def _show_delays(terminal: Console, parsed: Robots, user_agent: str, agent: str) -> None:
     from rich.text import Text
 
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     words = []
     if (delay := parsed.crawl_delay(user_agent)) is not None:
@@ -298,19 +298,19 @@ def _show_delays(console: Console, parsed: Robots, user_agent: str, agent: str) 
     if (visit := parsed.visit_time(user_agent)) is not None:
         words.append(f"Visit-time: {visit.start_time:%H:%M} to {visit.end_time:%H:%M} UTC")
     if words:
-        console.print(Text(f"\nPace for {screen.plain(agent)}", style="bold"))
+        terminal.print(Text(f"\nPace for {console.plain(agent)}", style="bold"))
         for each in words:
-            console.print(Text(f"  {each}"))
+            terminal.print(Text(f"  {each}"))
 
 
-def _section(console: Console, title: str, rows: list[tuple[int | None, str]], style: str = "") -> None:
+def _section(terminal: Console, title: str, rows: list[tuple[int | None, str]], style: str = "") -> None:
     from rich.text import Text
 
     if not rows:
         return
-    console.print(Text(f"\n{title}", style="bold"))
-    table = screen.table("", "")
+    terminal.print(Text(f"\n{title}", style="bold"))
+    table = console.table("", "")
     table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
     for line, text in rows:
-        table.add_row(Text("" if line is None else f"{line:>6}", style="dim"), Text(screen.plain(text), style=style))
-    screen.show(console, table)
+        table.add_row(Text("" if line is None else f"{line:>6}", style="dim"), Text(console.plain(text), style=style))
+    console.show(terminal, table)

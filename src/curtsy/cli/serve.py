@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 
 if TYPE_CHECKING:
-    from curtsy.watch.dashboard.app import Dashboard
+    from curtsy.observe.dashboard.app import Dashboard
 
 PATIENCE = 2
 """Seconds that open connections have to end."""
@@ -67,7 +67,7 @@ def serve(given: Given, port: int, host: str, token: str | None, names: tuple[st
     address = listener.getsockname()[1]
     dashboard = _dashboard(given, host, address, names, token)
     shown = f"[{host}]" if ":" in host.strip("[]") and not host.startswith("[") else host
-    screen.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C ends it.")
+    console.say(f"the dashboard is at http://{shown}:{address}/. Ctrl-C ends it.")
     try:
         return _run(dashboard, listener)
     finally:
@@ -77,14 +77,14 @@ def serve(given: Given, port: int, host: str, token: str | None, names: tuple[st
 def _token_of_project() -> str | None:
     """Return the token of the `.env` file in the working directory."""
     from curtsy.settings import working_directory
-    from curtsy.settings.complaints import Complaints
     from curtsy.settings.dotenv import read_dotenv
+    from curtsy.settings.problems import Complaints
 
     return read_dotenv(working_directory(), Complaints()).get("CURTSY_DASHBOARD_TOKEN", ("", None))[0] or None
 
 
 def _check(host: str, token: str | None) -> None:
-    from curtsy.watch.dashboard.security import LEAST_TOKEN, is_loopback
+    from curtsy.observe.dashboard.security import LEAST_TOKEN, is_loopback
 
     if token is not None and len(token) < LEAST_TOKEN:
         raise click.UsageError(
@@ -117,8 +117,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
     from curtsy.cli.logs import listen
+    from curtsy.observe.dashboard.app import Dashboard
     from curtsy.settings.live import LiveSettings
-    from curtsy.watch.dashboard.app import Dashboard
 
     settings = given.settings()
     if settings.store == "memory:":
@@ -139,7 +139,7 @@ def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token
 def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
     import uvicorn
 
-    from curtsy.watch.dashboard.connection import Connection
+    from curtsy.observe.dashboard.connection import Connection
 
     class Server(uvicorn.Server):
         """A server that tells the dashboard first when it is to end, for that has streams without an end."""

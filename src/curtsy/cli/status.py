@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 from curtsy.cli.values import Domain
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from curtsy.watch.hostview import HostView
-    from curtsy.watch.statistics import StatisticsSnapshot
+    from curtsy.core.statistics import StatisticsSnapshot
+    from curtsy.engine.host_view import HostView
 
 MOST = 40
 """Hosts that a table lists if nobody asks for all of them."""
@@ -24,7 +24,7 @@ MOST = 40
 
 def known(given: Given, domain: str | None) -> list[HostView]:
     """The hosts that the store knows, the last asked first."""
-    from curtsy.watch.hostview import views
+    from curtsy.engine.host_view import views
 
     settings, store = given.settings(), given.open_store()
     try:
@@ -37,7 +37,7 @@ def known(given: Given, domain: str | None) -> list[HostView]:
 def counted(given: Given) -> tuple[StatisticsSnapshot, int]:
     """What the processes that share the store have counted, and how many they are."""
     from curtsy.core.message import SECOND
-    from curtsy.watch.publishing import read_statistics, summed
+    from curtsy.engine.stats_publisher import read_statistics, summed
 
     store = given.open_store()
     try:
@@ -50,9 +50,9 @@ def counted(given: Given) -> tuple[StatisticsSnapshot, int]:
 def none_known(domain: str | None) -> Exit:
     """Say that nothing is known: of a host that was named this is an error."""
     if domain is None:
-        screen.say("no host is known yet: nothing was asked so far, or it was long ago.")
+        console.say("no host is known yet: nothing was asked so far, or it was long ago.")
         return Exit.FINE
-    screen.say(f"nothing is known of {domain}: it was not asked so far. curtsy status lists the hosts that were.")
+    console.say(f"nothing is known of {domain}: it was not asked so far. curtsy status lists the hosts that were.")
     return Exit.ERROR
 
 
@@ -79,8 +79,8 @@ def status(given: Given, domain: str | None, is_all: bool, is_total: bool, is_js
     is said too: an open breaker, more than a tenth of the last hour's requests blocked by one, more than five trips in
     it, a budget nearly used.
     """
-    from curtsy.watch.alerts import alerts_of
-    from curtsy.watch.statistics import StatisticsSnapshot
+    from curtsy.core.statistics import StatisticsSnapshot
+    from curtsy.engine.alerts import alerts_of
 
     found = known(given, domain)
     statistics, processes = counted(given)
@@ -88,18 +88,18 @@ def status(given: Given, domain: str | None, is_all: bool, is_total: bool, is_js
     alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found)
     if is_total:
         if is_json:
-            screen.write_json({"processes": processes, "alerts": alerts, **statistics.as_dict()})
+            console.write_json({"processes": processes, "alerts": alerts, **statistics.as_dict()})
             return Exit.FINE
         _show_total(statistics, processes)
     elif is_json:
-        screen.write_json([_status_fields(view) for view in found])
+        console.write_json([_status_fields(view) for view in found])
         return Exit.FINE if found or domain is None else Exit.ERROR
     else:
         shown = _show_hosts(found, domain, is_all)
         if shown is not Exit.FINE:
             return shown
     for alert in alerts if domain is None or found else ():
-        screen.say(f"alert {alert.name}: {alert.message}")
+        console.say(f"alert {alert.name}: {alert.message}")
     return Exit.FINE
 
 
@@ -107,8 +107,8 @@ def _status_fields(view: HostView) -> dict[str, object]:
     """One host, and what is alarming about it."""
     from dataclasses import asdict
 
-    from curtsy.watch.alerts import alerts_of
-    from curtsy.watch.statistics import StatisticsSnapshot
+    from curtsy.core.statistics import StatisticsSnapshot
+    from curtsy.engine.alerts import alerts_of
 
     return {**asdict(view), "alerts": [alert.name for alert in alerts_of(StatisticsSnapshot(), [view])]}
 
@@ -122,19 +122,19 @@ def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
         ("processes", f"{processes:,}"),
         ("fetches", f"{statistics.fetches:,}, of which {statistics.ok:,} succeeded"),
         ("requests", f"{statistics.requests:,}, and {statistics.robots_requests:,} for robots.txt"),
-        ("pages", f"{statistics.pages:,}, {screen.size(statistics.bytes)}"),
+        ("pages", f"{statistics.pages:,}, {console.size(statistics.bytes)}"),
         ("from the cache", f"{statistics.cache_hits:,}, and {statistics.revalidated:,} after asking"),
         ("retried", f"{statistics.retries:,}"),
-        ("waited", f"{statistics.delayed:,}, half of all under {screen.brief(waits.quantile(0.5))}"),
-        ("answers in", f"{screen.brief(latency.quantile(0.5))}, 95 % in {screen.brief(latency.quantile(0.95))}"),
+        ("waited", f"{statistics.delayed:,}, half of all under {console.brief(waits.quantile(0.5))}"),
+        ("answers in", f"{console.brief(latency.quantile(0.5))}, 95 % in {console.brief(latency.quantile(0.95))}"),
         ("trips", f"{statistics.trips:,}"),
         *((f"refused: {reason}", f"{count:,}") for reason, count in sorted(statistics.refused.items())),
         *((f"failed: {reason}", f"{count:,}") for reason, count in sorted(statistics.failed.items())),
     ]
-    table = screen.table("", "")
+    table = console.table("", "")
     for name, value in rows:
-        table.add_row(Text(screen.plain(name), style="dim"), value)
-    screen.show(screen.out(), table)
+        table.add_row(Text(console.plain(name), style="dim"), value)
+    console.show(console.out(), table)
 
 
 def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit:
@@ -145,12 +145,12 @@ def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit
         _show_one(found[0])
         return Exit.FINE
     shown = found if is_all else found[:MOST]
-    table = screen.table(
+    table = console.table(
         "host", "next", "today", "pages", "breaker", "last", "ever", right=("today", "pages", "last", "ever")
     )
     for view in shown:
         table.add_row(
-            screen.plain(view.domain),
+            console.plain(view.domain),
             next_words(view),
             spent(view.requests_today, view.max_requests_per_day),
             spent(view.pages_today, view.max_pages_per_day),
@@ -158,9 +158,9 @@ def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit
             str(view.last_status or ""),
             f"{view.requests:,}",
         )
-    screen.show(screen.out(), table)
+    console.show(console.out(), table)
     if len(found) > len(shown):
-        screen.say(f"{len(found) - len(shown):,} more; --all lists them.")
+        console.say(f"{len(found) - len(shown):,} more; --all lists them.")
     return Exit.FINE
 
 
@@ -168,7 +168,7 @@ def next_words(view: HostView) -> Text:
     """When the host may be asked next."""
     from rich.text import Text
 
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     if view.paused:
         return Text("paused" if view.paused_left is None else f"paused {span(view.paused_left)}", style="magenta")
@@ -191,7 +191,7 @@ def breaker_words(view: HostView) -> Text:
     """How the breaker stands."""
     from rich.text import Text
 
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     if view.breaker_left is not None:
         return Text(f"open {span(view.breaker_left)}", style="red")
@@ -202,10 +202,10 @@ def _show_one(view: HostView) -> None:
     """One host, a figure a row."""
     from rich.text import Text
 
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
-    console = screen.out()
-    console.print(Text(screen.plain(view.domain), style="bold"))
+    terminal = console.out()
+    terminal.print(Text(console.plain(view.domain), style="bold"))
     ago = "never" if view.last_asked_ago is None else f"{span(view.last_asked_ago)} ago"
     status = "" if view.last_status is None else f", and answered {view.last_status}"
     rows: list[tuple[str, Text | str]] = [
@@ -217,18 +217,18 @@ def _show_one(view: HostView) -> None:
         ("breaker", breaker_words(view)),
         ("failures", f"{view.failures} in a row; opened {view.trips} times"),
         ("under way", str(view.in_flight)),
-        ("ever", f"{screen.counted(view.requests, 'request')}, {screen.counted(view.pages, 'page')}"),
+        ("ever", f"{console.counted(view.requests, 'request')}, {console.counted(view.pages, 'page')}"),
     ]
     if view.waiting_for is not None:
         rows.insert(1, ("waiting for", view.waiting_for))
     more = {"Crawl-delay": view.crawl_delay, "slowed to": view.adapted_delay, "answers in": view.latency}
-    rows += [(name, screen.brief(value)) for name, value in more.items() if value is not None]
+    rows += [(name, console.brief(value)) for name, value in more.items() if value is not None]
     rows += [("by hand", f"{name} = {value}") for name, value in view.changed_limits.items()]
-    table = screen.table("", "")
+    table = console.table("", "")
     table.columns[1].no_wrap = False
     for name, value in rows:
         table.add_row(Text(name, style="dim"), value)
-    screen.show(console, table)
+    console.show(terminal, table)
 
 
 @click.command(
@@ -249,8 +249,8 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
     """
     from rich.text import Text
 
-    from curtsy.core.explain import span
-    from curtsy.watch.words import as_one, budget_origins
+    from curtsy.core.messages import span
+    from curtsy.observe.messages import as_one, budget_origins
 
     settings = given.settings()
     found = known(given, domain)
@@ -258,26 +258,26 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
         found = [*_not_asked(given, domain), *found]
     origins = {view.domain: budget_origins(settings, view.domain, view.changed_limits) for view in found}
     if is_json:
-        screen.write_json([_budget_fields(view, origins[view.domain]) for view in found])
+        console.write_json([_budget_fields(view, origins[view.domain]) for view in found])
         return Exit.FINE
     if not found:
         return none_known(domain)
-    table = screen.table("host", "requests", "pages", "new day in", "limits from", right=("requests", "pages"))
+    table = console.table("host", "requests", "pages", "new day in", "limits from", right=("requests", "pages"))
     for view in found:
         table.add_row(
-            screen.plain(view.domain),
+            console.plain(view.domain),
             spent(view.requests_today, view.max_requests_per_day),
             spent(view.pages_today, view.max_pages_per_day),
             span(view.budget_resets_in),
-            Text(screen.plain(as_one(origins[view.domain])), style="dim"),
+            Text(console.plain(as_one(origins[view.domain])), style="dim"),
         )
-    screen.show(screen.out(), table)
+    console.show(console.out(), table)
     return Exit.FINE
 
 
 def _not_asked(given: Given, domain: str) -> list[HostView]:
     """A host that was not asked so far: its whole budget is there."""
-    from curtsy.watch.hostview import view_of
+    from curtsy.engine.host_view import view_of
 
     policy, store = given.settings().policies.of(domain), given.open_store()
     try:

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit
-from curtsy.cli.given import Given
 from curtsy.cli.values import Domain, Duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from curtsy.core.crawl import CrawlRecord
+    from curtsy.core.crawl_record import CrawlRecord
+    from curtsy.engine.host_view import HostView
     from curtsy.stores import Store
-    from curtsy.watch.hostview import HostView
 
 NARROW = 70
 """Columns below which some figures are left out."""
@@ -57,9 +57,9 @@ def top(given: Given, domain: str | None, every: float, is_json: bool) -> Exit:
         store.read("global")  # whether it can be read is told before the screen is taken
         if is_json:
             hosts, crawls = _look(given, store, domain)
-            screen.write_json({"crawls": [_fields(each) for each in crawls], "hosts": hosts})
+            console.write_json({"crawls": [_fields(each) for each in crawls], "hosts": hosts})
         elif not sys.stdout.isatty():
-            screen.show(screen.out(), _view(*_look(given, store, domain), screen.ENDLESS, screen.ENDLESS))
+            console.show(console.out(), _view(*_look(given, store, domain), console.ENDLESS, console.ENDLESS))
         else:
             _watch(given, store, domain, every)
     except KeyboardInterrupt:
@@ -70,8 +70,8 @@ def top(given: Given, domain: str | None, every: float, is_json: bool) -> Exit:
 
 
 def _look(given: Given, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
-    from curtsy.watch.crawls import read_crawls
-    from curtsy.watch.hostview import views
+    from curtsy.engine.host_view import views
+    from curtsy.observe.crawls import read_crawls
 
     hosts = list(views(store, given.settings().policies, domain))
     hosts.sort(key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
@@ -91,13 +91,13 @@ def _watch(given: Given, store: Store, domain: str | None, every: float) -> None
 
     from curtsy.cli.logs import holding_back
 
-    console = screen.out()
+    terminal = console.out()
     with holding_back() as held, _keys(), Live(
-        console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        console=terminal, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
     ) as live:  # fmt: skip
         while True:
             hosts, crawls = _look(given, store, domain)
-            live.update(_view(hosts, crawls, console.width, console.height, held.latest), refresh=True)
+            live.update(_view(hosts, crawls, terminal.width, terminal.height, held.latest), refresh=True)
             if _is_over(every):
                 return
 
@@ -145,14 +145,14 @@ def _view(
     running = sum(each.state in ("running", "waiting") for each in crawls)
     open_breakers = sum(view.breaker == "open" for view in hosts)
     words = [
-        screen.counted(running, "crawl") + " running",
-        screen.counted(len(hosts), "host"),
+        console.counted(running, "crawl") + " running",
+        console.counted(len(hosts), "host"),
         f"{sum(view.requests_today for view in hosts):,} charged today",
-        f"{screen.counted(open_breakers, 'open breaker')}",
+        f"{console.counted(open_breakers, 'open breaker')}",
     ]
     title = Text("curtsy top", style="bold", no_wrap=True, overflow="ellipsis")
     title.append(f"  {' · '.join(words)}", style="default not bold")
-    warning = Text(screen.plain(" ".join(told.split())), style="yellow", no_wrap=True, overflow="ellipsis")
+    warning = Text(console.plain(" ".join(told.split())), style="yellow", no_wrap=True, overflow="ellipsis")
     parts: list[Any] = [title, warning]
     room = height - 4
     if crawls:
@@ -160,7 +160,7 @@ def _view(
         parts.append(_crawls(shown, width))
         room -= len(shown) + 2
         if kept := [each.job for each in shown if each.state == "stopped" and each.is_job and each.queued]:
-            hint = f"Can be gone on with (curtsy jobs show NAME says how): {', '.join(map(screen.plain, kept))}"
+            hint = f"Can be gone on with (curtsy jobs show NAME says how): {', '.join(map(console.plain, kept))}"
             parts.append(Text(hint, style="dim", no_wrap=True, overflow="ellipsis"))
             room -= 1
         parts.append(Text())
@@ -176,8 +176,8 @@ def _view(
 def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
     from rich.text import Text
 
-    from curtsy.core.explain import span
-    from curtsy.watch.words import LIMITS
+    from curtsy.core.messages import span
+    from curtsy.observe.messages import LIMITS
 
     is_narrow = width < NARROW
     is_resumed = any(each.pages_before is not None for each in crawls)  # of the others all pages are of this run
@@ -185,7 +185,7 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
         "crawl", "state", "pages", *(["this run"] if is_resumed else []), "rate", "queue",
         *([] if is_narrow else ["failed", "left", "hosts"]),
     ]  # fmt: skip
-    table = screen.table(*names, right=("pages", "this run", "rate", "queue", "failed", "left", "hosts"))
+    table = console.table(*names, right=("pages", "this run", "rate", "queue", "failed", "left", "hosts"))
     for each in crawls:
         silent = time.time() - each.updated_at
         is_running = each.state in ("running", "waiting")
@@ -196,7 +196,7 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
             state = Text(f"silent for {span(silent)}", style="red")
         pages = each.pages + each.cached
         cells: list[Text | str] = [
-            screen.plain(each.job), state, f"{pages:,}",
+            console.plain(each.job), state, f"{pages:,}",
             *([f"{pages - (each.pages_before or 0):,}"] if is_resumed else []),
             f"{each.rate:.3g}/s" if is_running else "", f"{each.queued:,}",
         ]  # fmt: skip
@@ -209,14 +209,14 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
 
 def _hosts(hosts: list[HostView], width: int) -> RenderableType:
     from curtsy.cli.status import breaker_words, next_words, spent
-    from curtsy.core.explain import span
+    from curtsy.core.messages import span
 
     is_narrow = width < NARROW
     names = ["host", "next", "today", "pages", "breaker", *([] if is_narrow else ["last", "asked"])]
-    table = screen.table(*names, right=("today", "pages", "last", "asked"))
+    table = console.table(*names, right=("today", "pages", "last", "asked"))
     for view in hosts:
         cells: list[RenderableType] = [
-            screen.plain(view.domain), next_words(view), spent(view.requests_today, view.max_requests_per_day),
+            console.plain(view.domain), next_words(view), spent(view.requests_today, view.max_requests_per_day),
             spent(view.pages_today, view.max_pages_per_day), breaker_words(view),
         ]  # fmt: skip
         if not is_narrow:

@@ -72,7 +72,7 @@ class Domain(_Name):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The hosts that the store knows."""
-        from curtsy.cli.given import Given
+        from curtsy.cli.context import Given
         from curtsy.core.errors import CurtsyError
 
         try:

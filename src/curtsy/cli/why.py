@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from curtsy.cli import screen
+from curtsy.cli import console
 from curtsy.cli.command import Command
+from curtsy.cli.context import Given
 from curtsy.cli.exits import Exit, exit_for
-from curtsy.cli.given import Given
 from curtsy.cli.running import run
 
 if TYPE_CHECKING:
     from curtsy.core.message import Url
-    from curtsy.watch.assessment import Assessment
-    from curtsy.watch.checks import Known
+    from curtsy.observe.why import Assessment
+    from curtsy.observe.why_checks import Known
 
 NARROW = 72
 """Columns below which the origin of a check goes under it instead of beside it."""
@@ -43,17 +43,17 @@ def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
 
     The exit code is what get would end with: 0, 1 (the host gave no answer lately), 3 (refused) or 75 (later).
     """
-    from curtsy.core import explain
+    from curtsy.core import messages
     from curtsy.core.message import InvalidUrl, parse_url
 
     parsed = parse_url(url)
     if isinstance(parsed, InvalidUrl):
-        raise click.UsageError(f"{explain.given(parsed)!r} cannot be asked for: {parsed.why}.")
+        raise click.UsageError(f"{messages.given(parsed)!r} cannot be asked for: {parsed.why}.")
     if ask:
         run(lambda: _ask(given, parsed))
     found = _assess(given, parsed)
     if is_json:
-        screen.write_json(found.as_dict())
+        console.write_json(found.as_dict())
     else:
         _show(found)
     return exit_of(found)
@@ -69,7 +69,7 @@ def exit_of(found: Assessment) -> Exit:
 
 async def _ask(given: Given, url: Url) -> None:
     """Have the rules of the URL's origin fetched, if they are not known."""
-    from curtsy.cli.telling import Progress
+    from curtsy.cli.trace_output import Progress
 
     settings = given.settings()
     with Progress(settings.policies) as teller:
@@ -78,17 +78,17 @@ async def _ask(given: Given, url: Url) -> None:
 
 
 def _assess(given: Given, url: Url) -> Assessment:
-    from curtsy.watch.assessment import assess
+    from curtsy.observe.why import assess
 
     return assess(url, given.settings(), recall(given, url))
 
 
 def recall(given: Given, url: Url) -> Known:
     """What is remembered that concerns a URL. A store that cannot be read is no error here, but told."""
-    from curtsy.clock import SystemClock
     from curtsy.core.errors import StoreError
-    from curtsy.watch.assessment import recall as remembered
-    from curtsy.watch.checks import Known, plain_request
+    from curtsy.observe.why import recall as remembered
+    from curtsy.observe.why_checks import Known, plain_request
+    from curtsy.system.clock import SystemClock
 
     settings = given.settings()
     kept = None
@@ -113,29 +113,29 @@ def _show(found: Assessment) -> None:
     from rich.panel import Panel
     from rich.text import Text
 
-    console = screen.out()
-    is_narrow = console.width < NARROW
-    console.print(Text.assemble((screen.plain(found.url), "bold")), soft_wrap=True)
-    console.print(Text(f"as {screen.plain(found.user_agent)}", style="dim"), overflow="fold")
-    console.print()
-    rows = screen.table("", "", "", *([] if is_narrow else [""]))
+    terminal = console.out()
+    is_narrow = terminal.width < NARROW
+    terminal.print(Text.assemble((console.plain(found.url), "bold")), soft_wrap=True)
+    terminal.print(Text(f"as {console.plain(found.user_agent)}", style="dim"), overflow="fold")
+    terminal.print()
+    rows = console.table("", "", "", *([] if is_narrow else [""]))
     rows.columns[2].no_wrap, rows.columns[2].overflow = False, "fold"
     for check in found.checks:
         hint = " (--ask fetches it)" if check.facts.get("known") is False and check.state == "unknown" else ""
-        says = Text(screen.plain(check.says) + hint, style="" if check.state != "off" else "dim")
-        origin = Text(screen.plain(check.origin), style="dim")
+        says = Text(console.plain(check.says) + hint, style="" if check.state != "off" else "dim")
+        origin = Text(console.plain(check.origin), style="dim")
         name = Text(check.name, style="bold")
         if is_narrow and check.origin not in ("", "built-in"):
-            rows.add_row(screen.mark(check.state), name, Text.assemble(says, "\n", origin))
+            rows.add_row(console.mark(check.state), name, Text.assemble(says, "\n", origin))
         else:
-            rows.add_row(screen.mark(check.state), name, says, *([] if is_narrow else [origin]))
-    screen.show(console, rows)
+            rows.add_row(console.mark(check.state), name, says, *([] if is_narrow else [origin]))
+    console.show(terminal, rows)
     style = "yellow" if found.verdict == "allowed" and found.allowed_in else _STYLES[found.verdict]
-    message = screen.plain(found.message)
+    message = console.plain(found.message)
     first = message if message.startswith("http") else message[:1].upper() + message[1:]
     words = Text(first, style="bold")
-    console.print()
-    if console.is_terminal and console.width >= 30:
-        console.print(Panel.fit(words, border_style=style, padding=(0, 1)))
+    terminal.print()
+    if terminal.is_terminal and terminal.width >= 30:
+        terminal.print(Panel.fit(words, border_style=style, padding=(0, 1)))
     else:
-        console.print(words)
+        terminal.print(words)

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from curtsy.core.bounded import remember_short
-from curtsy.core.cachecontrol import Directives, delta_seconds, directives
+from curtsy.core.cache_control import Directives, delta_seconds, directives
 from curtsy.core.dates import http_date
 from curtsy.core.message import REMEMBERED, Failure, Headers, Reply, Request, Response
 from curtsy.core.secrets import masked_repr

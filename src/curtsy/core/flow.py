@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from curtsy.core import explain
+from curtsy.core import messages
 from curtsy.core.admission import Go, Late, No, Settled
 from curtsy.core.cache import (
     Absent,
@@ -52,8 +52,7 @@ from curtsy.core.effects import (
     World,
 )
 from curtsy.core.errors import Reason
-from curtsy.core.heeding import heed, judged, rules_for
-from curtsy.core.journey import (
+from curtsy.core.fetch_state import (
     AGAIN,
     NOT_ADMITTED,
     REDIRECTS,
@@ -76,6 +75,7 @@ from curtsy.core.outcome import Kind, Outcome, backoff, classify, is_sent, is_wo
 from curtsy.core.policy import Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
+from curtsy.core.robots_flow import heed, judged, rules_for
 from curtsy.core.rules import Rules
 from curtsy.core.rules import crawl_delay as crawl_delay_of
 from curtsy.core.secrets import mask_url
@@ -100,7 +100,7 @@ def fetch(ask: Ask, world: World, journey: Journey | None = None) -> Generator[E
     journey = journey or set_out(ask, world)
     first = parse_url(ask.url)
     if isinstance(first, InvalidUrl):
-        end: Reply | Refusal = Refusal(Reason.INVALID_URL, explain.invalid(first))
+        end: Reply | Refusal = Refusal(Reason.INVALID_URL, messages.invalid(first))
     else:
         try:
             end = yield from _travel(first, journey)
@@ -129,7 +129,7 @@ def closed(journey: Journey, is_sent: bool = False, is_robots: bool = False) -> 
     elif is_sent:
         journey.attempts += 1
         journey.retries += journey.page_sent
-    return _result(journey, Refusal(Reason.CLOSED, explain.closed(url)), parse_url(url))
+    return _result(journey, Refusal(Reason.CLOSED, messages.closed(url)), parse_url(url))
 
 
 def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
@@ -158,7 +158,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
             if not isinstance(target, Url) or target.text != request.url.text:
                 return end
             if wants_cookie:
-                return Failure(Reason.TOO_MANY_REDIRECTS, explain.WANTS_COOKIE, 0.0, end.status)
+                return Failure(Reason.TOO_MANY_REDIRECTS, messages.WANTS_COOKIE, 0.0, end.status)
             if _with_cookies(request, journey.world).headers == sent.headers:
                 return end
             # A redirect to itself is no other URL: it is asked for again at once, with the cookie that it has set.
@@ -175,7 +175,7 @@ def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refu
             journey.is_foreign = journey.is_foreign or journey.world.is_foreign(request.url, target)
         request, status = _redirected(request, target, end.status), end.status
     is_circle = len(asked) <= most
-    detail = explain.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
+    detail = messages.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
 
 
@@ -205,7 +205,7 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         kept = yield Recall(request)
         found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
-            return Refusal(Reason.NOT_IN_CACHE, explain.not_kept(url))
+            return Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
     is_renewed_later = (
         isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, journey)))
     )
@@ -260,9 +260,9 @@ def _has_failed(end: Reply | Refusal | Again) -> bool:
 def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
     """Why the user's settings alone forbid to ask for a URL; None if they do not."""
     if policy.denied:
-        return Refusal(Reason.DOMAIN_DENIED, explain.denied(url))
+        return Refusal(Reason.DOMAIN_DENIED, messages.denied(url))
     if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
-        return Refusal(Reason.PATH_DENIED, explain.path_denied(url, pattern))
+        return Refusal(Reason.PATH_DENIED, messages.path_denied(url, pattern))
     if not policy.allow_private and (why := world.refused_address(url)):
         # A name is judged when it is resolved; an address need not wait for that, nor for its turn.
         return Failure(Reason.ADDRESS_REFUSED, why)
@@ -471,18 +471,18 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
             status, headers, body = end.status, end.headers, end.body
             if not ask.follow and status in REDIRECTS:
                 if not ask.is_renewal:
-                    reason, message = Reason.REDIRECTED, explain.redirected(url, status)
+                    reason, message = Reason.REDIRECTED, messages.redirected(url, status)
             elif not 200 <= status < 300:
                 reason = Reason.HTTP_STATUS
-                message = explain.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)
+                message = messages.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)
         case Refusal():
             reason, message, retry_after = end.reason, end.message, end.retry_after
         case Failure() if url is not None:
-            status, reason, message = end.status, end.reason, explain.failed(url, end, journey.again + 1)
+            status, reason, message = end.status, end.reason, messages.failed(url, end, journey.again + 1)
             if end.ended_at_proxy and not end.is_lasting:
                 retry_after = PROXY_REST
     message = mask_url(message) if message else ""
-    shown = asked.text if isinstance(asked, Url) else explain.given(asked)
+    shown = asked.text if isinstance(asked, Url) else messages.given(asked)
     final = shown if url is None else url.text
     record = FetchRecord(
         url=shown,

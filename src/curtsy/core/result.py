@@ -6,6 +6,7 @@ from typing import Self
 
 import msgspec
 
+from curtsy.core.charset import decode
 from curtsy.core.errors import (
     REFUSALS,
     BadStatus,
@@ -19,7 +20,6 @@ from curtsy.core.errors import (
 from curtsy.core.message import Headers
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_url
-from curtsy.core.text import decode
 
 
 class FetchResult(msgspec.Struct, frozen=True, gc=False):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from curtsy.arguments import wrong
 from curtsy.crawling.outputs import Output, open_output
+from curtsy.engine.arguments import wrong
 
 
 def writers_of(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:

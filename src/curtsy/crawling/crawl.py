@@ -10,24 +10,24 @@ from typing import Any, Self
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, PolicyError
-from curtsy.core.explain import span
 from curtsy.core.message import SECOND
+from curtsy.core.messages import span
 from curtsy.core.policy import UNLIMITED
+from curtsy.crawling.committer import Harvest
 from curtsy.crawling.crawler import Crawler
-from curtsy.crawling.frontier import AsyncFrontier, HostQueue, host_of
-from curtsy.crawling.gauge import Gauge, time_left
-from curtsy.crawling.harvest import Harvest
-from curtsy.crawling.identity import Identity
-from curtsy.crawling.notes import check_seeds, pages_in
+from curtsy.crawling.extract.scope import Scope
+from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
+from curtsy.crawling.frontier.worker_id import Identity
+from curtsy.crawling.job_values import check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
-from curtsy.crawling.publishing import Bulletin
-from curtsy.crawling.scope import Scope
+from curtsy.crawling.publisher import Bulletin
+from curtsy.crawling.rate_meter import Gauge, time_left
 from curtsy.crawling.seeds import Given, Seeds
-from curtsy.log import LibraryLogger, library_logger
-from curtsy.threads import Once
+from curtsy.system.log import LibraryLogger, library_logger
+from curtsy.system.threads import Once
 
 _log: LibraryLogger = library_logger("crawl")
 

@@ -22,22 +22,22 @@ from typing import Any
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
-from curtsy.core.explain import span
 from curtsy.core.message import MAX_URL, Url, parse_url
-from curtsy.crawling.bell import Bell
-from curtsy.crawling.frontier import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
-from curtsy.crawling.harvest import Finished, Harvest
-from curtsy.crawling.judge import Judge
-from curtsy.crawling.notes import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
+from curtsy.core.messages import span
+from curtsy.crawling.committer import Finished, Harvest
+from curtsy.crawling.filters import Judge
+from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
+from curtsy.crawling.job_values import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
+from curtsy.crawling.results import Tray
+from curtsy.crawling.running_fetches import LINGER, SETTLING, SUSPECT, Visit, Visits, longest_line
 from curtsy.crawling.seeds import HEAD, Seeds, canonical
-from curtsy.crawling.tray import Tray
-from curtsy.crawling.visits import LINGER, SETTLING, SUSPECT, Visit, Visits, longest_line
-from curtsy.log import LibraryLogger, library_logger
+from curtsy.crawling.wakeup import Bell
+from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
 

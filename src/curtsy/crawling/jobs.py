@@ -18,17 +18,17 @@ import msgspec
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.secrets import masked_repr
-from curtsy.crawling.durable import SQLiteFrontier
-from curtsy.crawling.frontier import Counts
-from curtsy.crawling.identity import forget_identities
-from curtsy.crawling.ledger import Taken
-from curtsy.crawling.notes import SEEDS, TOTALS, totals_of
+from curtsy.crawling.frontier.durable import SQLiteFrontier
+from curtsy.crawling.frontier.protocol import Counts
+from curtsy.crawling.frontier.sqlite_file import Taken
+from curtsy.crawling.frontier.worker_id import forget_identities
+from curtsy.crawling.job_values import SEEDS, TOTALS, totals_of
 from curtsy.crawling.outputs.examples import Examples
 from curtsy.crawling.progress import Totals, together
-from curtsy.place import check_path
+from curtsy.stores.url import check_path
 
 if TYPE_CHECKING:
-    from curtsy.crawling.registry import JobSummary
+    from curtsy.crawling.frontier.redis_jobs import JobSummary
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 

@@ -13,7 +13,7 @@ from curtsy.client import AsyncClient
 from curtsy.crawling.options import ScopeKind
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.progress import Snapshot
-from curtsy.keywords import ClientKeywords
+from curtsy.engine.keywords import ClientKeywords
 
 
 class OptionKeywords(ClientKeywords, total=False):

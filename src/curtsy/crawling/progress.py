@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from curtsy.core.explain import span
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import Now
+from curtsy.core.messages import span
 from curtsy.core.policy import Policy
 from curtsy.crawling.outputs import Written
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import Any
 
-from curtsy.crawling.shelf import fingerprint
-from curtsy.log import LibraryLogger, library_logger
+from curtsy.crawling.frontier.url_table import fingerprint
+from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
 

@@ -10,13 +10,13 @@ import msgspec
 
 from curtsy.core.message import Headers, Url, parse_url
 from curtsy.core.result import FetchResult
-from curtsy.crawling.extract import Extract, extract, is_html
-from curtsy.crawling.frontier import Claimed
-from curtsy.crawling.links import KnownHrefs
-from curtsy.crawling.maintext import main_text
+from curtsy.crawling.extract.links import KnownHrefs
+from curtsy.crawling.extract.page import Extract, extract, is_html
+from curtsy.crawling.extract.sitemap import Listing, is_sitemap, listing
+from curtsy.crawling.extract.text import main_text
+from curtsy.crawling.frontier.protocol import Claimed
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage
-from curtsy.crawling.sitemap import Listing, is_sitemap, listing
 
 NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
 """Why a page that came is not among the results."""

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import AsyncIterable, Callable, Collection, Iterable, Iterator
 from itertools import islice
 
-from curtsy.arguments import wrong
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import InvalidUrl, parse_url
+from curtsy.engine.arguments import wrong
 
 HEAD = 1000
 """Seeds that are looked at before a crawl begins: one of them that is no URL is an error. Later ones are skipped."""

@@ -13,26 +13,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from curtsy.arguments import check_parts
 from curtsy.blocking import LoopThread, close_at_exit
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import rule
 from curtsy.crawling.arguments import writers_of
-from curtsy.crawling.awaited import Awaited
 from curtsy.crawling.crawl import AsyncCrawl
-from curtsy.crawling.frontier import AsyncFrontier
-from curtsy.crawling.identity import Identity
+from curtsy.crawling.extract.text import main_text
+from curtsy.crawling.filters import scope_of
+from curtsy.crawling.frontier.awaitable import Awaited
+from curtsy.crawling.frontier.local import MemoryFrontier
+from curtsy.crawling.frontier.protocol import AsyncFrontier
+from curtsy.crawling.frontier.worker_id import Identity
 from curtsy.crawling.jobs import FRONTIER, folder_of
-from curtsy.crawling.judge import scope_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
-from curtsy.crawling.local import MemoryFrontier
-from curtsy.crawling.maintext import main_text
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary
 from curtsy.crawling.seeds import Seeds
+from curtsy.engine.arguments import check_parts
 from curtsy.settings.keys import keys
 
 T = TypeVar("T")
@@ -173,13 +173,13 @@ def _frontier(
     if folder is None:
         return Awaited(MemoryFrontier(concurrency=at_once, clock=client.alarm.now))
     if identity is not None:
-        from curtsy.crawling.redis import RedisFrontier
+        from curtsy.crawling.frontier.redis import RedisFrontier
 
         assert client.store_url is not None
         return RedisFrontier(
             client.store_url, folder.name, worker=identity.name, concurrency=at_once, lease=lease, fresh=fresh
         )
-    from curtsy.crawling.durable import SQLiteFrontier
+    from curtsy.crawling.frontier.durable import SQLiteFrontier
 
     path = folder / FRONTIER
     return Awaited(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.alarm.now))

@@ -162,10 +162,10 @@ def load(
     file. `beside` are the names of other arguments that the caller takes, one of which may have been meant by a wrong
     one.
     """
-    from curtsy.settings.complaints import Complaints
     from curtsy.settings.document import Spot, read
     from curtsy.settings.dotenv import NAME as DOTENV
     from curtsy.settings.dotenv import merged, read_dotenv
+    from curtsy.settings.problems import Complaints
     from curtsy.settings.reading import Reading
     from curtsy.settings.sources import from_arguments, from_environment, from_file, preset_of
 
@@ -318,8 +318,8 @@ def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, Li
 
     Every entry is checked before any is used; what an entry leaves out is that of the default. Raises PolicyError.
     """
-    from curtsy.settings.complaints import Complaints
     from curtsy.settings.document import Spot, read
+    from curtsy.settings.problems import Complaints
     from curtsy.settings.reading import Given, Reading
 
     spot = Spot(os.fspath(path))

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from curtsy.settings.complaints import Complaints
 from curtsy.settings.document import Spot
 from curtsy.settings.keys import ALIASES
+from curtsy.settings.problems import Complaints
 
 NAME = ".env"
 MOST = 1 << 20

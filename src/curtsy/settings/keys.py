@@ -20,9 +20,9 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic takes on
 
 from curtsy import __version__
 from curtsy.core.policy import DAY, MOST_BURST, On429, Policy, Strategy
-from curtsy.log import level_named
-from curtsy.place import never_in_a_path
 from curtsy.settings import CacheMode, Preset
+from curtsy.stores.url import never_in_a_path
+from curtsy.system.log import level_named
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any
 from weakref import WeakSet
 
 from curtsy.core.errors import PolicyError
-from curtsy.log import library_logger
 from curtsy.settings import AT_START, Settings, load, new_notices, settings_files, working_directory
+from curtsy.system.log import library_logger
 
 _log = library_logger("settings")
 
@@ -49,8 +49,8 @@ class LiveSettings:
     ) -> None:
         # Where the program was started is where its files are, even if it moves later.
         directory = working_directory() if directory is None else Path(directory).absolute()
-        from curtsy.settings.complaints import Complaints
         from curtsy.settings.dotenv import merged, read_dotenv
+        from curtsy.settings.problems import Complaints
 
         env = os.environ if env is None else env
         self._load = partial(

@@ -11,11 +11,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.policy import Policy, entry_name
-from curtsy.place import check_place
-from curtsy.settings.complaints import Complaints, Verbatim, kind_of, shown
 from curtsy.settings.document import Spot, Value
 from curtsy.settings.keys import BUILT_IN, DENIED, ENTRY, GENERAL, LIMITS, NOT_LIMITED, POLICY, keys, names, rule_of
+from curtsy.settings.problems import Complaints, Verbatim, kind_of, shown
 from curtsy.settings.sources import LIMIT_SECTIONS, Source
+from curtsy.stores.url import check_place
 
 LIMIT_NAMES = {"requests_per_second": "qps", "burst_capacity": "burst"}
 LEAST_COOLDOWN = 300

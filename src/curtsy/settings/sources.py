@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from curtsy.log import level_named
 from curtsy.settings import variable
-from curtsy.settings.complaints import Complaints, kind_of, shown
 from curtsy.settings.document import Spot, Value, valued, word
 from curtsy.settings.keys import ALIASES, BUILT_IN, PRESETS, keys, names
+from curtsy.settings.problems import Complaints, kind_of, shown
+from curtsy.system.log import level_named
 
 SECTIONS = frozenset(("default_policy", "allowlist", "denylist"))
 LIMIT_SECTIONS = frozenset(("version", "default_config", "domains"))

@@ -20,11 +20,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from curtsy.clock import Clock
 from curtsy.core.errors import not_imported
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.place import parse_place
+from curtsy.stores.url import parse_place
+from curtsy.system.clock import Clock
 
 
 class Loss(NamedTuple):
@@ -143,7 +143,7 @@ def open_store(
     store: Store
     ledger = None
     if kind == "sqlite":
-        from curtsy.stores.ledger import ledger_of
+        from curtsy.stores.outage_spending import ledger_of
         from curtsy.stores.sqlite import SQLiteStore
 
         store = SQLiteStore(place, clock=clock)
@@ -151,8 +151,8 @@ def open_store(
     else:
         store = _redis().RedisStore(place, clock=clock)
     if shelter:
-        from curtsy.stores.refuge import refuge_of
-        from curtsy.stores.shelter import Shelter
+        from curtsy.stores.fallback import Shelter
+        from curtsy.stores.fallback_state import refuge_of
 
         store = Shelter(store, refuge=refuge_of(store.identity, lambda: share, ledger))
     return store
@@ -170,7 +170,7 @@ def open_async_store(
     store: AsyncStore
     ledger = None
     if kind == "sqlite":
-        from curtsy.stores.ledger import ledger_of
+        from curtsy.stores.outage_spending import ledger_of
         from curtsy.stores.sqlite import AsyncSQLiteStore
 
         store = AsyncSQLiteStore(place, clock=clock)
@@ -178,8 +178,8 @@ def open_async_store(
     else:
         store = _redis().AsyncRedisStore(place, clock=clock)
     if shelter:
-        from curtsy.stores.refuge import refuge_of
-        from curtsy.stores.shelter import AsyncShelter
+        from curtsy.stores.fallback import AsyncShelter
+        from curtsy.stores.fallback_state import refuge_of
 
         store = AsyncShelter(store, refuge=refuge_of(store.identity, lambda: share, ledger))
     return store

@@ -12,13 +12,13 @@ from typing import Any, Union
 
 import msgspec
 
-from curtsy.core.crawl import CrawlRecord
+from curtsy.core.crawl_record import CrawlRecord
 from curtsy.core.errors import StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
-from curtsy.watch.statistics import ProcessStatistics
+from curtsy.core.statistics import ProcessStatistics
 
 Migration = Callable[[list[Any]], list[Any]]
 """Takes the fields as one format wrote them (without tag and format), returns them as the next format has them."""

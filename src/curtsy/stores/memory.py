@@ -8,13 +8,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from curtsy.clock import Clock, SystemClock
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.stores import Answer, Step
 from curtsy.stores.codec import pack, unpack
+from curtsy.system.clock import Clock, SystemClock
 
 HOT = 1 << 17
 """Records that are kept as they are: a host's takes about 620 bytes so, and about 165 packed."""

@@ -1,6 +1,6 @@
 """The store that machines share: Redis or Valkey, 7.0 or later; one server, Sentinel or Cluster.
 
-Each update is one compare-and-swap (`stores/swap.py`). All time is the server's: the clocks of the machines that ask
+Each update is one compare-and-swap (`stores/cas.py`). All time is the server's: the clocks of the machines that ask
 are never compared with it, only the time that passes on them between two replies.
 """
 
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from curtsy.clock import Clock
 from curtsy.core.message import Instant, Now
 from curtsy.stores import Answer, Loss, Step
-from curtsy.stores.address import FAILURES, NoPermission
-from curtsy.stores.line import BATCH, Line
-from curtsy.stores.server import PATIENCE, Server, exchange, look, pause_before
-from curtsy.stores.swap import Bid, Outcome
+from curtsy.stores.cas import Bid, Outcome
+from curtsy.stores.pipeline import BATCH, Line
+from curtsy.stores.redis_server import PATIENCE, Server, exchange, look, pause_before
+from curtsy.stores.redis_url import FAILURES, NoPermission
+from curtsy.system.clock import Clock
 
 Result = TypeVar("Result")
 

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from curtsy.clock import BootClock, Clock
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Answer, Loss, Step
-from curtsy.stores.writer import Writer, enter, leave
-from curtsy.threads import in_thread
+from curtsy.stores.sqlite_writer import Writer, enter, leave
+from curtsy.system.clock import BootClock, Clock
+from curtsy.system.threads import in_thread
 
 PATIENCE = 5.0
 """Seconds to wait for a file that somebody else keeps locked."""

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from curtsy.core.message import Now
 from curtsy.stores import Answer, AsyncStore, Step, Store
-from curtsy.threads import in_thread
+from curtsy.system.threads import in_thread
 
 
 def is_store(what: object) -> TypeGuard[Store]:

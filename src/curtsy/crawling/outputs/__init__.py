@@ -19,7 +19,7 @@ import msgspec
 
 from curtsy.core.errors import PolicyError
 from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.place import check_path
+from curtsy.stores.url import check_path
 
 if TYPE_CHECKING:
     from curtsy.crawling.outputs.entry import BodyForm

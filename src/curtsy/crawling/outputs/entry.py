@@ -12,10 +12,10 @@ from typing import Any, Literal
 import msgspec
 
 from curtsy.core.cache import url_sha256
+from curtsy.core.charset import decode
 from curtsy.core.message import Headers
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_url
-from curtsy.core.text import decode
 from curtsy.crawling.page import CrawledPage
 
 BodyForm = Literal["none", "text", "base64"]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.outputs.trail import read_state
+from curtsy.crawling.outputs.append_file import read_state
 from curtsy.crawling.page import CrawledPage, Skipped
 
 MOST = 100

@@ -19,11 +19,11 @@ import msgspec
 
 from curtsy.core.errors import NotWritten
 from curtsy.crawling.outputs import Written
+from curtsy.crawling.outputs.append_file import End, Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.outputs.entry import encode, entry_of
-from curtsy.crawling.outputs.trail import End, Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.ownfile import create_own
-from curtsy.place import check_path
+from curtsy.stores.url import check_path
+from curtsy.system.own_file import create_own
 
 INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
 

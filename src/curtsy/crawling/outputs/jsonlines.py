@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from curtsy.crawling.outputs.append_file import STANDARD_OUTPUT
 from curtsy.crawling.outputs.entry import BodyForm, encode, entry_of
-from curtsy.crawling.outputs.lines import LineFile
-from curtsy.crawling.outputs.trail import STANDARD_OUTPUT
+from curtsy.crawling.outputs.line_file import LineFile
 from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.place import check_path
+from curtsy.stores.url import check_path
 
 
 class JsonLines(LineFile):

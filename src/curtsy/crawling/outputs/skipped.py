@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable
 
 from curtsy.core.secrets import mask_url
-from curtsy.crawling.outputs.lines import LineFile
-from curtsy.crawling.outputs.trail import whole_lines
+from curtsy.crawling.outputs.append_file import whole_lines
+from curtsy.crawling.outputs.line_file import LineFile
 from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.place import check_path
+from curtsy.stores.url import check_path
 
 COLUMNS = ("url", "reason", "message", "status", "depth", "parent", "at")
 """The first line, and what the others have in order."""

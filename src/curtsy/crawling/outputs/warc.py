@@ -22,11 +22,11 @@ import msgspec
 
 from curtsy import __version__
 from curtsy.core.errors import NotWritten, PolicyError
-from curtsy.crawling.outputs import Written, records
-from curtsy.crawling.outputs.trail import End, Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.outputs import Written, warc_records
+from curtsy.crawling.outputs.append_file import End, Trail, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
-from curtsy.log import library_logger
-from curtsy.place import check_path
+from curtsy.stores.url import check_path
+from curtsy.system.log import library_logger
 
 _log = library_logger("outputs")
 
@@ -155,7 +155,7 @@ class Warc:
         found = self._files()
         later = [path for number, path in found.items() if number > state.file]
         for number, path in found.items():
-            if number > state.file and not records.begins_with(path, self._beginning(number), self.gzip):
+            if number > state.file and not warc_records.begins_with(path, self._beginning(number), self.gzip):
                 raise foreign(path)
         self._number, self._trail = state.file, Trail(self._path(state.file), is_ours=True)
         self._trail.open(state.end, self._whole)
@@ -185,7 +185,7 @@ class Warc:
         return found
 
     def _whole(self, path: str) -> tuple[int, int]:
-        return records.whole_members(path) if self.gzip else records.whole_records(path)
+        return warc_records.whole_members(path) if self.gzip else warc_records.whole_records(path)
 
     def _recall(self, path: str) -> None:
         with open(path, "rb") as lines:
@@ -200,7 +200,11 @@ class Warc:
 
     def page(self, page: CrawledPage) -> None:
         """Write a page's records: a response or a revisit, then the request, if one was sent."""
-        url, date, own = records.target_uri(page.final_url), records.date_of(page.fetched_at), records.new_id()
+        url, date, own = (
+            warc_records.target_uri(page.final_url),
+            warc_records.date_of(page.fetched_at),
+            warc_records.new_id(),
+        )
         payload = hashlib.sha256(page.body)
         digest = f"sha256:{payload.hexdigest()}"
         key = digest.encode()
@@ -209,9 +213,9 @@ class Warc:
         answer = _response(page, fields, digest) if place is None else _revisit(page, fields, digest, place)
         made = self._made(answer)
         if page.cache not in ("hit", "stale"):  # for those nothing was sent that was answered
-            about = [("WARC-Type", "request"), ("WARC-Record-ID", records.new_id()), *fields[1:]]
-            about += [("WARC-Concurrent-To", own), ("Content-Type", records.REQUEST)]
-            made += self._made(_digested(about, [records.request_head(page)]))
+            about = [("WARC-Type", "request"), ("WARC-Record-ID", warc_records.new_id()), *fields[1:]]
+            about += [("WARC-Concurrent-To", own), ("Content-Type", warc_records.REQUEST)]
+            made += self._made(_digested(about, [warc_records.request_head(page)]))
         try:
             self._write(made)
             if place is None and page.body:
@@ -227,7 +231,7 @@ class Warc:
         self.page(page)
 
     def _made(self, pieces: list[bytes]) -> list[bytes]:
-        return records.pressed(pieces, self._level) if self.gzip else pieces
+        return warc_records.pressed(pieces, self._level) if self.gzip else pieces
 
     def _write(self, made: list[bytes]) -> None:
         if self._trail.size >= self._max_size:
@@ -249,9 +253,9 @@ class Warc:
             f"isPartOf: {os.path.basename(self._stem)}\r\n"
             "description: bodies are decompressed, fields of the wire renamed X-Crawler-*, cookies left out\r\n"
         )
-        about = [("WARC-Date", records.date_of("")), ("WARC-Filename", os.path.basename(self._trail.path))]
-        about.append(("Content-Type", records.FIELDS))
-        plain, *rest = records.record(about, [lines.encode("utf-8", "replace")])
+        about = [("WARC-Date", warc_records.date_of("")), ("WARC-Filename", os.path.basename(self._trail.path))]
+        about.append(("Content-Type", warc_records.FIELDS))
+        plain, *rest = warc_records.record(about, [lines.encode("utf-8", "replace")])
         return [self._beginning(self._number) + plain.removeprefix(b"WARC/1.1\r\n"), *rest]
 
     def _beginning(self, number: int) -> bytes:
@@ -316,13 +320,13 @@ def _digested(fields: list[tuple[str, str]], block: list[bytes]) -> list[bytes]:
     digest = hashlib.sha256()
     for piece in block:
         digest.update(piece)
-    return records.record([*fields, ("WARC-Block-Digest", f"sha256:{digest.hexdigest()}")], block)
+    return warc_records.record([*fields, ("WARC-Block-Digest", f"sha256:{digest.hexdigest()}")], block)
 
 
 def _response(page: CrawledPage, fields: list[tuple[str, str]], digest: str) -> list[bytes]:
     about = [("WARC-Type", "response"), *fields]
-    about += [("WARC-Payload-Digest", digest), ("Content-Type", records.RESPONSE)]
-    return _digested(about, [records.response_head(page), page.body])
+    about += [("WARC-Payload-Digest", digest), ("Content-Type", warc_records.RESPONSE)]
+    return _digested(about, [warc_records.response_head(page), page.body])
 
 
 def _revisit(page: CrawledPage, fields: list[tuple[str, str]], digest: str, place: bytes) -> list[bytes]:
@@ -333,6 +337,10 @@ def _revisit(page: CrawledPage, fields: list[tuple[str, str]], digest: str, plac
     about.append(("WARC-Payload-Digest", digest))
     if page.cache == "revalidated" and dict(fields)["WARC-Target-URI"] == url:
         # No block: the head of the 304 itself is not kept, and none is to be made up.
-        return records.record([*about, ("WARC-Profile", records.NOT_MODIFIED)])
-    about += [("WARC-Profile", records.IDENTICAL), ("WARC-Truncated", "length"), ("Content-Type", records.RESPONSE)]
-    return _digested(about, [records.response_head(page)])
+        return warc_records.record([*about, ("WARC-Profile", warc_records.NOT_MODIFIED)])
+    about += [
+        ("WARC-Profile", warc_records.IDENTICAL),
+        ("WARC-Truncated", "length"),
+        ("Content-Type", warc_records.RESPONSE),
+    ]
+    return _digested(about, [warc_records.response_head(page)])

@@ -1,0 +1,1 @@
+"""The page cache: entries as files or in one packed file."""

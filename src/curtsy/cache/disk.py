@@ -1,0 +1,480 @@
+"""The cache that one can look at: each page a body file and a `.meta.json` beside it (N6).
+
+    <root>/<host>/<hash>.html                       the body as it was decoded, whatever its type
+    <root>/<host>/<hash>.meta.json                  all else: url, status, headers, etag, fetchedAt …
+    <root>/<collection>/<document>/<hash>.html      where the user names the two
+    <root>/<host>/<hash>.<variant>.html             another variant of the same URL, with its own meta file
+
+`<hash>` is the first 16 hexadecimal digits of the URL's SHA-256, so no name is ever taken from a URL's path (F63). The
+meta file has that hash in full, and the body's; its last line is a checksum of the lines before. `<variant>` is a hash
+of the request's headers (see `core/variant.py`): the first variant that is kept of a URL has the plain name, whichever
+it is, the others have theirs. Whatever does not fit together is a miss. Nothing is synced to the disk: a write torn by
+a power cut is found by its checksum, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVarTuple, Unpack
+
+import msgspec
+
+from curtsy.cache import entry_files
+from curtsy.cache.entry_files import BODY, META, TRIES
+from curtsy.cache.folders import Kept, folder_name, names_of, others, scan, stem_of
+from curtsy.cache.keys import (
+    GIB,
+    HOUR,
+    MIB,
+    SETTLED,
+    Checked,
+    Lately,
+    Outage,
+    Page,
+    Recent,
+    identify,
+    is_wanted,
+    may_write,
+    newest_first,
+    sha256_of,
+    without_secrets,
+)
+from curtsy.core.cache import Entry, entry_of
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import SECOND, Headers, Request, Response, Url
+from curtsy.core.variant import MOST_VARIANTS, variant_of
+from curtsy.stores.url import check_path
+from curtsy.system.clock import Clock, SystemClock
+from curtsy.system.log import library_logger
+
+_Given = TypeVarTuple("_Given")
+
+_log = library_logger("cache")
+
+# What may be wrong with one folder or one file, while all others are well.
+_OF_ONE_PLACE = frozenset(
+    {
+        errno.EACCES, errno.EPERM, errno.EBUSY, errno.EEXIST, errno.EFBIG, errno.EISDIR, errno.ELOOP,
+        errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY,
+    }
+)  # fmt: skip
+
+
+class _Found(NamedTuple):
+    """A page that was read."""
+
+    page: Page
+    stem: str
+    stat: os.stat_result
+    """Of its meta file."""
+
+
+def _selected(stem: str, first: Entry | None, request: Request) -> Iterable[str]:
+    """Where the variant that a request selects may be, besides the first: what depends on what, the first one tells."""
+    vary = () if first is None else first.vary
+    return dict.fromkeys(stem_of(stem, each) for each in (variant_of(vary, request), variant_of((), request)))
+
+
+class DiskCache:
+    """Pages in files. Keywords: `collection` and `document` name the folders instead of the host; `max_size` limits
+    the files under `root` in bytes; `memory` bounds what is held of pages read lately (0: nothing).
+
+    `get_meta()`, `get_content()` and `put()` take a collection, a document and a URL as text; a client uses the others.
+
+    The limit is looked at now and then, not at each page, for that takes a scan (8 µs a page): for hundreds of
+    thousands of pages there is `PackedCache`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        collection: str | None = None,
+        document: str | None = None,
+        max_size: int = GIB,
+        memory: int = 8 * MIB,
+        clock: Clock | None = None,
+    ) -> None:
+        check_path("root", root)
+        self.root = os.path.abspath(os.path.expanduser(root))
+        self.max_size = max_size
+        names = [folder_name(name) for name in (collection, document) if name is not None]
+        self._named = os.path.join(self.root, *names) if names else None
+        # Of each host, with the separator at its end: made once, for it is looked for with each page.
+        self._folder_of = lru_cache(maxsize=4096)(self._folder)
+        self._in = lru_cache(maxsize=64)(self._within)
+        self._clock = clock or SystemClock()
+        self._recent: Recent[tuple[str, tuple[int, ...]]] = Recent(memory)
+        self._lately: Lately[str] = Lately()
+        self._outage = Outage(self._clock, _log, self.root)
+        self._is_told = False
+        """Whether it was told that a place cannot be written: of others it is not told again."""
+
+        # Bytes to be written before the next scan. A program may end before it has written so many: drawn by lot, the
+        # first scan comes after as many bytes as ever, over all of them.
+        self._until_scan = random.random() * max_size / 20
+
+    def _folder(self, domain: str) -> str:
+        folder = self._named or os.path.join(self.root, folder_name(domain.replace(":", "_")))
+        return folder + os.sep
+
+    def _within(self, collection: str, document: str) -> DiskCache:
+        """The cache of one collection and document under the same root."""
+        for name, value in (("collection", collection), ("document", document)):
+            if not isinstance(value, str):
+                raise PolicyError(f"{name} = {value!r} must be text. Give the name of a folder.")
+        return DiskCache(
+            self.root, collection=collection, document=document, max_size=self.max_size, memory=0, clock=self._clock
+        )
+
+    def get_meta(self, collection: str, document: str, url: str) -> dict[str, Any] | None:
+        """Return what is known of a page, as its `.meta.json` has it: `url`, `etag`, `fetchedAt` and so on.
+
+        None if the page is not kept. Of several variants it is the first that was kept.
+        """
+        entry = self._in(collection, document).entry(url)
+        return None if entry is None else entry_files.as_dict(entry)
+
+    def get_content(self, collection: str, document: str, url: str) -> bytes | None:
+        """Return the body of a page; None if it is not kept, or is damaged."""
+        return self._in(collection, document).body(url)
+
+    def put(self, collection: str, document: str, url: str, body: bytes, etag: str | None = None) -> bool:
+        """Keep a page, so that a client with this `collection` and `document` asks whether it has changed.
+
+        False if it cannot be kept: `url` is no URL, or the disk is full or read-only.
+        """
+        if not isinstance(body, bytes):
+            raise PolicyError(f"body must be bytes, not {type(body).__name__}. Encode text: body.encode().")
+        place = self._in(collection, document)
+        found = identify(url)
+        headers = Headers([] if etag is None else [("ETag", etag)])
+        entry = found and entry_of(Request(found[0]), Response(200, headers, body), self._clock.now().epoch / SECOND)
+        return entry is not None and place.keep(entry, body)
+
+    def _find(self, asked: Request | Url | str) -> tuple[str, str, str] | None:
+        """The URL's text, its key, and the path of its first variant's files without their endings."""
+        found = identify(asked)
+        if found is None:
+            return None
+        known, key = found
+        return known.text, key, self._folder_of(known.domain) + key[:16]
+
+    def get(self, asked: Request | Url | str) -> Page | None:
+        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+
+        None if there is none, or it is damaged.
+        """
+        place = self._find(asked)
+        if place is None:
+            return None
+        text, key, stem = place
+        try:
+            found = self._held(key, asked) or self._read(text, key, stem, asked)
+        except OSError as error:
+            _log.debug("A kept page cannot be read.", url=text, error=str(error))
+            return None
+        if found is None:
+            return None
+        epoch = self._clock.now().epoch
+        self._lately.note(os.path.basename(found.stem), epoch)
+        now = epoch // SECOND
+        if found.stat.st_atime + HOUR < now:
+            try:
+                # The last use, for eviction. Set by hand, for many systems are mounted so as not to note it.
+                os.utime(found.stem + META, ns=(now * 1_000_000_000, found.stat.st_mtime_ns))
+            except OSError:
+                pass
+        return found.page
+
+    def _held(self, key: str, asked: Request | Url | str) -> _Found | None:
+        """The page from memory, if it answers the request and its file is still the same."""
+        known = self._recent.find(key)
+        if known is None or not is_wanted(known[1].entry, key, asked):
+            return None
+        stem, stamp = known[0]
+        if not isinstance(asked, Request) and len(os.path.basename(stem)) != 16:
+            return None
+        try:
+            stat = os.stat(stem + META)
+        except FileNotFoundError:
+            return None
+        return _Found(known[1], stem, stat) if stamp == entry_files.stamp_of(stat) else None
+
+    def _read(self, text: str, key: str, stem: str, asked: Request | Url | str) -> _Found | None:
+        """The page from its files: the first variant, or the one by the name that the request selects."""
+        first = self._read_at(stem, text, key)
+        if first is not None and is_wanted(first.page.entry, key, asked):
+            return first
+        if not isinstance(asked, Request):
+            return None
+        for each in _selected(stem, None if first is None else first.page.entry, asked):
+            other = self._read_at(each, text, key)
+            if other is not None and is_wanted(other.page.entry, key, asked):
+                return other
+        return None
+
+    def _read_at(self, stem: str, text: str, key: str) -> _Found | None:
+        """One variant, checked; None if there is none for this URL."""
+        try:
+            meta, stat = entry_files.open_meta(stem + META)
+            page = self._checked(entry_files.page_at(stem, meta), text, key, stem)
+        except FileNotFoundError:
+            return None
+        if page is None:
+            return None
+        if time.time_ns() - stat.st_mtime_ns >= SETTLED:  # the next write will show in the stamp
+            self._recent.keep(key, (stem, entry_files.stamp_of(stat)), page)
+        return _Found(page, stem, stat)
+
+    def _checked(self, page: Page | None, text: str, key: str, stem: str) -> Page | None:
+        if page is None:
+            _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text, path=stem + BODY)
+            entry_files.remove(stem + META, stem + BODY)
+            return None
+        if page.entry.url_sha256 != key:
+            return None  # another URL with the same 16 digits
+        return page.under(text)
+
+    def entry(self, asked: Request | Url | str) -> Entry | None:
+        """Return all but the body of the page that answers a request, without a look at the body."""
+        place = self._find(asked)
+        if place is None:
+            return None
+        text, key, stem = place
+        first = entry_files.entry_at(stem + META)
+        rest = _selected(stem, first, asked) if isinstance(asked, Request) else ()
+        for entry in (first, *(entry_files.entry_at(each + META) for each in rest)):
+            if entry is not None and is_wanted(entry, key, asked):
+                return msgspec.structs.replace(entry, url=text)
+        return None
+
+    def keep(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the same variant. False if it could not be; then that one is dropped, too."""
+        place = self._find(entry.url)
+        if place is None or place[1] != entry.url_sha256:
+            return False
+        written = without_secrets(entry)
+        stem, is_kept = self._stem_for(place[2], entry), False
+        if written is not None and len(body) <= self.max_size // 2:
+            meta = entry_files.encode(
+                msgspec.structs.replace(written, body_sha256=sha256_of(body), body_size=len(body))
+            )
+            size = len(meta) + len(body)
+            is_kept = len(meta) <= entry_files.MOST_META and self._write(size, self._put, stem, body, meta)
+        if not is_kept:
+            self.drop(entry.url, entry.variant)
+            return False
+        if stem != place[2]:
+            self._limit_variants(place[2], stem)
+        elif entry.variant:  # it may have had a name of its own while another was the first
+            entry_files.remove(stem_of(stem, entry.variant) + META, stem_of(stem, entry.variant) + BODY)
+        if self._until_scan < 0:
+            self._evict(self.max_size, self.max_size * 9 // 10)
+        return True
+
+    def _stem_for(self, first: str, entry: Entry) -> str:
+        """Where a variant is to be kept: in the first place if that is free or its own, else under its own name."""
+        kept = entry_files.entry_at(first + META)
+        if kept is None or kept.url_sha256 != entry.url_sha256 or kept.variant == entry.variant:
+            return first
+        return stem_of(first, entry.variant)
+
+    def _limit_variants(self, first: str, newest: str) -> None:
+        """Drop the least recently used variants of a URL beyond the number that is kept, but not the newest.
+
+        The first one's place counts though it may be free: to fill it takes no look at the folder.
+        """
+        uses: list[tuple[float, str]] = []
+        for stem in others(first):
+            try:
+                used = os.stat(stem + META).st_atime
+            except OSError:
+                continue
+            if stem != newest:
+                uses.append((max(used, self._lately.at(os.path.basename(stem)) / SECOND), stem))
+        for _, stem in sorted(uses)[: max(0, len(uses) + 2 - MOST_VARIANTS)]:
+            entry_files.remove(stem + META, stem + BODY)
+
+    def refresh(self, entry: Entry) -> bool:
+        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        place = self._find(entry.url)
+        written = without_secrets(entry)
+        if place is None or written is None:
+            return False
+        wanted = place[1], entry.variant, entry.body_sha256, entry.body_size
+        for stem in (place[2], stem_of(place[2], entry.variant)):
+            try:
+                before = entry_files.open_meta(stem + META)[0]
+            except OSError:
+                continue
+            kept = entry_files.decode(before)
+            if kept is not None and (kept.url_sha256, kept.variant, kept.body_sha256, kept.body_size) == wanted:
+                meta = entry_files.encode(written)
+                return len(meta) <= entry_files.MOST_META and self._write(
+                    len(meta), entry_files.renew, stem, before, meta
+                )
+        return False
+
+    def _write(self, size: int, work: Callable[[Unpack[_Given]], bool], *given: *_Given) -> bool:
+        if self._outage.is_on:
+            return False
+        try:
+            is_done = work(*given)
+        except OSError as error:
+            if error.errno in _OF_ONE_PLACE and os.path.isdir(home := self._named or self.root) and may_write(home):
+                self._tell(error)
+            else:
+                self._outage.begin(error)
+            return False
+        self._outage.end()
+        self._until_scan -= size
+        return is_done
+
+    def _put(self, stem: str, body: bytes, meta: bytes) -> bool:
+        """Write the two files, in a folder that is made if it is missing."""
+        for _ in range(TRIES):
+            try:
+                return entry_files.put(stem, body, meta)
+            except FileNotFoundError:  # another process may remove the folder again while it is empty
+                self._make(os.path.dirname(stem))
+        return entry_files.put(stem, body, meta)
+
+    def _make(self, folder: str) -> None:
+        """Make a folder under the root, and the root, for nobody but their owner: `makedirs()` sees to the last one."""
+        os.makedirs(self.root, 0o700, exist_ok=True)
+        made = self.root
+        for name in os.path.relpath(folder, self.root).split(os.sep):
+            made = os.path.join(made, name)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(made, 0o700)
+
+    def _tell(self, error: OSError) -> None:
+        """Tell of a page that cannot be kept where it belongs, the first time so that it is seen."""
+        if self._is_told:
+            _log.debug("A page cannot be kept.", error=str(error))
+            return
+        self._is_told = True
+        _log.warning(
+            f"A page cannot be kept in the cache {self.root}: {error}. It will be fetched anew each time; pages whose "
+            "files are elsewhere are kept. See whose that place is and what lies there, or remove it."
+        )
+
+    def drop(self, url: Url | str, variant: str | None = None) -> None:
+        """Forget a variant of a URL, or all of them."""
+        place = self._find(url)
+        if place is None:
+            return
+        _, key, first = place
+        self._recent.forget(key)
+        kept = None if variant is None else entry_files.entry_at(first + META)
+        stems = others(first) if variant is None else [stem_of(first, variant)]
+        if kept is None or kept.url_sha256 != key or kept.variant == variant:
+            stems.append(first)
+        for stem in stems:
+            entry_files.remove(stem + META, stem + BODY)
+
+    def body(self, asked: Request | Url | str) -> bytes | None:
+        """Return the checked body of the page that answers a request."""
+        page = self.get(asked)
+        return None if page is None else page.body
+
+    def pages(self, url: Url | str) -> list[Page]:
+        """Return every variant of a URL under any collection and document, the newest first. Takes a scan."""
+        found = identify(url)
+        if found is None:
+            return []
+        pages: list[Page] = []
+        for kept in scan(self.root, self._lately):
+            stem = kept.paths[0].removesuffix(META)
+            if len(kept.paths) == 2 and os.path.basename(stem).startswith(found[1][:16]):
+                with contextlib.suppress(OSError):
+                    page = entry_files.page_at(stem, entry_files.open_meta(kept.paths[0])[0])
+                    if (page := self._checked(page, found[0].text, found[1], stem)) is not None:
+                        pages.append(page)
+        return newest_first(pages)
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything kept, in no order; secrets in the URLs are masked."""
+        for kept in scan(self.root, self._lately):
+            if len(kept.paths) == 2 and (entry := entry_files.entry_at(kept.paths[0])) is not None:
+                yield entry
+
+    def verify(self) -> Checked:
+        """Look at every page, and drop those that are damaged."""
+        good = damaged = 0
+        for kept in scan(self.root, self._lately):
+            if len(kept.paths) != 2:
+                continue
+            stem = kept.paths[0].removesuffix(META)
+            try:
+                page = entry_files.page_at(stem, entry_files.open_meta(kept.paths[0])[0])
+            except OSError:  # gone meanwhile
+                continue
+            if page is not None and os.path.basename(stem) in names_of(page.entry):
+                good += 1
+            else:
+                damaged += 1
+                _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", path=stem + BODY)
+                entry_files.remove(*kept.paths)
+        return Checked(good, damaged)
+
+    def gc(self, max_size: int | None = None) -> int:
+        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+
+        When others used a page is known by the hour. Also removes what writers that were killed left behind.
+        Returns the bytes given back.
+        """
+        limit = self.max_size if max_size is None else max_size
+        return self._evict(limit, limit)
+
+    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
+        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        whole = [kept for kept in scan(self.root, self._lately) if len(kept.paths) == 2]
+        entries = [(kept, entry_files.entry_at(kept.paths[0])) for kept in whole]
+        self._remove([kept for kept, entry in entries if entry is not None and is_meant(entry)])
+
+    def _evict(self, limit: int, target: int) -> int:
+        """If more than `limit` bytes are taken, go down to `target`."""
+        abandoned = self._clock.now().epoch // SECOND - HOUR
+        pages: list[Kept] = []
+        gone: list[Kept] = []
+        for kept in scan(self.root, self._lately):
+            if len(kept.paths) == 2:
+                pages.append(kept)
+            elif kept.used < abandoned:
+                gone.append(kept)
+        total = sum(kept.size for kept in pages)
+        if total > limit:
+            for kept in sorted(pages):
+                if total <= target:
+                    break
+                gone.append(kept)
+                total -= kept.size
+        # A quarter of the room left, for others may be writing too.
+        self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
+        self._remove(gone)
+        return sum(kept.size for kept in gone)
+
+    def _remove(self, gone: list[Kept]) -> None:
+        for kept in gone:
+            entry_files.remove(*kept.paths)
+        for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
+            try:
+                os.rmdir(folder)  # if it is empty
+            except OSError:
+                pass
+
+    @property
+    def size(self) -> int:
+        """Bytes taken by what is kept. Takes a scan."""
+        return sum(kept.size for kept in scan(self.root, self._lately))
+
+    def close(self) -> None:
+        """Do nothing: no file is held open."""

@@ -1,0 +1,435 @@
+"""Cache for very many pages: one SQLite file with bodies compressed by zstd. Tables: see `packed_schema.py`."""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from curtsy.cache import packed_schema
+from curtsy.cache.keys import (
+    GIB,
+    HOUR,
+    MIB,
+    SETTLED,
+    Checked,
+    Lately,
+    Page,
+    Recent,
+    identify,
+    is_wanted,
+    newest_first,
+    sha256_of,
+    without_secrets,
+)
+from curtsy.cache.packed_file import PackFile, check
+from curtsy.cache.write_buffer import Backlog, Waiting
+from curtsy.core.cache import Entry, url_sha256
+from curtsy.core.message import SECOND, Request, Url
+from curtsy.stores.url import check_path
+from curtsy.system.clock import Clock, SystemClock
+from curtsy.system.log import library_logger
+
+_log = library_logger("cache")
+
+_HOUR = HOUR * 1000
+
+DELAY = 0.05
+"""Seconds: a `delay` that is long enough for a busy program, and too short to lose much."""
+
+LARGE = 256 * 1024
+"""Bytes of body that do not wait for others: it is not their number that takes the time."""
+
+
+class _Seen(NamedTuple):
+    """When a page in memory was last found to be the one in the file."""
+
+    number: int
+    meta: bytes
+    """What the file said of it. That says which body it has, too: the same, the same."""
+
+    journal: tuple[int, int, int] | None
+    """How the journal looked, if any write since must show in it: while it looks so, nobody has written anything."""
+
+    used: int
+    """The last use, as it is written down, or about to be."""
+
+
+class PackedCache:
+    """Pages in one SQLite file. `max_size` limits it in bytes (its journal of a few MiB not counted); `memory` bounds
+    what is held of pages read lately (0: nothing).
+
+    With a `delay`, pages are written together: `put` and `refresh` answer before that, though it may fail, and at most
+    so many seconds later it is done. Caches of this process with the same path and delay know of them at once, others
+    when they are written, or a hundredth of a second later if they have a delay, too (see `census.py`); a program that
+    is killed loses those that wait, whole ones.
+
+    A damaged file is put aside, and a new one begun: see `packfile.py`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_size: int = 16 * GIB,
+        memory: int = 8 * MIB,
+        delay: float = 0.0,
+        clock: Clock | None = None,
+    ) -> None:
+        check_path("path", path)
+        self.path = os.path.abspath(os.path.expanduser(path))
+        self.max_size = max_size
+        self._clock = clock or SystemClock()
+        self._recent: Recent[_Seen] = Recent(memory)
+        self._file = PackFile(
+            self.path, packed_schema.SCHEMA, packed_schema.TABLES, packed_schema.FORMER_TABLES, self._clock
+        )
+        self._backlog = Backlog.at(self.path, delay) if delay > 0 else None
+        self._journal = self.path + "-wal"
+        self._lately: Lately[int] = Lately()
+        self._uses: dict[int, int] = {}
+        """When pages were last used, as far as that is to be written down and is not yet."""
+
+        self._until_check = 0.0
+        """Bytes to be written before the size is looked at again."""
+
+    # --- The contract ----------------------------------------------------------------------------------------------
+
+    def get(self, asked: Request | Url | str) -> Page | None:
+        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+
+        None if there is none, or it is damaged.
+        """
+        found = identify(asked)
+        if found is None:
+            return None
+        text, key = found[0].text, found[1]
+        known, journal = self._recent.find(key), None
+        if known is not None and not is_wanted(known[1].entry, key, asked):
+            known = None
+        waiting = None if self._backlog is None else self._backlog.get(key)
+        if waiting is not None and is_wanted(waiting.entry, key, asked):
+            if not waiting.is_renewal:
+                page = packed_schema.checked_page(waiting.entry, waiting.body, waiting.is_packed)
+                return None if page is None else page.under(text)
+            if known is not None and known[1].entry.body_sha256 == waiting.entry.body_sha256:
+                return Page(waiting.entry, known[1].body).under(text)
+            self.flush()
+        if known is not None:
+            journal = _look_of(self._journal)
+            now = self._now()
+            if journal is not None and known[0].journal == journal and 0 <= now - known[0].used < _HOUR:
+                self._lately.note(known[0].number, now)
+                return known[1]
+        elif self._backlog is not None and self._backlog.census.lacks(packed_schema.first_number(key)):
+            return None
+        return self._file.glance(None, self._get, text, key, asked, known, journal)
+
+    def entry(self, asked: Request | Url | str) -> Entry | None:
+        """Return all but the body of the page that answers a request, without a look at the body."""
+        self.flush()
+        found = identify(asked)
+        if found is None:
+            return None
+        nothing: list[tuple[int, Entry]] = []
+        for _, entry in self._file.do(nothing, packed_schema.entries_in, found[1]):
+            if is_wanted(entry, found[1], asked):
+                return msgspec.structs.replace(entry, url=found[0].text)
+        return None
+
+    def body(self, asked: Request | Url | str) -> bytes | None:
+        """Return the checked body of the page that answers a request."""
+        page = self.get(asked)
+        return None if page is None else page.body
+
+    def pages(self, url: Url | str) -> list[Page]:
+        """Return every variant of a URL, the newest first."""
+        self.flush()
+        found = identify(url)
+        if found is None:
+            return []
+        nothing: list[Page] = []
+        return newest_first(
+            page.under(found[0].text) for page in self._file.do(nothing, packed_schema.pages_in, found[1])
+        )
+
+    def keep(self, entry: Entry, body: bytes) -> bool:
+        """Keep a page in place of the same variant. False if it could not be; then that one is dropped, too."""
+        if url_sha256(entry.url) != entry.url_sha256:
+            return False
+        written = without_secrets(entry)
+        if written is None or len(body) > self.max_size // 2 or self._file.outage.is_on:
+            self.drop(entry.url, entry.variant)
+            return False
+        # Compressed here and not when it is written: it is smaller while it waits, and nobody waits for many.
+        is_packed, packed = packed_schema.pack(body)
+        written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
+        page = Waiting(written, packed, is_packed, is_renewal=False)
+        if self._backlog is not None and len(body) <= LARGE and not self._file.is_closed:
+            self._backlog.add(entry.url_sha256, page, self.flush)
+            return True
+        if self._backlog is not None:
+            self._backlog.forget(entry.url_sha256, entry.variant)
+        if not self._file.do(False, self._write, [page]):
+            self.drop(entry.url, entry.variant)
+            return False
+        return True
+
+    def refresh(self, entry: Entry) -> bool:
+        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        written = without_secrets(entry)
+        if written is None or self._file.outage.is_on:
+            return False
+        renewal = Waiting(written, b"", is_packed=False, is_renewal=True)
+        if self._backlog is not None and not self._file.is_closed:
+            before = self._backlog.get(entry.url_sha256)
+            body = self._recent.body_of(entry.url_sha256) if before is None else before.entry.body_sha256
+            if body == entry.body_sha256 and (before is None or before.entry.variant == entry.variant):
+                page = renewal if before is None else before._replace(entry=written)
+                if self._backlog.replace(entry.url_sha256, before, page, self.flush):
+                    return True
+            self.flush()
+        return self._file.do(False, self._write, [renewal])
+
+    def drop(self, url: Url | str, variant: str | None = None) -> None:
+        """Forget a variant of a URL, or all of them."""
+        found = identify(url)
+        if found is not None:
+            if self._backlog is not None:
+                self._backlog.forget(found[1], variant)
+            self._recent.forget(found[1])
+            self._file.do(None, packed_schema.remove, found[1], variant)
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything kept, in no order; secrets in the URLs are masked."""
+        self.flush()
+        for batch in self._batches(packed_schema.known):
+            for _, entry in batch:
+                if entry is not None:
+                    yield entry
+
+    def verify(self) -> Checked:
+        """Look at every page, and drop those that are damaged: all of them, if it is the file that is."""
+        self.flush()
+        good = damaged = 0
+        asides = self._file.asides
+        self._file.do(None, check)
+        for batch in self._batches(packed_schema.checked):
+            bad = [number for number, entry in batch if entry is None]
+            good += len(batch) - len(bad)
+            damaged += len(bad)
+            if bad:
+                _log.warning("Kept pages are damaged and were dropped; they will be fetched anew.", pages=len(bad))
+                self._file.do(None, packed_schema.disown, bad)
+        self._file.do(None, packed_schema.sweep)
+        return Checked(good, damaged) if asides == self._file.asides else Checked(0, max(1, good + damaged))
+
+    def gc(self, max_size: int | None = None) -> int:
+        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+
+        When others used a page is known by the hour. Returns the bytes given back.
+        """
+        before = self.size
+        self._file.do(None, self._shrink, self.max_size if max_size is None else max_size)
+        self._file.do(None, packed_schema.give_back)
+        return max(0, before - self.size)
+
+    def clear(self, is_meant: Callable[[Entry], bool]) -> None:
+        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        self.flush()
+        for batch in self._batches(packed_schema.known):
+            if gone := [number for number, entry in batch if entry is not None and is_meant(entry)]:
+                self._file.do(None, packed_schema.delete, gone)
+
+    @property
+    def size(self) -> int:
+        """Bytes taken by what is kept."""
+        self.flush()
+        return self._file.do(0, packed_schema.size)
+
+    def flush(self) -> None:
+        """Write what waits to be written. What cannot be is forgotten, with what was kept in its place."""
+        if self._backlog is None or self._file.is_closed:
+            return
+        if pages := self._file.do(self._backlog.waiting(), self._catch_up):
+            self._backlog.done(pages)
+            for key, page in pages.items():
+                if not page.is_renewal:
+                    self._recent.forget(key)
+                    self._file.do(None, packed_schema.remove, key, page.entry.variant)
+
+    def close(self) -> None:
+        """Give back what is held open. Idempotent."""
+        self.flush()
+        if self._backlog is not None:
+            self._backlog.leave()
+        self._file.do(None, self._note_uses)
+        self._file.close()
+
+    # --- The work --------------------------------------------------------------------------------------------------
+
+    def _batches(
+        self, work: Callable[[sqlite3.Connection, int], list[packed_schema.Row]]
+    ) -> Iterator[list[packed_schema.Row]]:
+        nothing: list[packed_schema.Row] = []
+        last = -(2**63)
+        while batch := self._file.do(nothing, work, last):
+            yield batch
+            last = batch[-1][0]
+
+    def _get(
+        self,
+        db: sqlite3.Connection,
+        text: str,
+        key: str,
+        asked: Request | Url | str,
+        known: tuple[_Seen, Page] | None,
+        journal: tuple[int, int, int] | None,
+    ) -> Page | None:
+        page = None
+        if known is not None:
+            number = known[0].number
+            row = db.execute(packed_schema.META, (number,)).fetchone()
+            if row is not None and row[1] == known[0].meta:
+                (used, meta), page = row, known[1]
+        if page is None:
+            found = self._read(db, text, key, asked)
+            if found is None:
+                if self._backlog is not None:
+                    self._backlog.census.look(db)
+                return None
+            number, used, meta, page = found
+        now = self._now()
+        is_due = not 0 <= now - used < _HOUR
+        if journal is not None and time.time_ns() - journal[0] < SETTLED:
+            journal = None
+        self._recent.keep(key, _Seen(number, meta, journal, now if is_due else used), page)
+        self._lately.note(number, now)
+        if is_due:
+            self._uses[number] = now
+            if len(self._uses) >= packed_schema.BATCH:
+                self._note_uses(db)
+        return page
+
+    def _read(
+        self, db: sqlite3.Connection, text: str, key: str, asked: Request | Url | str
+    ) -> tuple[int, int, bytes, Page] | None:
+        """The first variant that is wanted: its number, last use, what is known of it, and the page."""
+        found, damaged = None, []
+        for number, used, meta, body in db.execute(packed_schema.BOTHS, (packed_schema.first_number(key),)):
+            decoded = packed_schema.decode(meta)
+            if decoded is not None and not is_wanted(decoded[1], key, asked):
+                continue
+            page = None
+            if decoded is not None and isinstance(body, bytes):
+                page = packed_schema.checked_page(decoded[1], body, decoded[0])
+            if page is not None:
+                found = number, used, meta, page.under(text)
+                break
+            damaged.append(number)
+        if damaged:
+            _log.warning("A kept page is damaged and was dropped; it will be fetched anew.", url=text)
+            packed_schema.delete(db, damaged)
+        return found
+
+    def _catch_up(self, db: sqlite3.Connection) -> dict[str, Waiting]:
+        """Write what waits; nothing is left of it then. It is looked at here, where no other thread writes it."""
+        assert self._backlog is not None
+        pages = self._backlog.waiting()
+        if pages:
+            self._write(db, list(pages.values()))
+            self._backlog.done(pages)
+        return {}
+
+    def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
+        """Write pages in one transaction. False if one was to be renewed, and its body is not kept (any more)."""
+        now, size, are_kept = self._now(), 0, True
+        former: list[tuple[int]] = []
+        contents: list[tuple[int, bytes, bytes]] = []
+        places: list[tuple[int, int, int]] = []
+        renewed: list[tuple[int, bytes, int]] = []
+        db.execute("BEGIN IMMEDIATE")
+        last = packed_schema.last_place(db)
+        firsts = [packed_schema.first_number(page.entry.url_sha256) for page in pages]
+        known = packed_schema.kept_of(db, firsts)  # in one query: most are new
+        for first, (entry, body, is_packed, is_renewal) in zip(firsts, pages, strict=True):
+            number, place, kept, was_packed = (
+                packed_schema.slot_for(db, entry, self._lately.at) if first in known else (first, None, None, False)
+            )
+            if is_renewal:
+                if kept is None or kept.body_sha256 != entry.body_sha256:
+                    are_kept = False
+                    continue
+                meta = packed_schema.encode(entry, was_packed)
+                renewed.append((now, meta, number))
+            else:
+                if place is not None:
+                    former.append((place,))
+                if self._backlog is not None:
+                    self._backlog.census.add(number)
+                last += 1
+                meta = packed_schema.encode(entry, is_packed)
+                contents.append((last, meta, body))
+                places.append((number, now, last))
+                size += len(body)
+            size += len(meta)
+        db.executemany("DELETE FROM contents WHERE place = ?", former)
+        db.executemany("INSERT INTO contents VALUES (?, ?, ?)", contents)
+        # In the order of the tree, so that neighbours go together.
+        db.executemany("REPLACE INTO pages VALUES (?, ?, ?, NULL)", sorted(places))
+        db.executemany("UPDATE pages SET used = ?, renewed = ? WHERE id = ?", renewed)
+        db.execute("COMMIT")
+        self._file.outage.end()
+        self._until_check -= size
+        if self._until_check < 0:
+            self._shrink(db, self.max_size * 19 // 20)
+            self._until_check = self.max_size / 40
+        return are_kept
+
+    def _shrink(self, db: sqlite3.Connection, limit: int) -> None:
+        self._note_uses(db)
+        taken = math.inf
+        while (surplus := (size := packed_schema.size(db)) - limit) > 0:
+            if size >= taken:  # what was removed was not there: a damaged index says so
+                packed_schema.sweep(db)
+                return
+            oldest: list[int] = []
+            later: list[tuple[int, int]] = []
+            for number, used, bytes_kept in db.execute(packed_schema.BY_USE, (packed_schema.BATCH,)):
+                if (at := self._lately.take(number)) > used:
+                    later.append((at, number))
+                oldest.append(number)
+                surplus -= bytes_kept or 0
+                if surplus <= 0:
+                    break
+            if later:  # they get their place in the order, and it is looked again
+                packed_schema.note_uses(db, later)
+            elif oldest:
+                packed_schema.delete(db, oldest)
+                taken = size
+            else:
+                packed_schema.sweep(db)
+                return
+
+    def _note_uses(self, db: sqlite3.Connection) -> None:
+        uses, self._uses = self._uses, {}
+        if uses and not self._file.outage.is_on and not self._file.is_read_only:
+            packed_schema.note_uses(db, [(at, number) for number, at in uses.items()])
+
+    def _now(self) -> int:
+        """The time, as it is written down of a use."""
+        return self._clock.now().epoch // (SECOND // 1000)
+
+
+def _look_of(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written: its time, which file it is, and its size."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size

@@ -1,0 +1,154 @@
+"""Given: the options that every command takes, and what is opened by them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from curtsy.cache.keys import PageCache
+    from curtsy.cli.trace import Listener
+    from curtsy.client import AsyncClient
+    from curtsy.settings import Settings
+    from curtsy.stores import Store
+
+
+@dataclass
+class Given:
+    """What was given before or after the command's name; the last word counts."""
+
+    config: str | None = None
+    preset: str | None = None
+    store: str | None = None
+    user_agent: str | None = None
+    log_level: str | None = None
+    allow_private: bool = False
+    _settings: Settings | None = field(default=None, repr=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The options as `load()` and `AsyncClient` take them; what was not given is left out."""
+        found = {"config": self.config, "preset": self.preset, "store": self.store, "user_agent": self.user_agent}
+        given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
+        return given | ({"allow_private": True} if self.allow_private else {})
+
+    def settings(self) -> Settings:
+        """All settings, read once; from then on the library's log lines are shown. Raises PolicyError."""
+        if self._settings is None:
+            from curtsy.settings import load, new_notices
+            from curtsy.system.log import library_logger
+
+            self._settings = load(**self.arguments)
+            self._listen(self._settings)
+            for each in new_notices(self._settings):
+                library_logger("settings").warning(each)
+        return self._settings
+
+    def _listen(self, settings: Settings) -> None:
+        """Show warnings always, and less than that only to somebody who asked for it."""
+        from curtsy.cli.logs import listen
+
+        is_asked = self.log_level is not None or settings.origin(None, "log_level") != "built-in"
+        listen((self.log_level or settings.log_level) if is_asked else "warn", settings.log_format)
+
+    def open_store(self) -> Store:
+        """The store, without shelter: who looks into it wants to know when it cannot be read."""
+        from curtsy.stores import open_store
+
+        return open_store(self.settings().store, shelter=False)
+
+    def open_shared_store(self) -> Store:
+        """The store, for who changes what a program goes by: memory would end with this command."""
+        from curtsy.stores.url import parse_place
+
+        place = self.settings().store
+        if place is not None and parse_place(place)[0] == "memory":
+            raise click.UsageError(
+                "the store is memory, which no other program can see. Name the one that yours uses: "
+                "--store sqlite:///FILE or redis://HOST."
+            )
+        return self.open_store()
+
+    def command(self, words: str) -> str:
+        """Another command for the same hosts, as it is to be typed."""
+        from curtsy.core.secrets import mask_url
+
+        options = [("--config", self.config), ("--store", None if self.store is None else mask_url(self.store))]
+        return shlex.join(["curtsy", *words.split(), *(each for pair in options if pair[1] for each in pair if each)])
+
+    def open_cache(self) -> PageCache:
+        """The cache, where the client has it."""
+        settings = self.settings()
+        path, size = cache_path(settings), settings.cache_size
+        limit = 2**62 if size is None else size  # more than any disk has
+        if path.suffix == ".sqlite":
+            from curtsy.cache.packed import PackedCache
+
+            return PackedCache(path, max_size=limit)
+        from curtsy.cache.disk import DiskCache
+
+        return DiskCache(path, max_size=limit)
+
+    @asynccontextmanager
+    async def open_client(self, listener: Listener, **options: Any) -> AsyncIterator[AsyncClient]:
+        """A client whose steps a listener is told of."""
+        from curtsy.cli.trace import WatchedSender, WatchedStore
+        from curtsy.client import AsyncClient
+        from curtsy.http.sender import AiohttpSender, check_environment
+        from curtsy.stores import open_async_store
+
+        check_environment()
+        store = WatchedStore(open_async_store(self.settings().store), listener)
+        sender = WatchedSender(AiohttpSender(use_environment=True), listener)
+        try:
+            # A command ends too soon to renew afterwards what it has shown.
+            fixed = {"store": store, "sender": sender, "stale_while_revalidate": False}
+            async with AsyncClient(**{**self.arguments, **fixed, **options}) as client:
+                yield client
+        finally:
+            await store.close()
+
+
+def cache_path(settings: Settings) -> Any:
+    """Where pages are kept: a folder, or one file if its name ends in `.sqlite`."""
+    from platformdirs import user_cache_path
+
+    return settings.cache_dir or user_cache_path("curtsy", appauthor=False)
+
+
+def _take(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None and parameter.name is not None:
+        setattr(context.ensure_object(Given), parameter.name, value)
+
+
+class GivenOption(click.Option):
+    """An option that every command takes: the help lists them under a heading of their own."""
+
+    def __init__(self, *names: str, **attributes: Any) -> None:
+        super().__init__(list(names), expose_value=False, callback=_take, default=None, **attributes)
+
+
+GIVEN_OPTIONS: tuple[click.Option, ...] = (
+    GivenOption("--config", metavar="FILE", help="Read this settings file instead of the project's."),
+    GivenOption(
+        "--preset",
+        type=click.Choice(["gentle", "broad", "own"]),
+        metavar="NAME",
+        help="Start from gentle (the default), broad (no global limit) or own (a site of yours: no limits).",
+    ),
+    GivenOption("--store", metavar="URL", help="Remember hosts there: sqlite:///FILE, redis://HOST, memory:"),
+    GivenOption("--user-agent", metavar="TEXT", help="Who we say we are; name a page where you can be reached."),
+    GivenOption(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False),
+        metavar="LEVEL",
+        help="Show log lines (on standard error) from debug, info, warn or error on.",
+    ),
+    GivenOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
+)
+"""The global options, for the group and for each command."""

@@ -1,0 +1,177 @@
+"""Rehearsal: what a crawl would fetch and what not (`curtsy crawl --dry-run`). No page is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from curtsy.cli import console
+from curtsy.cli.context import Given
+from curtsy.cli.crawl import Wish
+from curtsy.cli.exits import Exit
+from curtsy.cli.running import run
+from curtsy.cli.trace_output import Progress
+from curtsy.cli.why import exit_of, recall
+from curtsy.core.message import Url, parse_url
+from curtsy.core.messages import span
+from curtsy.core.rules import agent_rules
+from curtsy.crawling.extract.sitemap import parse_sitemap
+from curtsy.crawling.job_values import check_seeds
+from curtsy.crawling.jobs import FRONTIER, Job, folder_of, look
+from curtsy.crawling.start import acrawl
+from curtsy.observe.why import Assessment, assess
+
+if TYPE_CHECKING:
+    from curtsy.client import AsyncClient
+    from curtsy.crawling.extract.scope import Scope
+    from curtsy.crawling.progress import Plan
+    from curtsy.observe.why_checks import State
+
+MOST_SITEMAPS = 10
+"""Sitemaps that are read: enough to see what a site lists, few enough to wait for."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a sitemap lists."""
+
+    url: str
+    urls: int
+    in_scope: int
+    left_out: dict[str, int]
+    """By reason."""
+
+    trouble: str = ""
+    """Why it could not be had."""
+
+
+def rehearse(given: Given, wish: Wish) -> Exit:
+    """Say what would be fetched, what not, and what it would take."""
+    seeds = [url for seed in wish.seeds.head if isinstance(url := parse_url(seed), Url)]
+    folder = None if wish.job is None else folder_of(wish.job)
+    job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
+    if job is not None and not wish.is_fresh:
+        check_seeds(job.name, wish.seeds.head, job.notes)
+    found, plan, scope, sitemaps = run(lambda: _look(given, wish, seeds))
+    codes = [exit_of(each) for each in found]
+    if job is None and all(code is Exit.REFUSED for code in codes):
+        plan = msgspec.structs.replace(
+            plan, pages=0, seconds=0.0, allowed_today=0, message="nothing: no URL that was given may be fetched"
+        )
+    if wish.is_json:
+        console.write_json(
+            {
+                "scope": scope.describe(), "plan": plan, "seeds": [each.as_dict() for each in found],
+                "sitemaps": sitemaps, "job": None if job is None else _job_fields(job),
+            }
+        )  # fmt: skip
+    else:
+        _show(found, plan, scope, sitemaps, job)
+    return next((code for code in (Exit.FINE, Exit.LATER, Exit.ERROR) if code in codes), Exit.REFUSED)
+
+
+def _job_fields(job: Job) -> dict[str, Any]:
+    counts = None if job.counts is None else msgspec.to_builtins(job.counts)
+    return {"name": job.name, "running": job.is_running, "pages": job.totals.pages, "counts": counts}
+
+
+async def _look(given: Given, wish: Wish, seeds: list[Url]) -> tuple[list[Assessment], Plan, Scope, list[Listed]]:
+    settings = given.settings()
+    with Progress(settings.policies) as teller:
+        async with given.open_client(teller, cache=False) as client:
+            first = {url: assess(url, settings, recall(given, url)) for url in seeds}
+            # Who is refused anyway need not be asked for anything, not even for its rules.
+            asked = {url.origin: url for url, each in first.items() if each.verdict != "refused"}
+            await asyncio.gather(*(client.rules_of(url, settings.user_agent) for url in asked.values()))
+            crawl = acrawl(wish.seeds.head, client=client, **wish.options)
+            async with crawl:
+                plan, scope = await crawl.plan(), crawl.scope
+            found = []
+            for url in seeds:
+                known = recall(given, url)
+                if known.rules is None:  # a store that is only in memory
+                    known = replace(known, rules=client.known_rules(url.origin))
+                found.append(assess(url, settings, known))
+            sitemaps = await _sitemaps(client, list(asked.values()), scope) if wish.options.get("sitemaps") else []
+    return found, plan, scope, sitemaps
+
+
+async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> list[Listed]:
+    """What the sitemaps of some origins list, and the sitemaps that these name."""
+    waiting: list[str] = []
+    for url in origins:
+        rules = client.known_rules(url.origin)
+        named = agent_rules(rules.text, client.policies.user_agent).sitemaps if rules is not None and rules.text else ()
+        waiting += [each.text for name in named if isinstance(each := parse_url(name, url), Url)] or [
+            f"{url.origin}/sitemap.xml"
+        ]
+    found: list[Listed] = []
+    seen: set[str] = set()
+    while waiting and len(found) < MOST_SITEMAPS:
+        where = waiting.pop(0)
+        if where in seen:
+            continue
+        seen.add(where)
+        result = await client.fetch(where)
+        if not result.ok:
+            found.append(Listed(where, 0, 0, {}, result.message))
+            continue
+        sitemap = await asyncio.to_thread(parse_sitemap, result.body, result.final_url)
+        left_out: dict[str, int] = {}
+        for entry in sitemap.pages:
+            if (reason := scope.refuses(entry.url, 0)) is not None:
+                left_out[reason] = left_out.get(reason, 0) + 1
+        count = len(sitemap.pages)
+        found.append(Listed(where, count, count - sum(left_out.values()), left_out))
+        waiting += sitemap.sitemaps
+    return found
+
+
+_STATES: dict[str, State] = {"allowed": "yes", "cached": "yes", "refused": "no", "unknown": "unknown"}
+_SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "store")
+"""The checks that are shown of each URL."""
+
+
+def _show(found: list[Assessment], plan: Plan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    terminal = console.out()
+    for each in found:
+        is_later = each.reason is not None and each.allowed_in is not None
+        mark = console.mark("wait" if is_later else _STATES[each.verdict])
+        terminal.print(Text.assemble(mark, " ", (console.plain(each.url), "bold")), soft_wrap=True)
+        terminal.print(Padding.indent(Text(console.plain(each.message)), 2))
+        table = console.table("", "check", "says", folded=("says",))
+        table.show_header = False
+        for check in (check for check in each.checks if check.name in _SHOWN):
+            sign = "  " + console.MARKS[check.state][0]
+            table.add_row(sign, Text(check.name, style="dim"), console.plain(check.says))
+        console.show(terminal, table)
+        terminal.print()
+    rows = [("scope", scope.describe()), ("plan", plan.message)]
+    for sitemap in sitemaps:
+        says = sitemap.trouble or (
+            f"{console.counted(sitemap.urls, 'URL')}, {sitemap.in_scope:,} of them part of the crawl"
+        )
+        rows.append(("sitemap", f"{sitemap.url}: {says}"))
+    if job is not None:
+        rows.append(("job", _job_words(job)))
+    table = console.table("", "")
+    table.columns[1].no_wrap, table.columns[1].overflow = False, "fold"
+    for name, value in rows:
+        table.add_row(Text(name, style="dim"), console.plain(value))
+    console.show(terminal, table)
+
+
+def _job_words(job: Job) -> str:
+    if job.counts is None:
+        return f"{job.name} is running"
+    counts = job.counts
+    return (
+        f"{job.name}: {console.counted(job.totals.pages, 'page')} in {span(job.totals.seconds)}, {counts.queued:,} "
+        f"URLs wait, {counts.failed:,} brought none, {console.counted(counts.hosts, 'host')}"
+    )

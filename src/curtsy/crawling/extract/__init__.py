@@ -1,0 +1,1 @@
+"""Read a page: markup, links, sitemaps, scope and text."""

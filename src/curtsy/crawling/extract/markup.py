@@ -1,0 +1,211 @@
+"""Markup: the tags of a page that say something about links, found in one pass.
+
+This is the tokenizer of the HTML Standard (13.2.5), as far as links need it, and no tree is built. A tree is where
+pages made to hurt do hurt: the parser in C that reads the main text takes 1.1 GB for 36 KB of `<font>` tags left open,
+and minutes for 100,000 nested `<div>` or attributes, and nothing could stop it. Here every character is looked at once
+or twice, whatever the page, and the work on a page is bounded. SVG, MathML and templates have rules of their own:
+`foreign.py` reads them. The tests compare what is found with that parser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+
+from curtsy.crawling.extract.foreign_content import Subtree
+from curtsy.crawling.extract.tokens import (
+    ATTRIBUTES,
+    COMMENT,
+    ENDS,
+    GAP,
+    LONGEST_TAG,
+    LONGEST_TITLE,
+    RAW,
+    TITLE,
+    end_of_comment,
+    end_of_raw,
+    end_of_tag,
+    from_octets,
+)
+
+MOST_WORK, FOR_LINK = 600_000, 30
+"""Steps for one page, and as many more for each link that it may have: a token is one, a tag with attributes more.
+50 MB of ordinary markup take so many."""
+
+RESTART, FOREIGN = 4, 8
+"""Steps that it takes to begin behind a long token, and to read a tag in foreign content."""
+
+BATCH = 1024
+"""Tokens between two looks at how many there were."""
+
+# A run of text and of tags that say nothing about links is passed over in one step. The names are those that cannot be
+# the beginning of one that matters, by their first two letters; others are passed over one by one. What is most common
+# comes first: tags without attributes, and with simple ones.
+# A drawing of nothing but shapes says nothing either; every other one is read by `foreign.py`.
+_SHAPE = "(?:path|g|use|circle|rect|line|poly(?:line|gon)|ellipse|defs|stop|symbol|mask|clipPath|linearGradient)"
+_REST = rf"""(?:[ ][a-zA-Z0-9:-]++="[^"]*+"){{0,99}}+(?:/?>|{ENDS}{ATTRIBUTES}>)"""
+_SHAPES = rf"[^<]*+(?:<(?:/{_SHAPE}>|{_SHAPE}{_REST}|title>[^<]*+</title>)[^<]*+){{0,99}}+"
+_SVG = rf"svg{_REST}{_SHAPES}"
+_NOTHING = rf"""(?:
+    [/c-hjkopqruvwyz][a-z0-9]*+>
+  | /[A-Za-z][^<>"'=]*+>
+  | (?:[c-hjkopqruvwyz]|li{ENDS}|strong|s[abd-su]|t[a-df-hj-z]|i[a-eg-z]|b[b-z]|m(?:[b-df-z]|a(?!th))
+      |n[a-np-z]|a[b-qs-z])[a-z0-9]*+(?:[ ][a-z-]++="[^"]*+"){{0,999}}+(?:>|{ENDS}{ATTRIBUTES}>)
+  | {_SVG}(?:<{_SVG}</svg>{_SHAPES}){{0,9}}+</svg>
+)"""
+_NOTHINGS = rf"[^<]*+(?:<{_NOTHING}[^<]*+){{0,999}}+"
+
+# Most links: nothing that has to be unescaped, and no `rel` before or after.
+_PLAIN = rf"""
+    a{GAP}++(?:[a-gi-qs-z][a-z-]*+="[^"]*+"{GAP}++){{0,999}}+
+    href="([^"&\0]{{1,2000}}+)"
+    (?:>|(?:{GAP}++[a-qs-z][a-z-]*+="[^"]*+"){{0,999}}+{GAP}*+>)
+"""
+
+_TOKEN = re.compile(
+    rf"""<(?:
+        {_PLAIN}{_NOTHINGS}
+      | ([aA]|[aA][rR][eE][aA]|[bB][aA][sS][eE]|[lL][iI][nN][kK]|[mM][eE][tT][aA]){ENDS}({ATTRIBUTES})(>?)
+      | {_NOTHING}{_NOTHINGS}
+      | /[A-Za-z][^>"'=]*+>
+      | (?=[tTsSxXiInN])((?i:{RAW})){ENDS}{ATTRIBUTES}>
+        ([^<]*+(?:<(?!/(?i:\5){ENDS}|!--)[^<]*+){{0,999}}+)(?:(?:(?=</(?i:\5){ENDS})|\Z)())?
+      | ((?i:svg|math|template)){ENDS}
+      | /?[A-Za-z][^/> \t\n\f\r]*+{ATTRIBUTES}(?:(?=[^>])())?
+      | {COMMENT}
+      | (!--)
+      | [!?/][^>]*+
+      | (?:[^<]*+<(?![A-Za-z!?/])){{0,999}}+  # lone ones are tokens too: between two, other threads have their turn
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
+_LINK, _META, _CUT_TEXT, _TEXT, _SUBTREE, _CUT_TAG = 1, 4, 6, 7, 8, 9
+"""The last groups of tokens by which they are known; of a comment that is cut off it is another one still."""
+
+_LINKS = frozenset({"a", "A", "area", "AREA"})
+_NAME = re.compile(rf"<({RAW}){ENDS}", re.IGNORECASE)
+
+
+class Scan:
+    """One pass over the text of a page, which is UTF-8 read as Latin-1."""
+
+    def __init__(self, text: str, most: int, *, is_xml: bool = False) -> None:
+        """`most` is how many hrefs are taken. In XML, an element such as `<script/>` is complete."""
+        self._text = text
+        self._most = most
+        self._is_xml = is_xml
+        self._work = 0
+        self._most_work = MOST_WORK + FOR_LINK * most
+        self._restart: int | None = None
+        self.hrefs: dict[str, bool] = {}
+        """In order, each with whether it is to be followed."""
+        self.cut = 0
+        """Hrefs that were too many, about: one that stands there often may count more than once."""
+        self.is_whole = True
+        """Whether the page was read to its end."""
+
+    def add(self, href: str, *, is_followed: bool = True) -> None:
+        """Take an href, unless there are too many. It is followed if it stands there once to be followed."""
+        if href in self.hrefs:
+            self.hrefs[href] = self.hrefs[href] or is_followed
+        elif len(self.hrefs) < self._most:
+            self.hrefs[href] = is_followed
+        else:
+            self.cut += 1
+
+    def tags(self) -> Iterator[tuple[str, str]]:
+        """Yield the `a`, `area`, `base`, `link` and `meta` tags of a page, each with its attributes as written.
+
+        A `title` comes with what stands inside it instead. An `a` without `rel` mostly does not come at all: its href
+        is taken, as one to be followed. What is in comments, scripts, templates and other tags' attributes is no tag,
+        and neither is a last one that is cut off.
+        """
+        text, hrefs, is_ascii = self._text, self.hrefs, self._text.isascii()
+        tokens = _TOKEN.finditer(text)
+        while self._work < self._most_work:
+            count, self._restart = -1, None
+            for count, token in enumerate(islice(tokens, BATCH)):  # noqa: B007
+                group = token.lastindex  # the last one of a kind of token, by which it is known
+                if group == _LINK:
+                    href = token[1]
+                    hrefs[href if is_ascii or href.isascii() else from_octets(href)] = True
+                elif group == _META:
+                    name, written, end = token.group(2, 3, 4)
+                    if not end:
+                        self._restart = end_of_tag(text, token.end())
+                        break
+                    if self._is_wanted(name, written):
+                        yield name.lower(), written
+                        if self._work >= self._most_work:
+                            break
+                elif group is not None:
+                    yield from self._read(token)
+                    if self._restart is not None or self._work >= self._most_work:
+                        break
+            self._work += count + 1
+            if len(self.hrefs) >= self._most:
+                hrefs = self._cut(hrefs)
+            if self._restart is not None:
+                self._work += RESTART
+                tokens = _TOKEN.finditer(text, self._restart)
+            elif count < BATCH - 1 and self._work < self._most_work:
+                return
+        self.is_whole = False
+
+    def _is_wanted(self, name: str, written: str) -> bool:
+        """Whether a tag is to be looked at: it has an attribute that matters, and is no link that is too many."""
+        if not ("href" in written or _matters(written)) or len(written) >= LONGEST_TAG:
+            self._work += 1
+            return False
+        if len(self.hrefs) >= self._most and name in _LINKS:
+            self.cut += 1
+            return False
+        self._work += 4 + len(written) // 2
+        return True
+
+    def _read(self, token: re.Match[str]) -> Iterator[tuple[str, str]]:
+        """Read raw text, foreign content, or a token that was too long and is to be read on behind its end."""
+        text, group = self._text, token.lastindex
+        if group in (_TEXT, _CUT_TEXT):
+            raw, begin = token[5].lower(), token.start(6)
+            if self._is_xml and text.startswith("/>", begin - 2):
+                self._work += (token.end() - begin) // 8  # it has been read in vain
+                self._restart = begin
+                return
+            if group == _CUT_TEXT:
+                self._restart = end_of_raw(raw, text, begin)
+            if raw == TITLE:
+                self._work += RESTART
+                end_of_title = token.end(6) if self._restart is None else self._restart
+                yield TITLE, text[begin : min(end_of_title, begin + LONGEST_TITLE)]
+        elif group == _SUBTREE:
+            subtree = Subtree(text, token.start())
+            yield from subtree.tags((self._most_work - self._work) // FOREIGN)
+            self._work += FOREIGN * subtree.work
+            self._restart = subtree.place
+        else:
+            self._restart = _end_of(token, text)
+
+    def _cut(self, latest: dict[str, bool]) -> dict[str, bool]:
+        """Give up what is too many; answers where the next are to go."""
+        if latest is self.hrefs:
+            latest = {}
+            for href in list(islice(self.hrefs, self._most, None)):
+                latest[href] = self.hrefs.pop(href)
+        self.cut += sum(href not in self.hrefs for href in latest)
+        return {}
+
+
+def _matters(written: str) -> bool:
+    """Whether attributes may say something: without these two no tag does."""
+    return "href" in (lower := written.lower()) or "content" in lower
+
+
+def _end_of(token: re.Match[str], text: str) -> int:
+    """Return where something ends that was too long for one token: a tag or a comment."""
+    if token.lastindex != _CUT_TAG:
+        return end_of_comment(text, token.end())
+    place = end_of_tag(text, token.end())
+    name = _NAME.match(text, token.start())
+    return place if name is None else end_of_raw(name[1].lower(), text, place)

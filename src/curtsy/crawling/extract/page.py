@@ -1,0 +1,225 @@
+"""What is in a page: its title, its links, and what it asks of crawlers (U12, U13).
+
+All is found without building a tree, in time that grows with the page and not faster (see `markup.py`). How much of a
+page is read, and how many links are taken, is bounded: `Extract.links_cut` says what was lost by that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from curtsy.core.charset import octets
+from curtsy.core.message import Url, parse_url
+from curtsy.core.secrets import masked_repr
+from curtsy.crawling.extract.links import Joiner, KnownHrefs
+from curtsy.crawling.extract.markup import Scan
+from curtsy.crawling.extract.tokens import TITLE, attributes, from_octets, plain_text
+from curtsy.crawling.options import MAX_LINKS
+
+XHTML = "application/xhtml+xml"
+HTML = frozenset({"text/html", XHTML})
+"""Types that are read; everything else is saved as it is."""
+
+AI_SIGNALS = frozenset({"noai", "noimageai"})
+"""Directives about the use of a page by AI, which are reported and decide nothing here."""
+
+# Directives of their own that look like the name of a crawler with something for it.
+_VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+
+_REFRESH = re.compile(r"""[\s\d.]*+[;,]?\s*+url\s*+=\s*+["']?\s*+([^"']+)""", re.IGNORECASE)
+
+LONGEST_PAGE = 16 << 20
+"""Bytes of a page, as UTF-8, in which links are looked for."""
+
+_LONGEST_VALUE, _MOST_SIGNALS = 1000, 20
+"""Characters of a robots directive that are read, and signals of a page that are reported."""
+
+
+class Extract(msgspec.Struct, frozen=True):
+    """What was found in a page."""
+
+    title: str | None
+    links: tuple[str, ...]
+    """Canonical URLs of the pages that it links to, in order, each once."""
+
+    unfollowed: frozenset[str]
+    """Those links that stand there only with `rel=nofollow`."""
+
+    fresh: dict[str, str]
+    """The hrefs that were not known, each with the link that it stands for; for `KnownHrefs.learn`."""
+
+    skipped: int
+    """How many hrefs lead to no page: other schemes, and what is no URL at all."""
+
+    links_cut: int
+    """How many links were not taken, at least, because there were too many or the page takes too long to read."""
+
+    base: Url
+    """What relative links are relative to."""
+
+    canonical: str | None
+    """What the page calls its own URL."""
+
+    directives: frozenset[str]
+    """What the page asks of crawlers, by meta tags and `X-Robots-Tag`, in lower case."""
+
+    signals: tuple[str, ...]
+    """What it says about AI and text mining."""
+
+    encoding: str | None
+    """Of the body; None if it was not read, because it is not HTML."""
+
+    __repr__ = masked_repr
+
+    @property
+    def noindex(self) -> bool:
+        """Whether the page asks not to be kept."""
+        return "noindex" in self.directives
+
+    @property
+    def nofollow(self) -> bool:
+        """Whether it asks that its links are not followed."""
+        return "nofollow" in self.directives
+
+
+def is_html(content_type: str | None, body: bytes = b"") -> bool:
+    """Whether an answer is a page to be read. Without a Content-Type, its beginning tells."""
+    kind = kind_of(content_type)
+    return kind in HTML or (not kind and body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"))
+
+
+def kind_of(content_type: str | None) -> str:
+    """Return the type that a Content-Type names, in lower case and without its parameters."""
+    return (content_type or "").partition(";")[0].strip().lower()
+
+
+def extract(
+    body: bytes,
+    content_type: str | None,
+    url: Url,
+    *,
+    agent: str = "curtsy",
+    x_robots_tag: Iterable[str] = (),
+    known: KnownHrefs | None = None,
+    max_links: int = MAX_LINKS,
+) -> Extract:
+    """Find what is in a page. Never raises, whatever the page.
+
+    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Nothing is
+    made of hrefs that are `known`. Of more than `max_links` links, the first are taken.
+    """
+    asked = header_directives(x_robots_tag, agent)
+    if not is_html(content_type, body):
+        return Extract(None, (), frozenset(), {}, 0, 0, url, None, frozenset(asked), _signals(asked), None)
+    text, encoding = octets(body, content_type, LONGEST_PAGE)
+    scan = Scan(text, max_links, is_xml=kind_of(content_type) == XHTML)
+    page = _Page(url, agent, scan)
+    for name, written in scan.tags():
+        page.read(name, written)
+    base = page.base or url
+    joiner = Joiner(base)
+    site = {} if known is None else known.of(base.origin)
+    links: dict[str, bool] = {}
+    fresh: dict[str, str] = {}
+    skipped = 0
+    for href, is_followed in scan.hrefs.items():
+        link = site.get(href)
+        if link is None:
+            link = joiner.join(href)
+            if link is None:
+                skipped += 1
+                continue
+            if link not in site:
+                fresh[href] = link
+        if is_followed or link not in links:
+            links[link] = is_followed
+    asked |= page.directives
+    cut = scan.cut + joiner.cut
+    if not scan.is_whole or len(text) >= LONGEST_PAGE:
+        cut = max(cut, 1)  # nobody has counted them
+    return Extract(
+        title=page.title,
+        links=tuple(links),
+        unfollowed=frozenset([link for link, is_followed in links.items() if not is_followed]),
+        fresh=fresh,
+        skipped=skipped,
+        links_cut=cut,
+        base=base,
+        canonical=None if page.canonical is None else joiner.join(page.canonical),
+        directives=frozenset(asked),
+        signals=_signals(asked) + tuple(page.signals),
+        encoding=encoding,
+    )
+
+
+class _Page:
+    """What the tags of a page have said so far."""
+
+    def __init__(self, url: Url, agent: str, scan: Scan) -> None:
+        self._url = url
+        self._scan = scan
+        self._names = ("robots", agent.lower())
+        self.title: str | None = None
+        self.base: Url | None = None
+        self.canonical: str | None = None
+        self.directives: set[str] = set()
+        self.signals: list[str] = []
+
+    def read(self, name: str, written: str) -> None:
+        """Take in one tag."""
+        if name == TITLE:
+            if self.title is None:
+                self.title = " ".join(plain_text(from_octets(written)).split()) or None
+            return
+        values = attributes(written if written.isascii() else from_octets(written))
+        if name == "meta":
+            self._meta(values)
+        elif (href := values.get("href")) is None:
+            return
+        elif name == "base":
+            if self.base is None:
+                found = parse_url(href, self._url)
+                self.base = found if isinstance(found, Url) else self._url
+        elif name == "link":
+            if self.canonical is None and "canonical" in values.get("rel", "").lower().split():
+                self.canonical = href
+        else:
+            is_followed = "rel" not in values or "nofollow" not in values["rel"].lower().split()
+            self._scan.add(href, is_followed=is_followed)
+
+    def _meta(self, values: dict[str, str]) -> None:
+        name, content = values.get("name", "").strip().lower(), values.get("content", "")
+        if name in self._names:
+            self.directives |= _directives(content[:_LONGEST_VALUE])
+        elif name == "tdm-reservation":
+            if len(self.signals) < _MOST_SIGNALS:
+                self.signals.append(f"tdm-reservation={content.strip()[:100]}")
+        elif values.get("http-equiv", "").strip().lower() == "refresh" and (found := _REFRESH.match(content)):
+            self._scan.add(found[1])
+
+
+def header_directives(x_robots_tag: Iterable[str], agent: str = "curtsy") -> set[str]:
+    """What the values of `X-Robots-Tag` ask of us: all that is meant for everybody, or for `agent`."""
+    asked: set[str] = set()
+    for value in x_robots_tag:
+        is_ours = True
+        for part in value.split(","):
+            name, colon, rest = part.partition(":")
+            if colon and name.strip().lower() not in _VALUED:
+                is_ours = name.strip().lower() == agent.lower()
+                part = rest
+            if is_ours:
+                asked |= _directives(part)
+    return asked
+
+
+def _directives(content: str) -> set[str]:
+    found = {word for part in content.split(",") if (word := " ".join(part.lower().split())[:100])}
+    return found | {"noindex", "nofollow"} if "none" in found else found
+
+
+def _signals(directives: set[str]) -> tuple[str, ...]:
+    return tuple(sorted(directives & AI_SIGNALS))

@@ -1,0 +1,464 @@
+"""Scope: which URLs belong to a crawl, and why the others do not (Issue 5).
+
+A URL is asked about in this order, and the first no is the reason:
+
+1. *Where it is*, by `kind`:
+   - `host`: on a host of the seeds, its port included;
+   - `site` (the default): in a registered domain of the seeds, whatever the host under it, the port and the scheme.
+     `example.co.uk` is one, and so is `alice.github.io`, by the Public Suffix List. An IP address or a single label
+     such as `localhost` belongs to nobody together with another, so each address or label with its port is a site;
+   - `prefix`: under the folder of a seed, which is all up to the last `/` of its path, on the same host; http and
+     https are one. (`https://example.org/docs` has the folder `/`; write `/docs/` for what is under it.)
+   - `domains`: in one of `domains` only;
+   - `any`: anywhere.
+
+   Whatever the kind, `domains`, and the hosts under them, belong to the crawl too. One with a port means that port.
+2. *How far*: at most `depth` links from a seed.
+3. *What is not wanted*: no pattern of `skip` is found in it.
+4. *What is wanted*: a pattern of `match` is found in it, if there are any. `match` decides what is **fetched**: pages
+   that would only lead to such pages are left out too. So give a pattern for these as well, as
+   `match=[r"/category/", r"/item/\\d+"]`, where Scrapy has rules to follow and rules to keep.
+5. *What it is*, by the ending of its path: what is plainly no page (images, archives, styles, documents …) is left out.
+   `files` says which endings are wanted nevertheless. An ending that says nothing (`.php`, `.v2`), or none, is a page.
+
+A seed is always fetched. Patterns are regular expressions, searched in the canonical text of the URL: lower-case host,
+punycode, percent-encoded, no fragment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Literal, assert_never, get_args
+
+import msgspec
+
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import Url, parse_domain, parse_url
+from curtsy.core.messages import given
+from curtsy.core.secrets import mask_url
+from curtsy.crawling.extract.file_type import NO_PAGES, Files, ending_of, file_types
+from curtsy.crawling.frontier.protocol import host_of
+from curtsy.http.registered_domain import name_and_port, site_of
+
+Kind = Literal["host", "site", "domains", "prefix", "any"]
+
+HOSTS = 10_000
+"""Hosts whose verdict is remembered; a crawl of one site may meet any number of others."""
+
+_SHOWN = 3
+
+
+class OutOfScope(StrEnum):
+    """Why a URL does not belong to a crawl: the closed set."""
+
+    OTHER_HOST = "other_host"
+    OTHER_SITE = "other_site"
+    OTHER_DOMAIN = "other_domain"
+    OUTSIDE_PREFIX = "outside_prefix"
+    TOO_DEEP = "too_deep"
+    NOT_MATCHED = "not_matched"
+    SKIPPED = "skipped"
+    FILE_TYPE = "file_type"
+    # By `traps.py`, not by a scope.
+    TRAP = "trap"
+    TOO_LONG = "too_long"
+
+
+_ELSEWHERE = (OutOfScope.OTHER_HOST, OutOfScope.OTHER_SITE, OutOfScope.OTHER_DOMAIN, OutOfScope.OUTSIDE_PREFIX)
+
+
+class Scope(msgspec.Struct, frozen=True, dict=True):
+    """Which URLs belong to a crawl. A value: made by `around`, asked by `refuses`."""
+
+    kind: Kind
+    places: tuple[str, ...]
+    """What the seeds stand for, sorted: hosts, sites, or folders without their scheme, by `kind`."""
+
+    domains: tuple[str, ...] = ()
+    match: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    depth: int | None = None
+    """The most links between a seed and a page; None for any number."""
+
+    files: Files = "pages"
+    """`pages`, `all`, or the endings (`.pdf`) that are wanted besides pages."""
+
+    always: tuple[str, ...] = ()
+    """Seeds that the rules alone would refuse."""
+
+    @classmethod
+    def around(
+        cls,
+        seeds: Sequence[str],
+        *,
+        kind: Kind = "site",
+        domains: Sequence[str] = (),
+        match: Sequence[str] = (),
+        skip: Sequence[str] = (),
+        depth: int | None = None,
+        files: str | Sequence[str] = "pages",
+    ) -> Scope:
+        """The scope of a crawl that begins at `seeds`. Raises PolicyError, which names what is wrong.
+
+        One text in place of a sequence is a sequence of one.
+        """
+        if kind not in get_args(Kind):
+            raise PolicyError(f"kind = {kind!r} must be one of {', '.join(get_args(Kind))}.")
+        if depth is not None and (not isinstance(depth, int) or isinstance(depth, bool) or depth < 0):
+            raise PolicyError(f"depth = {depth!r} must be a whole number, 0 or more. Leave it out for no limit.")
+        urls = [_seed(each) for each in _several(seeds)]
+        scope = cls(
+            kind=kind,
+            places=tuple(sorted({place for url in urls if (place := _place(kind, url)) is not None})),
+            domains=tuple(sorted({parse_domain(each) for each in _several(domains)})),
+            match=tuple(_several(match)),
+            skip=tuple(_several(skip)),
+            depth=depth,
+            files=file_types(_several(files)),
+        )
+        if kind != "any" and not scope.places and not scope.domains:
+            missing = "domains = () names none" if kind == "domains" else "seeds = () names no URL"
+            raise PolicyError(f"{missing}, so nothing could be fetched. Give at least one.")
+        scope._check()
+        outside = {url for url in urls if scope._rule(url, 0) is not None}
+        return msgspec.structs.replace(scope, always=tuple(sorted(outside))) if outside else scope
+
+    # Asking
+
+    def refuses(self, url: str, depth: int) -> OutOfScope | None:
+        """Why a canonical URL, so many links from a seed, is not part of the crawl; None if it is."""
+        reason = self._rule(url, depth)
+        return None if reason is None or url in self._always else reason
+
+    def covers(self, url: str) -> bool:
+        """Whether a canonical URL is where the crawl goes, whatever else may speak against it."""
+        return self.refuses(url, 0) not in _ELSEWHERE
+
+    def _rule(self, url: str, depth: int) -> OutOfScope | None:
+        host = host_of(url)
+        verdict = self._verdicts.get(host)
+        if verdict is None:
+            verdict = self._verdict(host)
+        elsewhere, folders = verdict
+        is_inside = elsewhere is None or (folders and url[url.index("/") + 2 :].startswith(folders))
+        if not is_inside and not self._is_admitted(host, url):
+            return elsewhere
+        if self.depth is not None and depth > self.depth:
+            return OutOfScope.TOO_DEEP
+        for found in self._skip:
+            if found(url):
+                return OutOfScope.SKIPPED
+        if wanted := self._match:
+            for found in wanted:  # any() costs more than the patterns
+                if found(url):
+                    break
+            else:
+                return OutOfScope.NOT_MATCHED
+        if self.files != "all" and ending_of(url) in self._no_pages:
+            return OutOfScope.FILE_TYPE
+        return None
+
+    def _verdict(self, host: str) -> tuple[OutOfScope | None, tuple[str, ...]]:
+        """Why no URL of a host belongs here, and the folders in which it does nevertheless."""
+        folders: tuple[str, ...] = ()
+        elsewhere: OutOfScope | None
+        match self.kind:
+            case "any":
+                elsewhere = None
+            case "host":
+                elsewhere = None if host in self._places else OutOfScope.OTHER_HOST
+            case "site":
+                elsewhere = None if site_of(host) in self._places else OutOfScope.OTHER_SITE
+            case "prefix":
+                elsewhere = OutOfScope.OUTSIDE_PREFIX
+                folders = self._folders.get(host, ())
+            case "domains":
+                elsewhere = OutOfScope.OTHER_DOMAIN
+            case never:
+                assert_never(never)
+        if elsewhere is not None and self._is_in_domains(host):
+            elsewhere, folders = None, ()
+        if len(self._verdicts) >= HOSTS:
+            self._verdicts.clear()
+        self._verdicts[host] = elsewhere, folders
+        return elsewhere, folders
+
+    def _is_in_domains(self, host: str) -> bool:
+        return any(each in self._domains for each in _domains_of(host))
+
+    def _is_admitted(self, host: str, url: str) -> bool:
+        """Whether it lies where a seed of `admit` does, or a URL of `widen`."""
+        if not self._admitted:
+            return False
+        match self.kind:
+            case "host":
+                return hash(host) in self._admitted
+            case "site":
+                return hash(site_of(host)) in self._admitted
+            case "domains":
+                return any(hash(each) in self._admitted for each in _domains_of(host))
+            case "prefix":
+                place = _place("prefix", url) or ""
+                while place:
+                    if hash(place) in self._admitted:
+                        return True
+                    place = place[: place[:-1].rfind("/") + 1]
+        return False
+
+    # What is made of the fields once.
+
+    @cached_property
+    def _verdicts(self) -> dict[str, tuple[OutOfScope | None, tuple[str, ...]]]:
+        return {}
+
+    @cached_property
+    def _admitted(self) -> set[int]:
+        """The places of seeds that were read later, as numbers that stand for them: there may be a million."""
+        return set()
+
+    @cached_property
+    def _places(self) -> frozenset[str]:
+        return frozenset(self.places)
+
+    @cached_property
+    def _folders(self) -> dict[str, tuple[str, ...]]:
+        """By host."""
+        found: dict[str, list[str]] = {}
+        for place in self.places if self.kind == "prefix" else ():
+            found.setdefault(place.partition("/")[0], []).append(place)
+        return {host: tuple(folders) for host, folders in found.items()}
+
+    @cached_property
+    def _domains(self) -> frozenset[str]:
+        return frozenset(self.domains)
+
+    @cached_property
+    def _always(self) -> set[str]:
+        return set(self.always)
+
+    @cached_property
+    def _match(self) -> tuple[Callable[[str], object], ...]:
+        return _searches("match", self.match)
+
+    @cached_property
+    def _skip(self) -> tuple[Callable[[str], object], ...]:
+        return _searches("skip", self.skip)
+
+    @cached_property
+    def _no_pages(self) -> frozenset[str]:
+        return NO_PAGES if isinstance(self.files, str) else NO_PAGES - set(self.files)
+
+    def _check(self) -> None:
+        """Compile the patterns now rather than at the first page. Raises PolicyError."""
+        _ = self._match, self._skip
+
+    # Changing
+
+    def admit(self, url: str) -> None:
+        """Have the place of one more seed belong to the crawl. That is no part of the value, and nothing keeps it."""
+        place = _place(self.kind, url)
+        if place is not None and place not in self._places:
+            self._admitted.add(hash(place))
+            if self.kind == "prefix":
+                self._admitted.add(hash(host_of(url)))  # no folder: those end with a slash
+
+    def widen(self, url: str) -> bool:
+        """Add `url` as if it had been a seed too: for the target of a seed's redirect. Return whether that was needed.
+
+        So `www.example.org` belongs to the crawl that was sent there from `example.org`, and the page itself is
+        fetched whatever the patterns say. On a host of which a part belongs to the crawl by its prefix, it is that one
+        page only: a redirect to `/login` must not open all of the site. The value stays as it is: the caller keeps the
+        URL, because a list of seeds can have any number of them.
+        """
+        if self.refuses(url, 0) is None:
+            return False
+        host = host_of(url)
+        if self.kind == "domains":
+            self._admitted.add(hash(host))
+        elif host not in self._folders and not (self.kind == "prefix" and hash(host) in self._admitted):
+            self.admit(url)
+        if self.refuses(url, 0) is not None:
+            self._always.add(url)
+        return True
+
+    # Keeping
+
+    def as_plain(self) -> dict[str, Any]:
+        """Plain values, for a job's notes."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Scope:
+        """What `as_plain` was made of. Raises PolicyError if it is none."""
+        scope = _read(plain)
+        scope._check()
+        return scope
+
+    def changes(self, old: Mapping[str, Any]) -> list[str]:
+        """What is different from an earlier run's scope, kept by `as_plain`: each in words without a full stop."""
+        try:
+            was = _read(old)
+        except PolicyError:
+            return [f"that of the earlier run cannot be read, and now it is {self.describe()}"]
+        told = []
+        if self.kind != was.kind:
+            told.append(f"the crawl now covers {self._where()}, and before it was {was._where()}")
+        else:
+            told += _difference(_PLURALS[self.kind], was.places, self.places)
+        told += _difference("domains", was.domains, self.domains)
+        told += _difference("patterns to match", was.match, self.match)
+        told += _difference("patterns to skip", was.skip, self.skip)
+        if self.depth != was.depth:
+            told.append(f"the depth is now {_limit(self.depth)}, and before it was {_limit(was.depth)}")
+        if self.files != was.files:
+            told.append(f"it now takes {self._what()}, and before it took {was._what()}")
+        return told
+
+    # Telling
+
+    def describe(self) -> str:
+        """What belongs to the crawl, in one line."""
+        parts = [self._where()]
+        if self.depth is not None:
+            parts.append(f"at most {self.depth} link{'' if self.depth == 1 else 's'} deep")
+        if self.match:
+            parts.append(f"only what matches {_list(self.match, 'or')}")
+        if self.skip:
+            parts.append(f"nothing that matches {_list(self.skip, 'or')}")
+        return ", ".join([*parts, self._what()])
+
+    def _where(self) -> str:
+        if self.kind == "any":
+            return "any host"
+        parts = []
+        if self.places:
+            parts.append(f"the {_PLURALS[self.kind] if len(self.places) > 1 else self.kind} {_list(self.places)}")
+        if self.domains:
+            parts.append(f"the domain{'s' if len(self.domains) > 1 else ''} {_list(self.domains)}")
+        return " and ".join(parts)
+
+    def _what(self) -> str:
+        match self.files:
+            case "pages":
+                return "pages only"
+            case "all":
+                return "files of every type"
+            case endings:
+                return f"pages and {_list(endings)}"
+
+    def explain(self, reason: str, url: str) -> str:
+        """What was not fetched, why, and what to do, for a reason of `refuses` or of `Traps.judge`."""
+        why, advice = self._why(OutOfScope(reason), url)
+        return f"not fetching {mask_url(url)}: {why}. {advice}"
+
+    def _why(self, reason: OutOfScope, url: str) -> tuple[str, str]:
+        elsewhere = f"it is on {host_of(url)}, and the crawl covers {self._where()}"
+        match reason:
+            case OutOfScope.OTHER_HOST:
+                return elsewhere, 'Use the scope "site", or name the host in domains, to have it too.'
+            case OutOfScope.OTHER_SITE:
+                return elsewhere, "Name it in domains to have it too."
+            case OutOfScope.OTHER_DOMAIN:
+                return elsewhere, "Add it to domains to have it too."
+            case OutOfScope.OUTSIDE_PREFIX:
+                return f"it is outside {self._where()}", 'Add a seed that is further up, or use the scope "host".'
+            case OutOfScope.TOO_DEEP:
+                return f"it is more than {self.depth} links away from the seeds", "Raise depth to have it too."
+            case OutOfScope.NOT_MATCHED:
+                return f"it matches none of {_list(self.match)}", "Add a pattern to match to have it too."
+            case OutOfScope.SKIPPED:
+                found = next((text for text in self.skip if re.search(text, url)), None)
+                return f"it matches {found or 'a pattern'}, which is to be skipped", "Narrow that pattern to have it."
+            case OutOfScope.FILE_TYPE:
+                ending = ending_of(url)
+                return f"by its ending, {ending}, it is no page", f'Use files=["{ending}"], or "all", to have it too.'
+            case OutOfScope.TRAP:
+                return "it looks like a trap that has no end", "Use avoid_traps=False to have it."
+            case OutOfScope.TOO_LONG:
+                return f"its {len(url):,} characters look like a trap", "Use avoid_traps=False to have it."
+            case never:
+                assert_never(never)
+
+
+_PLURALS = {"host": "hosts", "site": "sites", "prefix": "prefixes", "domains": "domains", "any": "hosts"}
+
+
+def _place(kind: Kind, url: str) -> str | None:
+    """What a seed stands for."""
+    match kind:
+        case "host":
+            return host_of(url)
+        case "site":
+            return site_of(host_of(url))
+        case "prefix":
+            folder, slash, _ = url.partition("?")[0].partition("://")[2].rpartition("/")
+            return folder + slash
+        case "domains" | "any":
+            return None
+        case never:
+            assert_never(never)
+
+
+def _domains_of(host: str) -> Iterator[str]:
+    """Yield a host and every domain that it is under, with its port and without."""
+    name, port = name_and_port(host)
+    while name:
+        yield name
+        yield name + port
+        name = name.partition(".")[2]
+
+
+def _several(given: str | Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _seed(text: str) -> str:
+    url = parse_url(text)
+    if isinstance(url, Url):
+        return url.text
+    raise PolicyError(f"the seed {given(url)!r} is no URL: {url.why}. Give an http or https URL.")
+
+
+def _searches(name: str, texts: Sequence[str]) -> tuple[Callable[[str], object], ...]:
+    searches = []
+    for place, text in enumerate(texts):
+        try:
+            searches.append(re.compile(text).search)
+        except (re.error, TypeError, OverflowError, RecursionError) as error:
+            raise PolicyError(
+                f"{name}[{place}] = {text!r:.200} is no regular expression: {error}. Correct it; a backslash before "
+                "a special character makes it a plain one."
+            ) from error
+    return tuple(searches)
+
+
+def _read(plain: Mapping[str, Any]) -> Scope:
+    try:
+        return msgspec.convert(dict(plain), Scope)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise PolicyError(f"this is not the scope of a crawl: {error}. Start over with a fresh one.") from error
+
+
+def _list(items: Sequence[str], word: str = "and") -> str:
+    """Some of the items, as people list them."""
+    shown = list(items[:_SHOWN])
+    if len(items) > _SHOWN:
+        shown.append(f"{len(items) - _SHOWN:,} more")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {word} {shown[-1]}"
+
+
+def _limit(depth: int | None) -> str:
+    return "unlimited" if depth is None else str(depth)
+
+
+def _difference(name: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
+    before, now, told = set(old), set(new), []
+    if added := [each for each in new if each not in before]:
+        told.append(f"new among the {name}: {_list(added)}")
+    if gone := [each for each in old if each not in now]:
+        told.append(f"no longer among the {name}: {_list(gone)}")
+    return told

@@ -1,0 +1,489 @@
+"""Sitemaps, read: the pages that a site lists, and the further sitemaps (sitemaps.org; RSS, Atom and plain text too).
+
+There is no XML parser here, and so nothing of what one can be made to do: no entity is ever defined, expanded or
+fetched, no matter what a DOCTYPE says. The few elements that matter are found by one pattern, in time that grows with
+the file and not faster, and a file that is broken gives what stands before and after the break. Character references
+and XML's own five entities are undone, and nothing else.
+
+The protocol allows 50 MB, decompressed, and 50,000 URLs a file. More is not read (F01), and is said among the oddities.
+A file is decompressed and read a window at a time, so its memory is that of the URLs in it, not its size.
+
+*Other hosts.* By the protocol a sitemap lists pages of its own host, unless that other host's robots.txt names it. What
+it lists is returned whole, in canonical form, and the oddities say how much of it lies elsewhere: whether it is fetched
+is for the crawl's scope to say, and a host that is in it gains nothing by being lied about.
+
+A large file takes a second or so; read it off the event loop.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from itertools import chain
+
+import msgspec
+
+from curtsy.core.charset import codec_of
+from curtsy.core.message import MAX_URL, Url, parse_url
+from curtsy.core.secrets import masked_repr
+from curtsy.crawling.extract.links import Joiner
+from curtsy.crawling.extract.tokens import attributes, plain_text
+from curtsy.crawling.frontier.packed_urls import Packed
+from curtsy.crawling.frontier.protocol import host_of
+from curtsy.crawling.frontier.url_table import fingerprint
+from curtsy.http.decoding import Damaged, Gzip, Truncated
+
+MOST_ELEMENTS = 2_000_000
+"""Tags or lines that are looked at in a file: more than fit into 50 MB of real ones, and two seconds at most."""
+
+_GZIP = b"\x1f\x8b"
+_LAYERS = 2
+"""How often a file may be compressed: by itself, and once more by a server that did not see it."""
+
+_HEAD = 4096
+"""Bytes of a file by which it is recognized."""
+
+_PIECE = 65_536
+"""Bytes of a body that are taken at a time."""
+
+_UNDECIDED = len(b"<![CDATA[")
+"""Bytes at the end of a window in which a comment may begin that belongs to the element before."""
+
+_BLANKS = " \t\r\n"
+_LONGEST = 8 * MAX_URL
+"""Bytes of a value, with its blanks, comments and references; no URL needs more."""
+
+# Possessive wherever more than one byte is taken (`*+`): nothing that was read is given back and read again.
+_COMMENT = rb"!--(?:[^-]++|-(?!->))*+"
+_CDATA = rb"!\[CDATA\[(?:[^]]++|\](?!\]>))*+"
+_ASIDE = rb"(?:" + _COMMENT + rb"(?:-->)?|" + _CDATA + rb"(?:\]\]>)?)"
+_DOCTYPE = rb"!DOCTYPE[^[>]*+(?:\[(?:<" + _COMMENT + rb"""|"[^"]*+"|'[^']*+'|[^]"'<]++|<)*+)?"""
+_NAMES = rb"urlset|sitemapindex|url|sitemap|loc|lastmod|priority|rss|RDF|feed|item|entry|link|guid|pubDate|updated|html"
+_VALUED = rb"(/?)([A-Za-z_][\w.-]*+:)?(" + _NAMES + rb")(?=[\s/>])([^<>]*+)>((?:[^<]++|<" + _ASIDE + rb")*+)"
+# The last choice is nothing: every tag is stopped at, so that they can be counted and other threads have their turn.
+_ELEMENT = re.compile(rb"<(?:" + _VALUED + rb"|" + _ASIDE + rb"|" + _DOCTYPE + rb"|)")
+_PART = re.compile(rb"<!\[CDATA\[((?:[^]]++|\](?!\]>))*+)|<" + _COMMENT + rb"|(?:\]\]>|-->)?([^<]*+)")
+_IS_XML = re.compile(rb"\s*+<|[^<]{0,4096}<(?:[\w.-]+:)?(?:urlset|sitemapindex|rss|RDF|feed)\b")
+_ROOT = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*+(?:<(?:\?[^>]*+|" + _COMMENT + rb"--)>\s*+)*+<(?:[\w.-]+:)?(?:urlset|sitemapindex)[\s>]"
+)
+_DECLARATION = re.compile(rb"""\s*+<\?xml\s[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._:-]+)["']""")
+_LINE = re.compile(rb"[^\r\n]+")
+_REFERENCE = re.compile(r"&(?:amp|lt|gt|quot|apos|#[0-9]++|#[xX][0-9A-Fa-f]++);")
+_OTHER_REFERENCE = re.compile(r"&[A-Za-z_][\w.-]*;")
+_DATE = re.compile(
+    r"\d{4}(?:-(?:0[1-9]|1[0-2])(?:-(?:0[1-9]|[12]\d|3[01])"
+    r"(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?)?)?",
+    re.ASCII,
+)
+_PRIORITY = re.compile(r"0?\.\d{1,9}|[01](?:\.0{1,9})?", re.ASCII)
+_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_UNMARKED = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much of a file is read."""
+
+    max_bytes: int = 52_428_800
+    """After decompression."""
+
+    max_urls: int = 50_000
+    window: int = 1 << 20
+    """Bytes that are looked at together. No tag, comment or line of a real sitemap is longer."""
+
+
+PROTOCOL = Limits()
+"""What sitemaps.org allows a file."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A page that a site lists."""
+
+    url: str
+    """Canonical."""
+
+    lastmod: str | None = None
+    """When it changed last: a W3C date (`2026-11-15`, `2026-11-15T08:00:00+01:00`); None if it is not said legibly."""
+
+    priority: float | None = None
+    """0 to 1, relative to the site's other pages; None if it does not say."""
+
+    __repr__ = masked_repr
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The URLs alone that a file lists, in little memory."""
+
+    pages: Packed
+    sitemaps: tuple[str, ...] = ()
+
+
+class Sitemap(msgspec.Struct, frozen=True):
+    """What a file lists, each URL once, in its order."""
+
+    pages: tuple[Entry, ...] = ()
+    sitemaps: tuple[str, ...] = ()
+    """Further sitemaps, canonical. They may list one another in a circle, and on without end: bound that."""
+
+    oddities: tuple[str, ...] = ()
+    """What is wrong with it, a sentence each."""
+
+
+def is_sitemap(body: bytes) -> bool:
+    """Whether a body is, by its beginning, a sitemap or an index of them. Feeds and lists of URLs are not told so."""
+    head = body[:_HEAD]
+    if head.startswith(_GZIP):
+        try:
+            head = next(Gzip().feed(head), b"")[:_HEAD]
+        except Damaged:
+            return False
+    return _ROOT.match(head) is not None
+
+
+def parse_sitemap(body: bytes, url: str, *, limits: Limits = PROTOCOL) -> Sitemap:
+    """Read a sitemap, an index of them, a feed or a list of URLs, gzipped or not. Never raises.
+
+    `url` is where it came from: what is relative in it is relative to that.
+    """
+    entries: list[Entry] = []
+    reader = _Reader(url, limits, entries.append)
+    reader.read_all(body)
+    return Sitemap(tuple(entries), reader.sitemaps(), reader.oddities())
+
+
+def listing(body: bytes, url: str) -> Listing:
+    """Read only which URLs a file lists, as a crawl does. Never raises."""
+    pages = Packed()
+    reader = _Reader(url, PROTOCOL, lambda entry: pages.append(entry.url))
+    reader.read_all(body)
+    return Listing(pages, reader.sitemaps())
+
+
+class _Full(Exception):
+    """No more URLs are taken."""
+
+
+class _Reader:
+    """What was read of one file so far."""
+
+    def __init__(self, url: str, limits: Limits, keep: Callable[[Entry], None]) -> None:
+        """`keep` is called with each page, once."""
+        self._keep = keep
+        base = parse_url(url)
+        self._base = base if isinstance(base, Url) else None
+        self._join = _absolute if self._base is None else Joiner(self._base).join
+        self._limits = limits
+        self._codec = "utf-8"
+        self._oddities: dict[str, None] = {}
+        self._known: set[int] = set()
+        """Numbers that stand for the URLs so far."""
+        self._elsewhere = 0
+        self._has_pages = False
+        self._sitemaps: dict[str, None] = {}
+        self._entries = 0
+        """Of any kind; the same one twice, or one that is illegible, costs no less time than another."""
+        self._illegible = 0
+        self._is_index = False
+        self._has_entities = False
+        self._looked_at = 0
+        """Tags or lines so far."""
+        self._prefix: bytes | None = None
+        """How the elements are written: <url>, or <sm:url>. None before the first."""
+        # What is being put together.
+        self._inside: bytes | None = None
+        self._loc: str | None = None
+        self._lastmod: str | None = None
+        self._priority: float | None = None
+
+    def read_all(self, body: bytes) -> None:
+        """Read it, whatever it is."""
+        windows = _windows(self.decompressed(body), self._limits.window)
+        first = next(windows, b"")
+        if not first:
+            self.odd("The file is empty.")
+        elif _IS_XML.match(first):
+            self._read(self.read_elements, first, windows)
+        else:
+            self._read(self.read_lines, first, windows)
+
+    def odd(self, sentence: str) -> None:
+        """Note what is wrong."""
+        self._oddities[sentence] = None
+
+    # Bytes
+
+    def decompressed(self, body: bytes) -> Iterator[bytes]:
+        """The file itself in pieces, as far as the limits go, in UTF-8 or another encoding that has ASCII in it."""
+        pieces: Iterator[bytes] = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
+        for _ in range(_LAYERS):
+            first, pieces = _peek(pieces)
+            if not first.startswith(_GZIP):
+                break
+            pieces = self._unzipped(pieces)
+        first, pieces = _peek(self._limited(pieces), 1024)
+        if first.startswith(codecs.BOM_UTF8):
+            return _without(codecs.BOM_UTF8, pieces)
+        for mark, codec in (*_MARKS, *_UNMARKED):
+            if first.startswith(mark):
+                return _without(codecs.BOM_UTF8, _transcoded(pieces, codec))
+        if declared := _DECLARATION.match(first[:1024]):
+            self._codec = codec_of(declared[1].decode("ascii")) or "utf-8"
+            if self._codec.startswith("utf-16"):
+                self._codec = "utf-8"  # it could not be read so far if that were true
+        return pieces
+
+    def _limited(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        left = self._limits.max_bytes
+        for piece in pieces:
+            if len(piece) > left:
+                self._cut()
+                yield piece[:left]
+                return
+            left -= len(piece)
+            yield piece
+
+    def _unzipped(self, packed: Iterator[bytes]) -> Iterator[bytes]:
+        decoder = Gzip()
+        try:
+            for piece in packed:
+                yield from decoder.feed(piece)
+            decoder.finish()
+        except Damaged as error:
+            self.odd(f"Its gzip is damaged ({error}): what comes after that was not read.")
+        except Truncated:
+            self.odd("Its gzip ends too soon: the rest is missing.")
+
+    def _cut(self) -> None:
+        self.odd(f"It has more than {self._limits.max_bytes:,} bytes: the rest was not read.")
+
+    def _text(self, raw: bytes) -> str:
+        try:
+            return raw.decode(self._codec)
+        except UnicodeDecodeError:
+            return raw.decode("windows-1252", "replace")  # better a URL with a wrong letter than none
+
+    def _read(self, read: Callable[[bytes, bool], int], first: bytes, windows: Iterator[bytes]) -> None:
+        """Read a file window by window. `read` answers how much of one it has read; the rest comes again."""
+        try:
+            window = first
+            while True:
+                following = next(windows, None)
+                done = read(window, following is None)
+                if following is None or done < 0:
+                    break
+                if len(window) - done > self._limits.window:
+                    most = self._limits.window
+                    self.odd(f"It has a tag, comment or line of more than {most:,} bytes: the rest was not read.")
+                    break
+                window = window[done:] + following
+            self._end()
+        except _Full:
+            pass
+
+    def _is_too_much(self) -> bool:
+        self._looked_at += 1
+        if self._looked_at <= MOST_ELEMENTS:
+            return False
+        self.odd(f"It has more than {MOST_ELEMENTS:,} tags or lines: the rest was not read.")
+        return True
+
+    # Lines
+
+    def read_lines(self, window: bytes, is_last: bool) -> int:
+        """Read a list of URLs, one a line; how far, or -1 if no more is to be read."""
+        for line in _LINE.finditer(window):
+            if line.end() == len(window) and not is_last:
+                return line.start()
+            if self._is_too_much():
+                return -1
+            text = self._text(window[line.start() : min(line.end(), line.start() + _LONGEST)]).strip(_BLANKS)
+            if text[:8].lower().startswith(("http://", "https://")):
+                self._add(text, is_sitemap=False)
+            elif text:
+                self._illegible += 1
+        return len(window)
+
+    # XML
+
+    def read_elements(self, window: bytes, is_last: bool) -> int:
+        """Read a sitemap, an index or a feed; how far, or -1 if no more is to be read."""
+        for element in _ELEMENT.finditer(window):
+            if not is_last and not _is_decided(element, window):
+                return element.start()
+            if self._is_too_much():
+                return -1
+            slash, given, name, written, content = element.groups()
+            if name is None:
+                if window.startswith(b"<!DOCTYPE", element.start()) and b"<!ENTITY" in element[0]:
+                    self._has_entities = True
+                    self.odd("It declares entities of its own. They are never expanded; what needs them is left out.")
+                continue
+            if self._prefix is None:  # the first element tells how the others are written
+                if name == b"html":
+                    self.odd("It is an HTML page, not a sitemap.")
+                    return -1
+                self._is_index = name == b"sitemapindex"
+                self._prefix = b"" if name == b"RDF" else given or b""
+            if (given or b"") != self._prefix:
+                continue  # <image:loc> and its like
+            if name in (b"url", b"sitemap", b"item", b"entry"):
+                self._end()
+                self._inside = None if slash or written.endswith(b"/") else name
+            elif not slash:
+                if element.end() == len(window) and not written.endswith(b"/"):
+                    self.odd("It ends in the middle of an element.")
+                    return -1
+                self._take(name, written, content)
+        return len(window)
+
+    def _take(self, name: bytes, written: bytes, content: bytes) -> None:
+        """Take in an element that has a value."""
+        match name:
+            case b"loc":
+                if self._loc is not None:
+                    self._end()  # the end of the one before is missing
+                self._loc = self._value(content)
+            case b"link" if self._inside == b"item" and (value := self._value(content)):
+                self._loc = value
+            case b"link" if self._inside in (b"item", b"entry") and self._loc is None:
+                self._looked_at += len(written) // 4  # attributes take about as long as tags
+                values = attributes(self._text(written[:_LONGEST]))
+                if values.get("rel", "alternate").strip().lower() == "alternate":
+                    self._loc = values.get("href")
+            case b"guid" if self._inside == b"item" and self._loc is None and b"false" not in written:
+                value = self._value(content)
+                self._loc = value if value.startswith(("http://", "https://")) else None
+            case b"lastmod" | b"pubDate" | b"updated":
+                self._lastmod = _date(self._value(content[:1000]))
+            case b"priority":
+                value = self._value(content[:1000])
+                self._priority = float(value) if _PRIORITY.fullmatch(value) else None
+
+    def _value(self, content: bytes) -> str:
+        """The text of an element."""
+        if len(content) > _LONGEST:
+            return ""
+        self._looked_at += 2 * content.count(b"&")  # a reference takes longer than a tag
+        if b"<" not in content:
+            return _unescaped(self._text(content)).strip(_BLANKS)
+        parts = []
+        for part in _PART.finditer(content):
+            raw, text = part.groups()
+            parts.append(self._text(raw) if raw else _unescaped(self._text(text or b"")))
+        return "".join(parts).strip(_BLANKS)
+
+    def _end(self) -> None:
+        """Add what was put together."""
+        if self._loc is not None:
+            is_sitemap = self._inside == b"sitemap" or (self._inside is None and self._is_index)
+            loc, self._loc = self._loc, None
+            self._add(loc, is_sitemap=is_sitemap)
+        self._lastmod = self._priority = None
+
+    def _add(self, text: str, *, is_sitemap: bool) -> None:
+        if self._entries >= self._limits.max_urls:
+            self.odd(f"It lists more than {self._limits.max_urls:,} URLs: the rest was not read.")
+            raise _Full
+        self._entries += 1
+        url = None if self._has_entities and _OTHER_REFERENCE.search(text) else self._join(text) if text else None
+        if url is None:
+            self._illegible += 1
+            return
+        known = len(self._known)
+        self._known.add(fingerprint(url))
+        if len(self._known) == known:
+            return
+        if is_sitemap and self._base is not None and url == self._base.text:
+            self.odd("It lists itself.")
+            return
+        self._elsewhere += self._base is not None and host_of(url) != self._base.domain
+        if is_sitemap:
+            self._sitemaps[url] = None
+        else:
+            self._has_pages = True
+            self._keep(Entry(url, self._lastmod, self._priority))
+
+    # The end
+
+    def sitemaps(self) -> tuple[str, ...]:
+        """The further sitemaps."""
+        return tuple(self._sitemaps)
+
+    def oddities(self) -> tuple[str, ...]:
+        """What is wrong with it."""
+        if self._illegible:
+            self.odd(f"{self._illegible:,} of its entries are no URLs.")
+        if self._base is not None and self._elsewhere:
+            self.odd(f"{self._elsewhere:,} of its URLs are on other hosts than {self._base.domain}.")
+        if not self._has_pages and not self._sitemaps and not self._oddities:
+            self.odd("It lists nothing.")
+        return tuple(self._oddities)
+
+
+def _absolute(text: str) -> str | None:
+    url = parse_url(text)
+    return url.text if isinstance(url, Url) else None
+
+
+def _unescaped(text: str) -> str:
+    """A text without XML's own references. Another ampersand is one that somebody forgot to escape."""
+    return _REFERENCE.sub(lambda found: plain_text(found[0]), text) if "&" in text else text
+
+
+def _is_decided(element: re.Match[bytes], window: bytes) -> bool:
+    """Whether an element is the same whatever follows the window."""
+    end = element.end()
+    if len(window) - end < _UNDECIDED:
+        return False
+    # One that is none, by what was seen of it, may be a tag whose end is not there yet. The next beginning is looked
+    # for first: it is as near as there are many of them, and the end of a tag may be missing for all.
+    return end > element.start() + 1 or window.find(b"<", end) >= 0 or window.find(b">", end) >= 0
+
+
+def _windows(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """The same in pieces of one size, but for the last."""
+    gathered = bytearray()
+    for piece in pieces:
+        gathered += piece
+        while len(gathered) >= size:
+            yield bytes(gathered[:size])
+            del gathered[:size]
+    if gathered:
+        yield bytes(gathered)
+
+
+def _peek(pieces: Iterator[bytes], count: int = 2) -> tuple[bytes, Iterator[bytes]]:
+    """The first bytes, at least so many if there are, and all of it again."""
+    first = b""
+    for piece in pieces:
+        first += piece
+        if len(first) >= count:
+            break
+    return first, chain((first,), pieces)
+
+
+def _without(mark: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    first, pieces = _peek(pieces, len(mark))
+    next(pieces)
+    return chain((first.removeprefix(mark),), pieces)
+
+
+def _transcoded(pieces: Iterator[bytes], codec: str) -> Iterator[bytes]:
+    """UTF-16 as UTF-8."""
+    decoder = codecs.getincrementaldecoder(codec)("replace")
+    for piece in pieces:
+        yield decoder.decode(piece).encode("utf-8", "replace")
+
+
+def _date(text: str) -> str | None:
+    """A W3C date as it is; that of a feed (RFC 5322) as one; None if it is neither."""
+    if _DATE.fullmatch(text):
+        return text
+    try:
+        moment = parsedate_to_datetime(text[:64])
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

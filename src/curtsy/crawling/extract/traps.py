@@ -1,0 +1,246 @@
+"""Traps: sites that would keep a crawler busy for ever, told by their URLs (Issue 5).
+
+A page that is taken for a trap is a page lost, so every rule waits until there is little doubt, and each can be
+switched off by itself (None, False or nothing in its place):
+
+| rule | a URL is left out that | because |
+|---|---|---|
+| `max_length` | has more than 2,000 characters | links that grow on every page do that, hardly anything else |
+| `max_segments` | has more than 30 segments in its path | the same, for relative links to folders |
+| `max_repeats` | has the same run of segments 3 times in a row, as `/a/b/a/b/a/b/` | a broken relative link |
+| `max_queries` | is the 1,001st query of one path, or a later one | calendars, filters and sortings have no end |
+
+Runs of numbers, of single characters and of nothing do not count as repeated: `/01/01/01/` is a date, `/f/f/f/` the
+folder of a hash. A path whose thousand pages differ by their query alone, such as a forum's `/topic?id=…`, is the one
+case in which `max_queries` takes what is wanted: raise it there. Endless paths without a query (`/2031/05/`) cannot be
+told from a large site; `depth` and `max_pages` bound them.
+
+Other traps are not left out but led out of: `stripped` takes from a URL what only says who is asking.
+
+| rule | what goes |
+|---|---|
+| `sessions` | what is a session id by its name: `;jsessionid=…` in a path, ASP.NET's `/(S(…))/`, the parameters
+  `PHPSESSID`, `JSESSIONID`, `ASPSESSIONID…`, `CFTOKEN` and the `CFID` beside it; and what may be one (`sid`, `session`,
+  `sessionid` …) if its value is long and means nothing: 16 hexadecimal digits, 20 letters and digits mixed, a UUID |
+| `tracking` | parameters by which visits are counted: `utm_*`, `gclid`, `fbclid` …; a list of one's own can be given |
+
+Nothing here asks the disk, the network or a clock. What `max_queries` remembers is bounded and of this process: a
+crawl that is resumed, or that has many workers, counts in each of them anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import Url, parse_url
+from curtsy.core.secrets import mask_url
+from curtsy.crawling.extract.scope import OutOfScope
+
+MAX_LENGTH = 2000
+MAX_SEGMENTS = 30
+MAX_REPEATS = 3
+MAX_QUERIES = 1000
+
+PATHS = 10_000
+"""Paths whose queries are remembered; the one unused for longest goes first."""
+
+QUERIES = 100_000
+"""Queries that are remembered in all: about 10 MB."""
+
+TRACKING = (
+    *("utm_*", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "_ga", "_gl"),  # Google
+    *("fbclid", "fb_action_ids", "fb_action_types", "fb_ref", "fb_source", "igshid"),  # Meta
+    *("msclkid", "twclid", "ttclid", "li_fat_id", "yclid", "_openstat", "epik", "s_kwcid"),  # other networks
+    *("mc_cid", "mc_eid", "mkt_tok", "vero_id", "vero_conv", "oly_anon_id", "oly_enc_id", "wickedid"),  # newsletters
+    *("_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking"),  # HubSpot
+    *("pk_*", "piwik_*", "mtm_*", "matomo_*"),  # Matomo
+)
+"""Parameters that count visits and change no page; one that ends in `*` stands for all that begin so."""
+
+NAMES = 4096
+"""Names of parameters about which it is remembered what they are."""
+
+_CERTAIN = r"jsessionid|phpsessid|aspsessionid[a-z]*|cftoken"
+_PERHAPS = r"sid|s_id|sess|session|(?:php|user|web)?_?sess(?:ion)?_?(?:id|key|token)|oscsid|zenid"
+_OPAQUE = (
+    r"(?=[0-9]*[A-Za-z])(?=[A-Za-z]*[0-9])(?:[0-9A-Fa-f]{16,}+(?![0-9A-Za-z])|[0-9A-Za-z]{20,}+)"
+    r"|[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
+)
+_SESSION_NAME = re.compile(_CERTAIN, re.IGNORECASE)
+_MAYBE_NAME = re.compile(_PERHAPS, re.IGNORECASE)
+_SESSION_VALUE = re.compile(_OPAQUE)
+_IN_PATH = re.compile(
+    rf";(?:(?:{_CERTAIN})=[^;/?]*|(?:{_PERHAPS})=(?:{_OPAQUE})(?=[;/?]|$))"
+    r"|/\((?:[A-Z]\([A-Za-z0-9_-]{20,}\))+\)(?=/)",
+    re.IGNORECASE,
+)
+
+
+class _Name(Enum):
+    """What the name of a parameter says."""
+
+    PLAIN = auto()
+    MAYBE = auto()
+    """A session id, if its value looks like one."""
+
+    DROPPED = auto()
+
+
+class Traps:
+    """What is known of traps. One for a crawl, in its process; safe to be asked about the same URL again."""
+
+    def __init__(
+        self,
+        *,
+        max_length: int | None = MAX_LENGTH,
+        max_segments: int | None = MAX_SEGMENTS,
+        max_repeats: int | None = MAX_REPEATS,
+        max_queries: int | None = MAX_QUERIES,
+        sessions: bool = True,
+        tracking: Iterable[str] = TRACKING,
+    ) -> None:
+        for name, limit, least in (
+            ("max_length", max_length, 1),
+            ("max_segments", max_segments, 1),
+            ("max_repeats", max_repeats, 2),
+            ("max_queries", max_queries, 1),
+        ):
+            if limit is not None and limit < least:
+                raise PolicyError(f"{name} = {limit} must be {least} or more. Give None for no limit.")
+        self._max_length = max_length
+        self._max_segments = max_segments
+        self._max_repeats = max_repeats
+        self._max_queries = max_queries
+        self._sessions = sessions
+        listed = [each.lower() for each in ([tracking] if isinstance(tracking, str) else tracking)]
+        self._tracking = frozenset(each for each in listed if not each.endswith("*"))
+        self._begins = tuple(each[:-1] for each in listed if each.endswith("*"))
+        self._names: dict[str, _Name] = {}
+        self._queries: dict[int, set[int]] = {}
+        """Hashes of the queries that were let through, by the hash of what stands before the `?`; those used last are
+        last."""
+        self._remembered = 0
+
+    @classmethod
+    def none(cls) -> Traps:
+        """No rule at all."""
+        return cls(
+            max_length=None, max_segments=None, max_repeats=None, max_queries=None, sessions=False, tracking=()
+        )  # fmt: skip
+
+    def is_too_long(self, url: str) -> bool:
+        """Whether a URL has more characters than any but a trap's."""
+        return self._max_length is not None and len(url) > self._max_length
+
+    def judge(self, url: str) -> OutOfScope | None:
+        """Why a canonical URL is taken for a trap; None if it is not. One that was let through stays so."""
+        if self.is_too_long(url):
+            return OutOfScope.TOO_LONG
+        path, mark, query = url.partition("?")
+        if path.count("/") > 4 and self._is_endless(path):  # two are before the host; three make a repetition
+            return OutOfScope.TRAP
+        if mark and self._max_queries is not None and not self._counts(path, query):
+            return OutOfScope.TRAP
+        return None
+
+    def _is_endless(self, path: str) -> bool:
+        segments = path.split("/")[3:]
+        if self._max_segments is not None and len(segments) > self._max_segments:
+            return True
+        if self._max_repeats is None or len(segments) - len(set(segments)) < self._max_repeats - 1:
+            return False
+        return repeated_run(segments, self._max_repeats) is not None
+
+    def _counts(self, path: str, query: str) -> bool:
+        """Whether one more query of a path is within the limit; it is remembered then."""
+        place = hash(path)
+        known = self._queries.pop(place, None)
+        if known is None:
+            known = set()
+        self._queries[place] = known
+        hashed = hash(query)
+        if hashed in known:
+            return True
+        if self._max_queries is not None and len(known) >= self._max_queries:
+            return False
+        known.add(hashed)
+        self._remembered += 1
+        while len(self._queries) > PATHS or (self._remembered > QUERIES and len(self._queries) > 1):
+            self._remembered -= len(self._queries.pop(next(iter(self._queries))))
+        return True
+
+    def explain(self, reason: str, url: str) -> str:
+        """What was not fetched, by which rule, and what to do, for a reason of `judge`."""
+        path = url.partition("?")[0]
+        segments = path.split("/")[3:]
+        if reason == OutOfScope.TOO_LONG:
+            why, rule = f"it has {len(url):,} characters, more than {self._max_length:,}", "max_length"
+        elif self._max_segments is not None and len(segments) > self._max_segments:
+            why, rule = f"its path has {len(segments)} segments, more than {self._max_segments}", "max_segments"
+        elif self._max_repeats is not None and (run := repeated_run(segments, self._max_repeats)):
+            why, rule = f"/{'/'.join(run)} stands {self._max_repeats} times in a row in its path", "max_repeats"
+        else:
+            why, rule = f"{self._max_queries:,} other queries of {path} are part of the crawl", "max_queries"
+        return f"not fetching {mask_url(url)}: {why}, as in a trap without an end. Raise {rule} to have it too."
+
+    def stripped(self, url: str) -> str:
+        """A canonical URL without session ids and tracking parameters: canonical too, and the same if it has none."""
+        query = url.find("?")
+        if self._sessions and (";" in url or "(" in url):
+            path = url if query < 0 else url[:query]
+            plain = path
+            while (shorter := _IN_PATH.sub("", plain)) != plain:
+                plain = shorter
+            if plain != path:
+                found = parse_url(plain + url[len(path) :])  # what is left of /.;sid=1/ is a dot segment
+                return self.stripped(found.text) if isinstance(found, Url) else url
+        return url if query < 0 else self._with_less(url, query)
+
+    def _with_less(self, url: str, query: int) -> str:
+        pairs = url[query + 1 :].split("&")
+        kept, lost_token = [], False
+        for pair in pairs:
+            name, _, value = pair.partition("=")
+            kind = self._names.get(name) or self._named(name)
+            if kind is _Name.PLAIN or (kind is _Name.MAYBE and not _SESSION_VALUE.fullmatch(value)):
+                kept.append(pair)
+            else:
+                lost_token = lost_token or name.lower() == "cftoken"
+        if len(kept) == len(pairs):
+            return url
+        if lost_token:  # ColdFusion's session is a pair
+            kept = [pair for pair in kept if pair.partition("=")[0].lower() != "cfid"]
+        return f"{url[:query]}?{'&'.join(kept)}" if any(kept) else url[:query]
+
+    def _named(self, name: str) -> _Name:
+        folded, kind = name.lower(), _Name.PLAIN
+        is_session = self._sessions and _SESSION_NAME.fullmatch(name)
+        if is_session or folded in self._tracking or folded.startswith(self._begins):
+            kind = _Name.DROPPED
+        elif self._sessions and _MAYBE_NAME.fullmatch(name):
+            kind = _Name.MAYBE
+        if len(self._names) >= NAMES:
+            self._names.clear()
+        self._names[name] = kind
+        return kind
+
+
+def repeated_run(segments: list[str], times: int) -> list[str] | None:
+    """The first run of segments that stands so many times in a row; None if there is none that counts.
+
+    One of nothing but numbers and single characters does not.
+    """
+    count = len(segments)
+    for length in range(1, count // times + 1):
+        for start in range(count - length * times + 1):
+            run = segments[start : start + length]
+            if run * times == segments[start : start + length * times] and not all(map(_is_slight, run)):
+                return run
+    return None
+
+
+def _is_slight(segment: str) -> bool:
+    return len(segment) < 2 or segment.isdecimal()

@@ -1,0 +1,286 @@
+"""The frontier on the disk: one SQLite file, from which a kill at any moment takes nothing away.
+
+What is added and what is done is safe when the call returns, or at the end of the block that it stands in
+(`together`). What is out is not kept: the file belongs to one process, so when it is opened nothing is out, and what
+was waits at its place again. Only how often a URL went out without an answer is kept.
+
+A URL takes about 90 bytes of disk: its path and query, its host as a number, an entry in the index of turns, and 64
+bits of hash in the set of all URLs ever seen, which lies host by host, for that is how links come. In memory there is
+nothing but the agenda's 70 bytes a host and two megabytes of turns, and some megabytes of SQLite's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from curtsy.crawling.frontier.local import LocalFrontier
+from curtsy.crawling.frontier.protocol import LEASE, Concurrency
+from curtsy.crawling.frontier.sqlite_file import Ledger, Unsound
+from curtsy.crawling.frontier.url_table import Loan, Totals, demoted, fingerprint
+
+SCHEMA = (
+    "CREATE TABLE hosts (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE pages (id INTEGER PRIMARY KEY, url TEXT NOT NULL)",
+    "CREATE TABLE urls (id INTEGER PRIMARY KEY, host INTEGER NOT NULL, rank INTEGER NOT NULL,"
+    " page INTEGER, secure INTEGER NOT NULL, target TEXT NOT NULL)",
+    "CREATE INDEX urls_by_turn ON urls (host, rank)",
+    "CREATE TABLE seen (host INTEGER, hash INTEGER, PRIMARY KEY (host, hash)) WITHOUT ROWID",
+    "CREATE TABLE tries (url INTEGER PRIMARY KEY, count INTEGER NOT NULL)",
+    "CREATE TABLE failures (id INTEGER PRIMARY KEY, url TEXT NOT NULL, reason TEXT NOT NULL)",
+    "CREATE TABLE notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE totals (added INTEGER NOT NULL, done INTEGER NOT NULL, failed INTEGER NOT NULL)",
+    "INSERT INTO totals VALUES (0, 0, 0)",
+    "ALTER TABLE hosts ADD COLUMN pages INTEGER NOT NULL DEFAULT 0",
+)
+"""What brings a file from each `user_version` to the next. Only ever added to."""
+
+CACHE = 4 << 20
+"""Bytes of the file that SQLite keeps in memory."""
+
+_NAMES = 10_000
+"""Hosts whose numbers are remembered; those of the others are looked up."""
+
+_FIRST = (
+    "SELECT urls.id, rank, secure, target, name, pages.url, hosts.pages FROM urls JOIN hosts ON hosts.id = host"
+    " LEFT JOIN pages ON pages.id = page WHERE host = ? ORDER BY rank, urls.id LIMIT ?"
+)
+
+
+_Value = TypeVar("_Value")
+
+
+class _Row(msgspec.Struct, array_like=True, gc=False):
+    id: int
+    rank: int
+    secure: Literal[0, 1]
+    target: str
+    name: str
+    parent: str | None
+    host_pages: int
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if self.secure else ''}://{self.name}{self.target}"
+
+
+class SQLiteShelf:
+    """A shelf on the disk."""
+
+    def __init__(self, path: str | os.PathLike[str], *, fresh: bool, cache: int) -> None:
+        self._ledger = Ledger(path, SCHEMA, fresh=fresh, cache=cache)
+        self._execute, self._rows = self._ledger.execute, self._ledger.rows
+        self._numbers: dict[str, int] = {}
+        self._page: tuple[str, int] | None = None
+        """The page that URLs were last found on, and its number."""
+        self._tries: dict[int, int] = {}
+        try:
+            totals = next(self._rows("SELECT added, done, failed FROM totals"), None)
+            self.totals = self._sound(msgspec.convert, totals, Totals)
+            self._hosts: int = next(self._rows("SELECT coalesce(max(id), 0) FROM hosts"))[0]
+        except BaseException:
+            self.close()
+            raise
+        self._before = self.totals, self._hosts
+
+    def begin(self) -> None:
+        """From here to `commit`, all changes are one."""
+        self._before = msgspec.structs.replace(self.totals), self._hosts
+        self._ledger.begin()
+
+    def commit(self) -> None:
+        """Let all changes since `begin` hold, whatever happens."""
+        if self.totals != self._before[0]:
+            values = msgspec.structs.astuple(self.totals)
+            self._execute("UPDATE totals SET added = ?, done = ?, failed = ?", values)
+        self._ledger.commit()
+
+    def roll_back(self) -> bool:
+        """Take back all changes since `begin`; `waiting` is to be asked anew."""
+        self._ledger.roll_back()
+        self.totals, self._hosts = self._before
+        self._numbers.clear()
+        self._page = None
+        return True
+
+    def number(self, host: str) -> int:
+        """The number of a host, a new one if it has none."""
+        number = self.find(host)
+        if number is None:
+            self._hosts += 1
+            number = self._hosts
+            self._execute("INSERT INTO hosts (id, name) VALUES (?, ?)", (number, host))
+            self._remember(host, number)
+        return number
+
+    def find(self, host: str) -> int | None:
+        """The number of a host; None if it has none."""
+        number = self._numbers.get(host)
+        if number is None:
+            for (number,) in self._rows("SELECT id FROM hosts WHERE name = ?", (host,)):
+                self._remember(host, number)
+        return number
+
+    def _remember(self, host: str, number: int) -> None:
+        if len(self._numbers) >= _NAMES:
+            self._numbers.clear()
+        self._numbers[host] = number
+
+    def name(self, number: int) -> str:
+        """The host that has a number."""
+        for (name,) in self._rows("SELECT name FROM hosts WHERE id = ?", (number,)):
+            return str(name)
+        raise self._ledger.judge(Unsound(f"there is no host {number}"))
+
+    def hosts(self) -> int:
+        """How many hosts have a number."""
+        return self._hosts
+
+    def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
+        """Put URLs of one host there, but for those ever seen; how many were new."""
+        new = self._unseen(host, urls)
+        if new:
+            page = None if parent is None else self._page_number(parent)
+            rows = [(host, rank, page, *_parts(url)) for url in new]
+            self._ledger.execute_many(
+                "INSERT INTO urls (host, rank, page, secure, target) VALUES (?, ?, ?, ?, ?)", rows
+            )
+            self.totals.added += len(new)
+        return len(new)
+
+    def mark(self, host: int, urls: Sequence[str]) -> int:
+        """Count URLs of one host as seen; how many were new."""
+        return len(self._unseen(host, urls))
+
+    def has_seen(self, host: int, url: str) -> bool:
+        """Whether a URL of a host was ever put or marked."""
+        rows = self._rows("SELECT 1 FROM seen WHERE host = ? AND hash = ?", (host, fingerprint(url)))
+        return next(rows, None) is not None
+
+    def _unseen(self, host: int, urls: Sequence[str]) -> list[str]:
+        statement = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
+        return [url for url in urls if self._execute(statement, (host, fingerprint(url))).rowcount]
+
+    def _page_number(self, url: str) -> int:
+        if self._page is None or self._page[0] != url:
+            number = self._execute("INSERT INTO pages (url) VALUES (?)", (url,)).lastrowid
+            assert number is not None
+            self._page = url, number
+        return self._page[1]
+
+    def lend(self, host: int, out: Container[int], count: int) -> Loan:
+        """The first URL of a host that is not `out`, of which that host has `count`."""
+        for values in self._rows(_FIRST, (host, count + 1)):
+            if values[0] not in out:
+                row = self._sound(msgspec.convert, values, _Row)
+                tries = self._tries.get(row.id, 0)
+                self._try(row.id, tries + 1)
+                return Loan(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
+        raise self._ledger.judge(Unsound(f"a URL is missing of host {host}"))
+
+    def _try(self, number: int, tries: int) -> None:
+        """Write down how often a URL went out without an answer."""
+        if tries:
+            self._tries[number] = tries
+            self._execute("REPLACE INTO tries VALUES (?, ?)", (number, tries))
+        else:
+            self._tries.pop(number, None)
+            self._execute("DELETE FROM tries WHERE url = ?", (number,))
+
+    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+        """A loan waits again: it never left its place. As `last` it gets a new one, with a lower priority."""
+        if last:
+            self._execute("UPDATE urls SET rank = ? WHERE id = ?", (demoted(loan.rank), loan.id))
+        if heard:
+            self._try(loan.id, loan.tries)
+
+    def finish(self, loan: Loan, *, is_page: bool) -> None:
+        """A loan is done: it will not be lent again. A page counts as one of its host's."""
+        self._remove(loan)
+        self.totals.done += 1
+        if is_page:
+            self._execute("UPDATE hosts SET pages = pages + 1 WHERE name = ?", (loan.host,))
+
+    def fail(self, loan: Loan, reason: str) -> None:
+        """A loan will not be lent again, for this reason."""
+        self._remove(loan)
+        self._execute("INSERT INTO failures (url, reason) VALUES (?, ?)", (loan.url, reason))
+        self.totals.failed += 1
+
+    def _remove(self, loan: Loan) -> None:
+        self._execute("DELETE FROM urls WHERE id = ?", (loan.id,))
+        self._try(loan.id, 0)
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        last = 0
+        query = "SELECT id, url, reason FROM failures WHERE id > ? ORDER BY id LIMIT 1000"
+        while rows := list(self._rows(query, (last,))):
+            for last, url, reason in rows:  # noqa: B007
+                yield url, reason
+
+    def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep some values, each under its name."""
+        rows = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
+        self._ledger.execute_many("REPLACE INTO notes VALUES (?, ?)", rows)
+
+    def notes(self) -> dict[str, Any]:
+        """All values that were kept."""
+        rows = self._rows("SELECT name, value FROM notes")
+        return {name: self._sound(msgspec.json.decode, value) for name, value in rows}
+
+    def waiting(self) -> Iterator[tuple[int, int, str]]:
+        """Every host that has URLs, lent ones included, how many, and its name."""
+        tries = dict(self._rows("SELECT url, count FROM tries"))
+        self._tries = self._sound(msgspec.convert, tries, dict[int, int])
+        counted = "SELECT host, count(*) AS count FROM urls GROUP BY host"
+        for host, count, name in self._rows(f"SELECT host, count, name FROM ({counted}) LEFT JOIN hosts ON id = host"):
+            if not isinstance(host, int) or not 0 < host <= self._hosts or not isinstance(name, str):
+                raise self._ledger.judge(Unsound(f"there is no host {host!r:.20}"))
+            yield host, count, name
+
+    def close(self) -> None:
+        """Close the file and let others have it."""
+        self._ledger.close()
+
+    def _sound(self, read: Callable[..., _Value], *given: Any) -> _Value:
+        """What is read from the file, or the error that says what to do when it is not what we wrote."""
+        try:
+            return read(*given)
+        except msgspec.MsgspecError as error:
+            raise self._ledger.judge(Unsound(str(error))) from error
+
+
+class SQLiteFrontier(LocalFrontier):
+    """A frontier in a file, for one process at a time; another one that opens it is refused with an error.
+
+    `fresh` begins anew, whatever the file holds. A damaged file is an error and is left alone: nothing is ever begun
+    anew by itself. `cache` is how many bytes of it are kept in memory.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fresh: bool = False,
+        cache: int = CACHE,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        shelf = SQLiteShelf(path, fresh=fresh, cache=cache)
+        super().__init__(shelf, concurrency=concurrency, lease=lease, clock=clock)
+        try:
+            self._present()  # so that what is wrong with the file is said now
+        except BaseException:
+            shelf.close()
+            raise
+
+
+def _parts(url: str) -> tuple[bool, str]:
+    """Whether a canonical URL is an https one, and its path and query."""
+    return url.startswith("https:"), url[url.index("/", 8) :]

@@ -1,0 +1,420 @@
+"""Frontiers of one process: an agenda, which says whose turn it is, over a shelf, which has the URLs.
+
+What is out is known here alone, so leases are as good as their process: when it is gone, nothing is out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from curtsy.core.fair_share import GROUPS
+from curtsy.core.message import SECOND
+from curtsy.crawling.frontier.host_schedule import Agenda
+from curtsy.crawling.frontier.protocol import (
+    LEASE,
+    Claimed,
+    Concurrency,
+    Counts,
+    HostQueue,
+    Room,
+    host_of,
+)
+from curtsy.crawling.frontier.url_table import (
+    Loan,
+    MemoryShelf,
+    Shelf,
+    depth_of,
+    hops_of,
+    left_out,
+    priority_of,
+    rank_of,
+)
+from curtsy.http.registered_domain import group_of, site_of
+
+CHUNK = 5000
+"""URLs that go to the disk in one piece, when more are added at once."""
+
+_LONGEST = 10 * 365 * 86_400.0
+"""Seconds for which a host can be put off; endless is no number for an agenda."""
+
+_tickets = itertools.count(1)
+"""For all frontiers of the process: a claim of one that was closed is not to be taken for another's."""
+
+
+class _Lease(msgspec.Struct, gc=False):
+    claimed: Claimed
+    loan: Loan
+    host: int
+    until: int
+
+
+class _Taken:
+    """The places that groups hold while URLs are handed out, by their numbers in an agenda."""
+
+    def __init__(self, room: Room) -> None:
+        self._share = room.share
+        self._groups = GROUPS if room.addresses is None else 2 * GROUPS
+        self._held: Counter[int] = Counter()
+        for site, count in room.sites.items():
+            self._held[group_of(site)] += count
+        for address, count in (room.addresses or {}).items():
+            self._held[GROUPS + group_of(address)] += count
+
+    def is_full(self, group: int) -> bool:
+        return group < self._groups and self._held[group] >= self._share
+
+    def count(self, site: int, address: int) -> None:
+        self._held[site] += 1
+        if address != site:
+            self._held[address] += 1
+
+
+class _Block:
+    """The block of `together`: of blocks within one another, the outermost counts.
+
+    A class and no generator, for every page goes through several.
+    """
+
+    __slots__ = ("_frontier", "depth")
+
+    def __init__(self, frontier: LocalFrontier) -> None:
+        self._frontier = frontier
+        self.depth = 0
+
+    def __enter__(self) -> None:
+        if not self.depth:
+            self._frontier.begin_block()
+        self.depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self._frontier.end_block(is_whole=kind is None)
+
+
+class LocalFrontier:
+    """A frontier of this process: an agenda of hosts over a shelf of URLs."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shelf = shelf
+        self._concurrency = concurrency
+        self._lease = round(lease * SECOND)
+        self._clock = clock
+        # All leases last equally long, so that the first of them is always the first to run out.
+        self._leases: dict[int, _Lease] = {}
+        self._out: set[int] = set()
+        """The URLs that are out, by their numbers on the shelf."""
+        self._agenda: Agenda | None = None
+        """None if it has to be made from what lies on the shelf."""
+        self._block = _Block(self)
+        self._granted: list[_Lease] = []
+        self._ended: list[_Lease] = []
+        """What the block under way has done to the leases."""
+
+    def add(
+        self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
+    ) -> int:
+        """Queue URLs, each only once ever; how many were new."""
+        rank = rank_of(depth, priority, hops)
+        added = 0
+        for hosts in _by_host(urls):
+            with self.together():
+                agenda, now = self._present()
+                for name, group in hosts.items():
+                    host = self._shelf.number(name)
+                    new = self._shelf.put(host, group, rank, parent)
+                    if new:
+                        if not agenda.knows(host):
+                            agenda.assign(host, group_of(site_of(name)))
+                        agenda.arrive(host, new, self._limit(name), now)
+                    added += new
+        return added
+
+    def mark_seen(self, urls: Iterable[str]) -> int:
+        """Count URLs as added without queueing them; how many were new."""
+        new = 0
+        for hosts in _by_host(urls):
+            with self.together():
+                new += sum(self._shelf.mark(self._shelf.number(name), group) for name, group in hosts.items())
+        return new
+
+    def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself."""
+        host = self._shelf.find(host_of(other))
+        if host is not None and self._shelf.has_seen(host, left_out(other)):
+            return True
+        self.mark_seen([left_out(url)])
+        return False
+
+    def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, in turn by address, registered domain and host."""
+        agenda, now = self._present()
+        self._reclaim(agenda, now)
+        agenda.reopen()
+        due_at = agenda.due_at(now)
+        if due_at is None or due_at > now:
+            return []  # without going to the disk
+        claimed: list[Claimed] = []
+        taken = None if room is None else _Taken(room)
+        is_full = None if taken is None else taken.is_full
+        with self.together():
+            while len(claimed) < limit and (host := agenda.next(now, is_full)) is not None:
+                claimed.append(self._grant(agenda, host, now))
+                if taken is not None:
+                    taken.count(*agenda.groups(host))
+        return claimed
+
+    def locate(self, host: str, address: str) -> None:
+        """Have the registered domain of a host share its turns with others at the same address."""
+        agenda, _ = self._present()
+        number = self._shelf.find(host)
+        if number is not None and agenda.knows(number):
+            agenda.locate(number, group_of(address))
+
+    def _grant(self, agenda: Agenda, host: int, now: int) -> Claimed:
+        loan = self._shelf.lend(host, self._out, agenda.out(host))
+        agenda.leave(host, self._limit(loan.host), now)
+        until = now + self._lease
+        claimed = Claimed(
+            url=loan.url,
+            host=loan.host,
+            depth=depth_of(loan.rank),
+            priority=priority_of(loan.rank),
+            parent=loan.parent,
+            hops=hops_of(loan.rank),
+            tries=loan.tries,
+            ticket=next(_tickets),
+            leased_until=until / SECOND,
+            host_pages=loan.host_pages,
+        )
+        lease = _Lease(claimed, loan, host, until)
+        self._leases[claimed.ticket] = lease
+        self._out.add(loan.id)
+        self._granted.append(lease)
+        return claimed
+
+    def _reclaim(self, agenda: Agenda, now: int) -> None:
+        """Put back what was handed out too long ago."""
+        while self._leases and (lease := next(iter(self._leases.values()))).until <= now:
+            self._shelf.take_back(lease.loan, heard=False)
+            self._end(agenda, lease, now, is_waiting=True)
+
+    def done(
+        self,
+        claimed: Claimed,
+        *,
+        after: float | None = None,
+        notes: Mapping[str, Any] | None = None,
+        is_page: bool = False,
+    ) -> bool:
+        """End a claim for good."""
+        return self._finish(claimed, None, after, notes, is_page)
+
+    def fail(
+        self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
+    ) -> bool:
+        """End a claim for good, and keep the reason."""
+        return self._finish(claimed, reason, after, notes, False)
+
+    def _finish(
+        self, claimed: Claimed, reason: str | None, after: float | None, notes: Mapping[str, Any] | None, is_page: bool
+    ) -> bool:
+        with self.together():
+            if notes:
+                self._shelf.note(notes)
+            lease = self._leases.get(claimed.ticket)
+            if lease is None:
+                return False
+            if reason is None:
+                self._shelf.finish(lease.loan, is_page=is_page)
+            else:
+                self._shelf.fail(lease.loan, reason)
+            self._conclude(lease, after, is_waiting=False)
+            return True
+
+    def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
+        """Put a URL back; its host is due in so many seconds."""
+        with self.together():
+            lease = self._leases.get(claimed.ticket)
+            if lease is None:
+                return False
+            self._shelf.take_back(lease.loan, heard=True, last=last)
+            self._conclude(lease, seconds, is_waiting=True)
+            return True
+
+    def _conclude(self, lease: _Lease, after: float | None, *, is_waiting: bool) -> None:
+        agenda, now = self._present()
+        if after is not None:
+            agenda.postpone(lease.host, now + microseconds(after), now)
+        self._end(agenda, lease, now, is_waiting=is_waiting)
+
+    def _end(self, agenda: Agenda, lease: _Lease, now: int, *, is_waiting: bool) -> None:
+        del self._leases[lease.claimed.ticket]
+        self._out.remove(lease.loan.id)
+        agenda.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_waiting)
+        if self._block.depth:
+            self._ended.append(lease)
+
+    def renew(self, claimed: Claimed) -> Claimed | None:
+        """Have the lease begin anew."""
+        lease = self._leases.pop(claimed.ticket, None)
+        if lease is None:
+            return None
+        lease.until = self._now() + self._lease
+        lease.claimed = msgspec.structs.replace(lease.claimed, leased_until=lease.until / SECOND)
+        self._leases[claimed.ticket] = lease  # at the end, for it runs out last now
+        return lease.claimed
+
+    def host_due(self, host: str, seconds: float) -> None:
+        """A host is due in so many seconds, be it sooner or later than it was."""
+        agenda, now = self._present()
+        number = self._shelf.find(host)
+        if number is not None:
+            agenda.postpone(number, now + microseconds(seconds), now)
+
+    def due_in(self) -> float | None:
+        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
+        agenda, now = self._present()
+        due_at = agenda.due_at(now)
+        if self._leases:
+            ends_at = next(iter(self._leases.values())).until
+            due_at = ends_at if due_at is None else min(due_at, ends_at)
+        return None if due_at is None else max(0, due_at - now) / SECOND
+
+    def counts(self) -> Counts:
+        """How much there is."""
+        totals, leased = self._shelf.totals, len(self._leases)
+        queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be at it
+        return Counts(queued, leased, totals.done, totals.failed, self._shelf.hosts())
+
+    def busiest(self, limit: int) -> list[HostQueue]:
+        """The hosts with the most URLs waiting."""
+        agenda, now = self._present()
+        return [
+            HostQueue(self._shelf.name(host), waiting, out, max(0, due_at - now) / SECOND)
+            for host, waiting, out, due_at in agenda.busiest(limit)
+        ]
+
+    def failures(self) -> Iterator[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        return self._shelf.failures()
+
+    def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep plain values, each under its name."""
+        with self.together():
+            self._shelf.note(notes)
+
+    def notes(self) -> dict[str, Any]:
+        """All that was noted."""
+        return self._shelf.notes()
+
+    def together(self) -> AbstractContextManager[None]:
+        """Have all calls within the block go to the disk in one piece."""
+        return self._block
+
+    def begin_block(self) -> None:
+        """For the block alone: here it begins."""
+        self._present()
+        try:
+            self._shelf.begin()
+        except BaseException:
+            self.end_block(is_whole=False)
+            raise
+
+    def end_block(self, *, is_whole: bool) -> None:
+        """For the block alone: here it ends, or is broken off."""
+        try:
+            if is_whole:
+                self._shelf.commit()
+        except BaseException:
+            is_whole = False
+            raise
+        finally:
+            if not is_whole and self._shelf.roll_back():
+                self._take_back_block()
+            self._granted.clear()
+            self._ended.clear()
+
+    def _take_back_block(self) -> None:
+        """Make the leases what they were before the block; the agenda is made anew from what lies on the shelf."""
+        for lease in self._granted:
+            self._leases.pop(lease.claimed.ticket, None)
+        granted = {lease.claimed.ticket for lease in self._granted}
+        for lease in self._ended:
+            if lease.claimed.ticket not in granted:
+                self._leases[lease.claimed.ticket] = lease
+        self._leases = dict(sorted(self._leases.items(), key=lambda item: item[1].until))
+        self._out = {lease.loan.id for lease in self._leases.values()}
+        self._agenda = None
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        self._shelf.close()
+
+    def _present(self) -> tuple[Agenda, int]:
+        """The agenda, and what time it is."""
+        now = self._now()
+        if self._agenda is None:
+            self._agenda = self._resumed(now)
+        return self._agenda, now
+
+    def _resumed(self, now: int) -> Agenda:
+        """An agenda for what lies on the shelf."""
+        agenda = Agenda()
+        out = Counter(lease.host for lease in self._leases.values())
+        limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
+        for host, count, name in self._shelf.waiting():
+            agenda.assign(host, group_of(site_of(name)))
+            agenda.resume(host, count - out[host], out[host], limits.get(host), now)
+        return agenda
+
+    def _now(self) -> int:
+        return round(self._clock() * SECOND)
+
+    def _limit(self, host: str) -> int | None:
+        return self._concurrency(host) if callable(self._concurrency) else self._concurrency
+
+
+class MemoryFrontier(LocalFrontier):
+    """A frontier that is gone with its process: for small crawls, and for tests."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(MemoryShelf(), concurrency=concurrency, lease=lease, clock=clock)
+
+
+def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:
+    """The URLs by their hosts, in order, some thousands at a time."""
+    rest = iter(urls)
+    while chunk := list(itertools.islice(rest, CHUNK)):
+        hosts: dict[str, list[str]] = {}
+        for url in chunk:
+            hosts.setdefault(host_of(url), []).append(url)
+        yield hosts
+
+
+def microseconds(seconds: float) -> int:
+    """A duration from outside: not negative, not endless, and a number."""
+    return round(min(seconds, _LONGEST) * SECOND) if seconds > 0 else 0

@@ -1,0 +1,444 @@
+"""The frontier that machines share: on a Redis or Valkey server, 7.0 or later; one server, Sentinel or Cluster.
+
+Workers come and go. What one of them has is leased, and goes to another when it is not heard of again in time; a host
+is served by one worker at a time. Every change is one short script (scripts.py) on one partition (partition.py) of the
+job (registry.py), so that a worker which is killed at any point leaves nothing half done. All time is the server's, but
+for the end of a lease: a worker counts that by its own clock, from before it has asked, and stops short of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from curtsy.core.errors import CurtsyError, PolicyError, StoreError
+from curtsy.core.message import SECOND
+from curtsy.crawling.frontier import redis_codec
+from curtsy.crawling.frontier.local import microseconds
+from curtsy.crawling.frontier.partition import NEVER, Partitions
+from curtsy.crawling.frontier.protocol import (
+    Claimed,
+    Concurrency,
+    Counts,
+    Ending,
+    Found,
+    HostQueue,
+    Lapsed,
+    Room,
+    host_of,
+)
+from curtsy.crawling.frontier.redis_call import Call, Script
+from curtsy.crawling.frontier.redis_jobs import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
+from curtsy.crawling.frontier.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
+from curtsy.crawling.frontier.url_table import fingerprint, left_out
+from curtsy.http.registered_domain import site_of
+
+LEASE = 120.0
+"""Seconds for which a URL is handed out: what a dead worker had waits so long. Who needs longer renews it."""
+
+MARGIN = 5.0
+"""Seconds before the end of a lease at which its holder counts it as over; a tenth of it, if that is less."""
+
+LOOK = 1.0
+"""Seconds after which a worker looks at all partitions, for others may have added to them."""
+
+MOST_PARTITIONS = 4096
+"""More would only be more to look at."""
+
+BEAT_EVERY = PRESENCE / 3
+"""Seconds between two signs of life."""
+
+ANY = 2**32 - 1
+"""As many of a host as there are."""
+
+_PIECE = 500
+"""URLs in one script, for the server does nothing else meanwhile."""
+
+_NOTES = 1000
+"""Notes in one script: Lua takes some thousands of words at once."""
+
+_WIDTHS = (4, 8, 16, 32, 64, 64, 64, 64)
+"""Partitions that are asked at once, turn by turn: few when there is plenty, so that one call brings much."""
+
+
+class RedisFrontier:
+    """A frontier on a server, for any number of workers on any number of machines that give the same `job`.
+
+    `worker` names this one, and must be no other's; None makes a name up. `fresh` begins the job anew, and is refused
+    with a PolicyError while anybody is at work on it. `partitions` holds for a new job only. `timeout` is how long the
+    server may keep us waiting, in seconds. Trouble with the server is a StoreError, and every call may then be made
+    again. With `clock`, that is the time instead of the server's: for tests.
+
+    It belongs to one event loop, and is connected by `check` or the first call.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        job: str,
+        *,
+        worker: str | None = None,
+        concurrency: Concurrency = 1,
+        lease: float = LEASE,
+        fresh: bool = False,
+        partitions: int = PARTITIONS,
+        timeout: float = TIMEOUT,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not job:
+            raise PolicyError("a shared crawl needs a name. Give job, the same on every machine.")
+        if not lease > 0:
+            raise PolicyError(f"lease = {lease!r} must be above 0 seconds. Leave it out to use {LEASE:g}.")
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise PolicyError(
+                f"partitions = {partitions!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use 64."
+            )
+        self._registry = Registry(url, timeout=timeout, clock=clock)
+        self._name = job
+        self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._concurrency = concurrency
+        self._lease = microseconds(lease)
+        self._margin = microseconds(min(MARGIN, lease / 10))
+        self._fresh = fresh
+        self._count = partitions
+        self._clock = clock or time.monotonic
+        self._job: SharedJob | None = None
+        self._partitions = Partitions(self._worker, partitions)
+        self._out: dict[int, Claimed] = {}
+        """What this worker has, by ticket."""
+        self._told: set[int] = set()
+        """Tickets of claims whose end was told and not answered: they may be over, and by nobody else."""
+        self._full: set[str] = set()
+        """Registered domains that had their share of places at the last claim."""
+        self._looked_at = self._beaten_at = -NEVER
+        self._is_closed = False
+
+    @property
+    def worker(self) -> str:
+        """The name of this worker."""
+        return self._worker
+
+    async def check(self) -> None:
+        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        await self._opened()
+
+    async def add(self, found: Found) -> int:
+        """Queue URLs, each only once ever; how many were new."""
+        return await self._add([found])
+
+    async def _add(self, founds: Sequence[Found], beside: list[Call] | None = None) -> int:
+        """Add what was found, and send some calls beside."""
+        job = await self._opened()
+        added = 0
+        for chunk in redis_codec.chunks(founds):
+            pieces = self._pieces(chunk)
+            calls = [self._call(job, ADD, partition, *words) for partition, words in pieces]
+            replies = await self._registry.demand(calls + (beside or []))
+            beside = None
+            for (partition, _), reply in zip(pieces, replies, strict=False):
+                added += redis_codec.read_number(self._hear(partition, reply).answer)
+        if beside:
+            await self._registry.demand(beside)
+        return added
+
+    def _pieces(self, chunk: dict[redis_codec.Group, list[str]]) -> list[tuple[int, list[Any]]]:
+        """What the script is told, with the partition that it is for."""
+        pieces: list[tuple[int, list[Any]]] = []
+        begun: dict[int, list[Any]] = {}
+        for (host, rank, parent), urls in chunk.items():
+            partition = self._partitions.of(site_of(host))
+            for start in range(0, len(urls), _PIECE):
+                words = begun.get(partition)
+                if words is None or len(words) > _PIECE:
+                    words = begun[partition] = []
+                    pieces.append((partition, words))
+                piece = urls[start : start + _PIECE]
+                words += (host, self._limit(host), redis_codec.packed(rank), parent, len(piece), site_of(host))
+                for url in piece:
+                    words += (fingerprint(url), redis_codec.target_of(url))
+        return pieces
+
+    def locate(self, host: str, address: str) -> None:
+        """Do nothing: here registered domains take turns, whatever their addresses."""
+
+    async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
+        """Take the next URLs of hosts that are due, in turn by registered domain and host, our own partitions' first.
+
+        Of `room`, addresses do not count here.
+        """
+        job = await self._opened()
+        await self._keep_up(job)
+        claimed: list[Claimed] = []
+        held = Counter(room.sites) if room is not None else Counter()
+        self._reopen(room, held)
+        waiting = self._partitions.due(self._now())
+        common = "" if callable(self._concurrency) else self._limit("")
+        for width in _WIDTHS:
+            if not waiting or (limit and len(claimed) >= limit):
+                break
+            width = min(width, limit) if width == _WIDTHS[0] and limit else width
+            asked, waiting = waiting[:width], waiting[width:]
+            share, rest = divmod(limit - len(claimed), len(asked))
+            calls = [
+                self._call(
+                    job,
+                    CLAIM,
+                    partition,
+                    share + (place < rest),
+                    self._lease,
+                    common,
+                    *self._shares(room, held, partition, share + 1),
+                )
+                for place, partition in enumerate(asked)
+            ]
+            until = self._leased_until()
+            try:
+                replies = await self._registry.ask(calls)
+            except StoreError:
+                if claimed:
+                    break
+                raise
+            for partition, reply in zip(asked, replies, strict=True):
+                if not isinstance(reply, CurtsyError):
+                    handed = redis_codec.read_handed(self._hear(partition, reply).answer)
+                    claimed += [redis_codec.claimed_of(each, until, partition, job.partitions) for each in handed]
+                    held.update(site_of(each.host) for each in handed)
+            self._out.update((each.ticket, each) for each in claimed)
+            errors = [reply for reply in replies if isinstance(reply, CurtsyError)]
+            if errors and not claimed:
+                raise errors[0]
+            richer = set(self._partitions.due(self._now())) if limit else set()
+            waiting = [each for each in asked if each in richer] + waiting
+        self._full = {site for site, count in held.items() if room is not None and count >= room.share}
+        return claimed
+
+    def _reopen(self, room: Room | None, held: Counter[str]) -> None:
+        """Ask the partitions again whose registered domains were full and are not any more."""
+        for site in self._full:
+            if room is None or held[site] < room.share:
+                self._partitions.learn(self._partitions.of(site), 0, self._now())
+
+    def _shares(self, room: Room | None, held: Counter[str], partition: int, wanted: int) -> Iterator[int | str]:
+        """What the script is told of places: the share, and of its registered domains those that may reach it."""
+        if room is not None:
+            yield room.share
+            for site, count in held.items():
+                if count + wanted > room.share and self._partitions.of(site) == partition:
+                    yield from (site, count)
+
+    async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
+        """Add what was found; when that is safe, keep the notes and end the claims, unless some are another's by then.
+
+        Between the last look and the server only a standstill of this very instant is left, and no page is lost by it:
+        it is written by both.
+        """
+        job = await self._opened()
+        noting = self._noting(job, notes or {})
+        # One server takes calls in their order, so no kill falls between the notes and the end. A cluster is many.
+        first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
+        await self._add([found for ending in endings for found in ending.found], first)
+        claims = [ending.claimed for ending in endings]
+        lost = (await self.keep(claims)).count(False)
+        if lost:
+            raise Lapsed(f"{lost} of {len(claims)} claims are another's now, so none was ended. End the others alone.")
+        self._told.update(claimed.ticket for claimed in claims)
+        batches: dict[int, list[int]] = {}
+        words: dict[int, list[Any]] = {}
+        for place, ending in enumerate(endings):
+            partition = self._partitions.of(site_of(ending.claimed.host))
+            batches.setdefault(partition, []).append(place)
+            words.setdefault(partition, []).extend(redis_codec.end_words(ending, job.partitions))
+        calls = last + [self._call(job, END, each, *words[each]) for each in batches]
+        replies = (await self._registry.demand(calls))[len(last) :]
+        ended = [False] * len(endings)
+        for (partition, places), reply in zip(batches.items(), replies, strict=True):
+            for place, answer in zip(
+                places, redis_codec.read_numbers(self._hear(partition, reply).answer), strict=True
+            ):
+                ended[place] = bool(answer)
+        for claimed in claims:
+            self._out.pop(claimed.ticket, None)
+            self._told.discard(claimed.ticket)
+        return ended
+
+    async def pass_over(self, url: str, other: str) -> bool:
+        """Leave a page out in favour of another, unless that was left out itself."""
+        job = await self._opened()
+        here, there = (self._partitions.of(site_of(host_of(each))) for each in (url, other))
+        mark, others = fingerprint(left_out(url)), fingerprint(left_out(other))
+        if here == there:
+            return await self._pass_over(job, here, mark, others)
+        # After the mark another look: of two who do so at once, at least one sees what the other has marked.
+        return (
+            await self._pass_over(job, there, "", others)
+            or await self._pass_over(job, here, mark, "")
+            or await self._pass_over(job, there, "", others)
+        )
+
+    async def _pass_over(self, job: SharedJob, partition: int, mark: int | str, other: int | str) -> bool:
+        [reply] = await self._registry.demand([self._call(job, PASS_OVER, partition, mark, other)])
+        return bool(redis_codec.read_number(self._hear(partition, reply).answer))
+
+    async def renew(self, claimed: Claimed) -> Claimed | None:
+        """Have the lease begin anew."""
+        [renewed] = await self._renew([claimed])
+        return renewed
+
+    async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
+        """Renew the claims whose leases must count as over; which of all are still valid."""
+        now = self._clock()
+        late = [each for each in claims if self._out.get(each.ticket, each).leased_until <= now]
+        late = [each for each in late if each.ticket not in self._told]
+        renewals = zip(late, await self._renew(late), strict=True)
+        lost = {claimed.ticket for claimed, renewed in renewals if renewed is None}
+        return [claimed.ticket not in lost for claimed in claims]
+
+    async def _renew(self, claims: Sequence[Claimed]) -> list[Claimed | None]:
+        """Have leases begin anew; None for each claim that is no longer valid."""
+        job = await self._opened()
+        until = self._leased_until()
+        partitions = [self._partitions.of(site_of(claimed.host)) for claimed in claims]
+        calls = [
+            self._call(job, RENEW, partition, redis_codec.number_of(claimed, job.partitions), self._lease)
+            for partition, claimed in zip(partitions, claims, strict=True)
+        ]
+        renewals: list[Claimed | None] = []
+        for partition, claimed, reply in zip(partitions, claims, await self._registry.demand(calls), strict=True):
+            if redis_codec.read_number(self._hear(partition, reply).answer):
+                renewed = self._out[claimed.ticket] = msgspec.structs.replace(claimed, leased_until=until)
+                renewals.append(renewed)
+            else:
+                self._out.pop(claimed.ticket, None)
+                renewals.append(None)
+        return renewals
+
+    async def due_in(self) -> float | None:
+        """Seconds until `claim` may find something; None if nothing is left, with anybody.
+
+        While others are at work it is `LOOK` at most: they may find something at any time.
+        """
+        job = await self._opened()
+        await self._keep_up(job)
+        if self._partitions.due_at() == NEVER and await self._is_over(job):
+            return None
+        wait = max(0, self._partitions.due_at() - self._now())
+        return (wait if self._partitions.is_alone else min(wait, round(LOOK * SECOND))) / SECOND
+
+    async def _is_over(self, job: SharedJob) -> bool:
+        """Whether nothing is left in any partition.
+
+        They are looked at one after the other, and a page that ends may have added to one that was seen empty. So all
+        must be seen empty twice, with nothing added between: then they were all empty at once.
+        """
+        reports = await self._look(job)
+        again = await self._look(job)
+        both = zip(reports, again, strict=True)
+        return all(one.is_idle and other.is_idle and one.added == other.added for one, other in both)
+
+    async def counts(self) -> Counts:
+        """How much there is, over all workers."""
+        return total(await self._look(await self._opened()))
+
+    async def busiest(self, limit: int) -> list[HostQueue]:
+        """Nothing: to find them, all hosts of all partitions would have to be looked at."""
+        return []
+
+    async def failures(self) -> list[tuple[str, str]]:
+        """The URLs that failed, each with its reason, in order."""
+        job = await self._opened()
+        calls = [Call(("LRANGE", f"{job.base(number)}:failures", 0, -1)) for number in range(job.partitions)]
+        replies = await self._registry.demand(calls)
+        found = sorted(
+            (redis_codec.read_failure(each) for reply in replies for each in reply), key=lambda each: each[0]
+        )
+        return [(redis_codec.url_of(host, target), reason) for _, host, target, reason in found]
+
+    async def note(self, notes: Mapping[str, Any]) -> None:
+        """Keep plain values, each under its name. All workers have them in common."""
+        await self._registry.demand(self._noting(await self._opened(), notes))
+
+    async def notes(self) -> dict[str, Any]:
+        """All that was noted."""
+        await self._opened()
+        [words] = await self._registry.demand([Call(("HGETALL", f"{home(self._name)}:notes"))])
+        pairs = words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True)
+        return {name.decode(): msgspec.json.decode(value) for name, value in pairs}
+
+    async def close(self) -> None:
+        """Give back what is out and the connections. Idempotent; if the server is away, the leases run out."""
+        if self._is_closed:
+            return
+        if self._job is not None:
+            with contextlib.suppress(StoreError):
+                await self._give_back(self._job)
+        self._is_closed = True
+        await self._registry.close()
+
+    async def _give_back(self, job: SharedJob) -> None:
+        calls = [Call(("ZREM", f"{home(self._name)}:workers", self._worker))]
+        for claimed in self._out.values():
+            words = redis_codec.back_words(claimed, job.partitions, None)
+            calls.append(self._call(job, END, self._partitions.of(site_of(claimed.host)), *words))
+        await self._registry.ask(calls)
+        self._out.clear()
+
+    async def _opened(self) -> SharedJob:
+        if self._is_closed:
+            raise StoreError(f"the job {self._name!r} was used after close(). Open another frontier.")
+        if self._job is None:
+            self._job = await self._registry.open(self._name, self._worker, partitions=self._count, fresh=self._fresh)
+            self._partitions = Partitions(self._worker, self._job.partitions)
+        return self._job
+
+    async def _keep_up(self, job: SharedJob) -> None:
+        """Be known to the others, know them, and know what they have added."""
+        now = self._now()
+        if now >= self._beaten_at + BEAT_EVERY * SECOND:
+            words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND))
+            [workers] = await self._registry.demand([BEAT.on(home(self._name), *words)])
+            self._partitions.share(worker.decode() for worker in workers)
+            self._beaten_at = now
+        if now >= self._looked_at + LOOK * SECOND:
+            await self._look(job)
+            self._looked_at = now
+
+    async def _look(self, job: SharedJob) -> list[redis_codec.Report]:
+        """How each partition stands."""
+        calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
+        return [self._hear(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
+
+    def _call(self, job: SharedJob, script: Script, partition: int, *words: Any) -> Call:
+        grace = self._partitions.grace(partition)
+        return script.on(job.base(partition), self._registry.now(), self._worker, grace, *words)
+
+    def _hear(self, partition: int, reply: Any) -> redis_codec.Report:
+        report = redis_codec.read_report(reply)
+        self._partitions.learn(partition, report.wait, self._now())
+        return report
+
+    def _noting(self, job: SharedJob, notes: Mapping[str, Any]) -> list[Call]:
+        pairs = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
+        return [
+            NOTE.on(home(self._name), "", job.born, *itertools.chain(*pairs[start : start + _NOTES]))
+            for start in range(0, len(pairs), _NOTES)
+        ]
+
+    def _leased_until(self) -> float:
+        """When a lease that is asked for now must count as over."""
+        return (self._now() + self._lease - self._margin) / SECOND
+
+    def _now(self) -> int:
+        return round(self._clock() * SECOND)
+
+    def _limit(self, host: str) -> int:
+        limit = self._concurrency(host) if callable(self._concurrency) else self._concurrency
+        return ANY if limit is None else limit

@@ -1,0 +1,423 @@
+"""Trail: a file that only grows, and can always be taken back to where it ended when it was last flushed.
+
+A pipe or a terminal cannot be taken back. There, what could not be sent stays pending, and goes first next time.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable
+from io import FileIO
+from typing import Any, TypeVar
+
+import msgspec
+
+from curtsy.core.errors import NotWritten, StoreError
+from curtsy.system.log import library_logger
+from curtsy.system.own_file import open_own
+
+if sys.platform != "win32":
+    import fcntl
+
+STANDARD_OUTPUT = "-"
+"""The path that means standard output."""
+
+HEAD, TAIL = 512, 1024
+"""Bytes at the beginning of a file, and before its end, by which it is known again."""
+
+_LARGE = 1 << 16
+"""Bytes that are gathered before they are written; what is larger by itself is not copied."""
+
+_PIPE_STEP = 4096
+"""Bytes that a pipe takes without blocking when it says that it is writable (PIPE_BUF)."""
+
+_PIPE_WAIT = 0.1
+"""Seconds to wait for a pipe to become writable. Longer would hold up the rest of the crawl."""
+
+_log = library_logger("outputs")
+_State = TypeVar("_State")
+
+Whole = Callable[[str], tuple[int, int]]
+"""Says how much of a cut file is whole: bytes and entries."""
+
+
+class End(msgspec.Struct, frozen=True, gc=False):
+    """Where a file had ended, how many entries it had, and by what it is known again."""
+
+    size: int
+    entries: int
+    lost: int
+    """Entries that were written and are missing, because the file was cut or removed between two runs."""
+
+    head: str
+    """The first bytes, base64. Of a file that was cut, as many are compared as are left."""
+
+    tail: str
+    """A digest of the last bytes."""
+
+
+class Trail:
+    """A file at the end of which is written, and nowhere else.
+
+    After an error it ends where it was last flushed, and takes nothing more until it is opened again: what was written
+    since is not in it, and must not be thought to be. A stream (standard output, a pipe) keeps what it could not send.
+    """
+
+    def __init__(self, path: str, *, is_ours: bool = False) -> None:
+        """`is_ours`: the name is not the user's own, so a link under it is not the user's wish, and is not followed."""
+        self.path = path
+        self._is_ours = is_ours
+        self._file: FileIO | None = None
+        self._buffer = bytearray()
+        self._head = self._tail = b""
+        self._written = self._entries = self._lost = 0
+        self._flushed = self._flushed_entries = 0
+        self._is_regular = path != STANDARD_OUTPUT
+        self._complaint = f"{path} is not open. Call open() first."
+
+    @property
+    def size(self) -> int:
+        """Where the next byte goes."""
+        return self._written + len(self._buffer)
+
+    @property
+    def entries(self) -> int:
+        """Entries that the file holds."""
+        return self._entries
+
+    @property
+    def flushed_entries(self) -> int:
+        """Entries that the file held when it was last flushed."""
+        return self._flushed_entries
+
+    @property
+    def lost(self) -> int:
+        """Entries that were written in an earlier run and are not in the file any more."""
+        return self._lost
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it cannot be taken back: standard output, a pipe, a device. Known when it is open."""
+        return not self._is_regular
+
+    def open(self, flushed: End | None, whole: Whole) -> None:
+        """Begin a file, or cut one to what `flush` last answered.
+
+        A file that is shorter than that is cut to what of it is `whole`, and a warning says so. One that is not what
+        was written is an error, and not touched; with None, any that is there and not empty.
+        """
+        self.close()
+        try:
+            self._open(flushed, whole)
+        except OSError as error:
+            raise not_written(self.path, error) from error
+
+    def _open(self, flushed: End | None, whole: Whole) -> None:
+        if self.path == STANDARD_OUTPUT:
+            if sys.__stdout__ is None:  # closed when the program began: its descriptor is another file's by now
+                raise NotWritten(
+                    "standard output is closed, so no page can be written to it. Name a file instead.", is_lasting=True
+                )
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what others wrote goes first
+            self._begin(FileIO(1, "w", closefd=False))
+            return
+        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        self._is_regular = not os.path.exists(self.path) or os.path.isfile(self.path)
+        flags = os.O_RDWR if self._is_regular else os.O_WRONLY
+        own = open_own(self.path, flags | os.O_APPEND | os.O_CREAT) if self._is_ours else None
+        file = FileIO(self.path if own is None else own, "a+" if self._is_regular else "a")
+        try:
+            self._is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            if not self._is_regular:
+                self._begin(file)
+                return
+            self._lock(file)
+            found = os.fstat(file.fileno()).st_size
+            if flushed is None:
+                if found:
+                    raise foreign(self.path)
+                self._begin(file)
+            else:
+                self._go_on(file, flushed, found, whole)
+        except BaseException:
+            self._file = None
+            file.close()
+            raise
+
+    def _go_on(self, file: FileIO, flushed: End, found: int, whole: Whole) -> None:
+        """Go on with a file of an earlier run, if it still is that one."""
+        head = base64.b64decode(flushed.head)
+        if not head.startswith(_read_at(file, 0, len(head))):
+            raise replaced(self.path)
+        size, entries, lost = flushed.size, flushed.entries, flushed.lost
+        if found >= size:
+            if _digest(_read_at(file, max(0, size - TAIL), min(size, TAIL))) != flushed.tail:
+                raise replaced(self.path)
+        else:
+            size, entries = whole(self.path)
+            lost += max(0, flushed.entries - entries)
+            _log.warning(
+                f"{self.path} has {found:,} bytes, where this crawl had written {flushed.size:,}: it was cut or "
+                f"removed since. The crawl goes on after {size:,} bytes, and {flushed.entries - entries:,} entries are "
+                "not in it any more. Start the crawl over (--fresh, fresh=True) to have them all."
+            )
+        file.truncate(size)
+        self._begin(file, size, entries, lost)
+        self._head = _read_at(file, 0, min(size, HEAD))
+        self._tail = _read_at(file, max(0, size - TAIL), min(size, TAIL))
+
+    def _lock(self, file: FileIO) -> None:
+        if sys.platform != "win32":
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise NotWritten(
+                    f"{self.path} is being written by another process. Give each its own file, or end that one.",
+                    self.path,
+                    is_lasting=True,
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+
+    def _let_go(self, file: FileIO) -> None:
+        if self._is_regular and sys.platform != "win32":
+            try:
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would not do while a forked child has it open, too
+            except OSError:
+                pass
+        file.close()
+
+    def _begin(self, file: FileIO, size: int = 0, entries: int = 0, lost: int = 0) -> None:
+        self._file = file
+        self._written = self._flushed = size
+        self._entries = self._flushed_entries = entries
+        self._lost = lost
+        self._head = self._tail = b""
+
+    def write(self, *pieces: bytes, entries: int = 1) -> None:
+        """Add to the end, in which so many entries are."""
+        if self._file is None:
+            raise NotWritten(self._complaint, self.path)
+        self._entries += entries
+        for piece in pieces:
+            if len(piece) < _LARGE or self.is_stream:
+                self._buffer += piece
+            else:
+                self._drain()
+                self._put(piece)
+        if len(self._buffer) >= _LARGE and not self.is_stream:
+            self._drain()
+
+    def sync(self) -> None:
+        """Hand everything to the system, and count it as not flushed yet all the same."""
+        if self._file is None:
+            raise NotWritten(self._complaint, self.path)
+        self._drain()
+
+    def flush(self) -> End:
+        """Hand everything to the system; answers where the file ends."""
+        self.sync()
+        self._flushed, self._flushed_entries = self._written, self._entries
+        head = base64.b64encode(self._head).decode()
+        return End(self._flushed, self._entries, self._lost, head, _digest(self._tail))
+
+    def check(self) -> None:
+        """Raise NotWritten if the reader of a stream has closed it."""
+        if self._file is not None and self.is_stream and _is_closed(self._file):
+            raise self._closed()
+
+    def missing(self) -> int:
+        """Entries that were written and are not in the file at this path, as far as a look at it tells."""
+        if not self._is_regular:
+            return self._lost
+        try:
+            is_there = os.path.getsize(self.path) >= self._flushed
+        except OSError:
+            is_there = False
+        return self._lost if is_there else self._lost + self._flushed_entries
+
+    def _drain(self) -> None:
+        if not self._buffer:
+            return
+        if self.is_stream:
+            self._send()
+        else:
+            gathered, self._buffer = self._buffer, bytearray()
+            self._put(gathered)
+
+    def _send(self) -> None:
+        """Send what is pending on a stream; what is not taken stays pending."""
+        assert self._file is not None
+        try:
+            while self._buffer:
+                _wait_for(self._file)
+                # None where a pipe is full that somebody else has made not to wait.
+                count = self._file.write(memoryview(self._buffer)[:_PIPE_STEP].tobytes())
+                if count is None:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                del self._buffer[:count]
+                self._written += count
+        except BrokenPipeError as error:
+            raise self._closed() from error
+        except OSError as error:
+            raise not_written(self.path, error) from error
+
+    def _closed(self) -> NotWritten:
+        shown = "standard output" if self.path == STANDARD_OUTPUT else self.path
+        return NotWritten(
+            f"{shown} could not be written: the program that reads it has closed it. Pages that it did not take are "
+            "not marked as done.",
+            None if self.path == STANDARD_OUTPUT else self.path,
+            is_lasting=True,
+        )
+
+    def _put(self, data: bytes | bytearray) -> None:
+        assert self._file is not None
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError as error:
+            failure = not_written(self.path, error)
+            self.take_back(failure)
+            raise failure from error
+        except BaseException:
+            self.take_back()
+            raise
+        self._written += len(data)
+        if len(self._head) < HEAD:
+            self._head += bytes(data[: HEAD - len(self._head)])
+        self._tail = bytes(data[-TAIL:]) if len(data) >= TAIL else (self._tail + data)[-TAIL:]
+
+    def take_back(self, why: NotWritten | None = None) -> None:
+        """Cut the file to where it was last flushed, and take nothing more until it is opened again."""
+        if why is not None:
+            self._complaint = str(why)
+        self._buffer = bytearray()
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                if self._is_regular:
+                    file.truncate(self._flushed)
+                self._let_go(file)
+            except OSError:  # the next open() cuts it
+                file.close()
+
+    def close(self) -> None:
+        """Write what is left, and let go of the file. Idempotent."""
+        if self._file is not None:
+            try:
+                self._drain()
+            except NotWritten:
+                if not self.is_stream:
+                    raise  # a stream has told it at the last flush
+            finally:
+                file, self._file = self._file, None
+                self._buffer = bytearray()
+            if file is None:
+                return
+            try:
+                self._let_go(file)
+            except OSError as error:  # some file systems only find out now
+                raise not_written(self.path, error) from error
+
+
+def _read_at(file: FileIO, place: int, count: int) -> bytes:
+    file.seek(place)
+    return file.read(count) or b""
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _wait_for(file: FileIO) -> None:
+    """Wait until a stream takes something. Raises BlockingIOError if it does not."""
+    if hasattr(select, "poll") and not _events(file, select.POLLOUT, _PIPE_WAIT):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _is_closed(file: FileIO) -> bool:
+    """Whether the reader of a pipe has closed it."""
+    return hasattr(select, "poll") and bool(_events(file, 0, 0.0) & (select.POLLERR | select.POLLHUP))
+
+
+def _events(file: FileIO, wanted: int, seconds: float) -> int:
+    asked = select.poll()
+    asked.register(file, wanted)
+    found = asked.poll(1000 * seconds)
+    return found[0][1] if found else 0
+
+
+def not_written(path: str, error: OSError) -> NotWritten:
+    """What the system says, in our words: what, why, what to do."""
+    why = error.strerror or str(error)
+    if error.errno == errno.EAGAIN:
+        shown = "standard output" if path == STANDARD_OUTPUT else path
+        return NotWritten(f"{shown} could not be written: the program that reads it does not take more. Look at it.")
+    if path == STANDARD_OUTPUT:
+        return NotWritten(f"standard output could not be written: {why}. Look at where it goes.")
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
+            advice = "Make room, then start the crawl again: it goes on where it was."
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            advice = "Let it be written, or choose another place."
+        case errno.EISDIR | errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG:
+            advice = "Choose another name."
+        case _:
+            advice = "Check the disk, then start the crawl again: it goes on where it was."
+    return NotWritten(f"{path} could not be written: {why}. {advice}", path)
+
+
+def foreign(path: str) -> NotWritten:
+    """For what lies at an output's place, and is not that of this crawl."""
+    return NotWritten(
+        f"{path} is there already and was not written by this crawl, so it is left as it is. Choose another name, or "
+        "move it away.",
+        path,
+        is_lasting=True,
+    )
+
+
+def replaced(path: str) -> NotWritten:
+    """For a file that was written by this crawl, and is another one now."""
+    return NotWritten(
+        f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
+        "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
+        "crawl over with another output (--fresh, fresh=True).",
+        path,
+        is_lasting=True,
+    )
+
+
+def whole_lines(path: str) -> tuple[int, int]:
+    """The length of a file without its last line, if that one does not end, and how many lines that are."""
+    size = lines = place = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_LARGE):
+            found = piece.rfind(b"\n")
+            if found >= 0:
+                size = place + found + 1
+            lines += piece.count(b"\n")
+            place += len(piece)
+    return size, lines
+
+
+def read_state(output: str, state: Any | None, kind: type[_State]) -> _State | None:
+    """What `flush` once answered; None if there was nothing. It is checked, for files are cut by it."""
+    if state is None:
+        return None
+    try:
+        return msgspec.convert(state, kind)
+    except msgspec.ValidationError as error:
+        raise StoreError(
+            f"where {output} had ended cannot be read: {error}. It was noted by another version of curtsy, or is "
+            "damaged. Start the crawl afresh, to another place."
+        ) from error

@@ -1,0 +1,464 @@
+"""Visits: the URLs that were claimed, each with a task of its own until its answer has been read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from curtsy.client import AsyncClient
+from curtsy.core.effects import Ask
+from curtsy.core.errors import PolicyError, Reason, StoreError
+from curtsy.core.fair_share import AddressShares, Shares
+from curtsy.core.result import FetchResult
+from curtsy.crawling import messages
+from curtsy.crawling.committer import Finished
+from curtsy.crawling.filters import Judge, Slices
+from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
+from curtsy.crawling.host_stats import Hosts
+from curtsy.crawling.quota import Quota
+from curtsy.crawling.results import Tray
+from curtsy.http.registered_domain import name_and_port, site_of
+from curtsy.http.sender import SLOW
+from curtsy.system.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("crawl")
+
+LINGER = 0.05
+"""Seconds that a URL stands in its host's line; if its turn comes later, it goes back to the frontier until then."""
+
+CROWDED = 5.0
+"""Seconds after which a URL comes again whose address has no place left, if the frontier does not know that address."""
+
+GLANCE = 0.05
+"""Seconds for which a visit keeps its place while the name of its host is looked up."""
+
+LOOKUPS = 96
+"""Visits whose names take longer. The system's resolver looks up some more at once, so that other names find room."""
+
+MOST_LOCATED = 10_000
+"""Registered domains whose addresses are remembered as told."""
+
+SETTLING = 1.0
+"""Seconds after which a visit whose reply has come stands in line again, if it was not answered by then."""
+
+SUSPECT, GUILTY = 3, 6
+"""How often a URL went out and nothing was heard again, before it is read with nothing else in flight, and before it
+is given up: a page on which the reader crashes would else end every run."""
+
+
+class Visit:
+    """One URL that was claimed, while it is being fetched."""
+
+    __slots__ = (
+        "address", "claimed", "has_place", "is_answered", "is_asked", "is_called_off", "is_looked_up",
+        "is_on_wire", "is_starting", "left_wire_at", "site",
+    )  # fmt: skip
+
+    def __init__(self, claimed: Claimed) -> None:
+        self.claimed = claimed
+        self.site = site_of(claimed.host)
+        self.address = ""
+        """Of its host, or of its site when that was last looked up; empty if it is not known."""
+        self.has_place = False
+        """Whether it counts among those that may be in flight."""
+        self.is_starting = True
+        """Whether it is not on the wire yet, and may still come there."""
+        self.is_looked_up = False
+        """Whether it waits for the name of its host: then it has a place of its site, and none on the wire."""
+        self.is_on_wire = self.is_answered = self.is_called_off = False
+        self.is_asked = False
+        """Whether a reply came to more than robots.txt: if it is to be asked for again, it waits for its own host."""
+        self.left_wire_at: float | None = None
+        """When a reply came last, be it that of robots.txt."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether nothing else is to be in flight with it."""
+        return self.claimed.tries >= SUSPECT
+
+
+class Turn:
+    """The CPU time that visits may take in one turn of the event loop, together.
+
+    Of a robots.txt or a page made to hurt, one verdict or reading takes some hundredth of a second on the loop; those
+    of many visits at once would stop everything else.
+    """
+
+    def __init__(self) -> None:
+        self._slice: Slices | None = None
+
+    async def has_time(self) -> None:
+        """Wait for a turn of the loop in which there is time left."""
+        while True:
+            if self._slice is None:
+                self._slice = Slices()
+                asyncio.get_running_loop().call_soon(self._end)
+            if not self._slice.is_over():
+                return
+            await asyncio.sleep(0)
+
+    def _end(self) -> None:
+        self._slice = None
+
+
+class Visits:
+    """All visits under way. What comes of them goes to a tray."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        judge: Judge,
+        quota: Quota,
+        tray: Tray,
+        ring: Callable[[], None],
+        locate: Callable[[str, str], None],
+        *,
+        places: int,
+        is_shared: bool = False,
+    ) -> None:
+        """`ring` is called when there may be room for more, and `locate` when the address of a host is known.
+
+        `places` is how many may be in flight. `is_shared` says that a lease may become another's.
+        """
+        self._client = client
+        self._judge = judge
+        self._quota = quota
+        self._tray = tray
+        self._ring = ring
+        self._tell_address = locate
+        self._places = places
+        self._sites: Shares[str] = Shares(places)
+        self._addresses: AddressShares[str] = AddressShares(places)
+        self._unlocated: dict[Visit, None] = {}
+        """Visits that set out when nobody needed to know their addresses."""
+        self._located: dict[str, str] = {}
+        """The address of each registered domain that the frontier was told last."""
+        self._lookups: set[asyncio.Task[None]] = set()
+        self._nameless: set[str] = set()
+        """Hosts whose names were looked up for long, and in vain. The next visit of each is sent all the same."""
+        self.looked_up = 0
+        """Visits that wait for the names of their hosts."""
+        self._is_shared = is_shared
+        self._alarm = client.alarm
+        self._loop_turn = Turn()
+        self._visits: dict[asyncio.Task[None], Visit] = {}
+        self._returning: dict[Visit, asyncio.Future[None]] = {}
+        """Visits that have left the wire, and wait for a place to come there again."""
+        self.hosts = Hosts()
+        self.starting = 0
+        """Visits that are not on the wire yet."""
+        self.on_wire = 0
+        self.suspects = 0
+        """Visits with which nothing else is to be in flight."""
+        self.broken: BaseException | None = None
+        """A fault of our own: better to end than to go on with a URL that nobody has."""
+        self.paused_at: float | None = None
+        """Since when nothing was heard but that hosts are paused without end; None if something else was."""
+
+    def __len__(self) -> int:
+        return len(self._visits)
+
+    def under_way(self) -> list[Visit]:
+        """Those whose answers have not been read."""
+        return list(self._visits.values())
+
+    def in_line(self) -> int:
+        """How many know their rules, and wait for their turn with nothing on the wire."""
+        visits = self._visits.values()
+        return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits) - self.looked_up
+
+    def to_be_repeated(self) -> int:
+        """How many had an answer for which they are to be asked for again, and wait for that."""
+        visits = self._visits.values()
+        return sum(visit.is_asked and not (visit.is_on_wire or visit.is_answered) for visit in visits)
+
+    def room(self) -> Room:
+        """How the places are shared now. Names that take long to be looked up wait while very many of them are."""
+        share, addresses = self._sites.share, self._addresses.all_counted()
+        if self.looked_up >= LOOKUPS:
+            addresses[SLOW] = share
+        return Room(share, self._sites.held, addresses)
+
+    def wider_room(self, claims: Sequence[Claimed]) -> Room | None:
+        """How the places are shared if nothing but these claims can be had under `room`; None if that is the same.
+
+        If all that is in flight, or was lately, is of one registered domain, that may have all places. The same holds
+        for one address, whose registered domains still have a share each.
+        """
+        now, sites = self._alarm.now(), {site_of(claimed.host) for claimed in claims} | set(self._sites.held)
+        if len(sites) == 1 and self._sites.is_alone(site := sites.pop(), now):
+            is_at_its_share = self._sites.held[site] + len(claims) >= self._sites.share
+            return Room(self._places, {}, None) if is_at_its_share else None
+        held = self._addresses.held
+        if claims or len(held) != 1 or sum(held.values()) < self.on_wire + self.starting:
+            return None  # what was claimed may be anywhere
+        [address] = held
+        is_at_its_share = held[address] >= self._addresses.share
+        is_alone = is_at_its_share and self._addresses.is_alone(address, now)
+        return Room(self._sites.share, self._sites.held, None) if is_alone else None
+
+    def start(self, claimed: Claimed, *, may_crowd: bool = False) -> None:
+        """Begin to fetch a URL, unless there is a reason not to. If it may crowd, its address has no share."""
+        if (refused := self._refused(claimed)) is not None:
+            self._tray.put(refused)
+            return
+        visit = Visit(claimed)
+        if (address := self._located.get(visit.site, SLOW)) != SLOW:
+            visit.address = address
+        self.starting += 1
+        self._count(visit)
+        self.suspects += visit.is_suspect
+        self.hosts.began(claimed.host)
+        self._quota.begin(claimed.host)
+        task = asyncio.ensure_future(self._visit(visit, may_crowd))
+        self._visits[task] = visit
+        task.add_done_callback(self._ended)
+
+    def _refused(self, claimed: Claimed) -> Finished | None:
+        """What is not fetched though it was queued."""
+        self._quota.learn(claimed.host, claimed.host_pages)
+        if self._quota.is_used_up(claimed.host):
+            return self._judge.skipped(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
+        if self._quota.is_taken(claimed.host):
+            return Finished(claimed, Deferred(LINGER))
+        if claimed.tries >= GUILTY:
+            return self._judge.skipped(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
+        return None
+
+    async def _visit(self, visit: Visit, may_crowd: bool) -> None:
+        """Fetch one URL, and put what came of it on the tray."""
+        claimed, result, heard_at = visit.claimed, None, None
+        finished = Finished(claimed, Deferred(0.0))  # if it is called off
+        try:
+            if (put_off := await self._finds_no_place(visit, may_crowd)) is not None:
+                finished = Finished(claimed, Deferred(put_off))
+                return
+            await self._loop_turn.has_time()
+            result = await self._client.visit(
+                self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire), lambda: self._place(visit)
+            )
+            visit.is_answered = True
+            heard_at = self._alarm.now()
+            await self._loop_turn.has_time()
+            finished = await self._judge.judge(claimed, result)
+        except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
+            self.broken = error
+        except StoreError as error:  # nor is this: it waits at its place for our memory to come back
+            _log.warning(f"{error} A page is put back.", url=claimed.url)
+        except Exception as error:  # one that fails does not stop the others (N10)
+            _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
+            finished = self._judge.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
+        finally:
+            self._finish(finished, result, heard_at)
+
+    async def _finds_no_place(self, visit: Visit, may_crowd: bool) -> float | None:
+        """After how many seconds a visit comes again that cannot be sent now; None if it can.
+
+        That is so if its address has no place left, or if the name of its host took long to be looked up: then its
+        place was another's meanwhile. The frontier knows the address by then.
+
+        Until a quarter of the places is in use no address can have more, so that nobody is asked for one.
+        """
+        if self.starting + self.on_wire <= self._addresses.share:
+            self._unlocated[visit] = None
+            return None
+        others, self._unlocated = self._unlocated, {}
+        if self.looked_up >= LOOKUPS and self._is_strange(visit):
+            self._tell(visit, SLOW)
+            return CROWDED
+        lookup = self._look_up(visit)
+        await asyncio.wait([lookup, *map(self._look_up, others)], timeout=GLANCE)
+        if not may_crowd and self._is_crowded(visit):
+            lookup.cancel()
+            return CROWDED if self._is_shared else 0.0
+        if not lookup.done():
+            await self._wait_for_name(visit, lookup)
+            return 0.0
+        lookup.result()
+        self._nameless.discard(visit.claimed.host)
+        return None
+
+    def _is_crowded(self, visit: Visit) -> bool:
+        """Whether the address of a visit has no place for it; then it is not counted there any more."""
+        address, now = visit.address, self._alarm.now()
+        if not address:
+            return False
+        self._addresses.give_back_for(visit.site, address, now)
+        if self._addresses.counted(address) >= self._addresses.share:
+            visit.address = ""
+            return True
+        self._addresses.take_for(visit.site, address, now)
+        return False
+
+    def _is_strange(self, visit: Visit) -> bool:
+        """Whether the name of a visit's host may take long to be looked up, for all that is known."""
+        is_number = name_and_port(visit.claimed.host)[0][-1:] in "]0123456789"
+        return not (visit.address or is_number or visit.claimed.host in self._nameless)
+
+    def _look_up(self, visit: Visit) -> asyncio.Task[None]:
+        lookup = asyncio.ensure_future(self._locate(visit))
+        self._lookups.add(lookup)
+        lookup.add_done_callback(self._lookups.discard)
+        return lookup
+
+    async def _wait_for_name(self, visit: Visit, lookup: asyncio.Task[None]) -> None:
+        """Leave the place of a visit to others until the name of its host is looked up."""
+        visit.is_looked_up = True
+        self.looked_up += 1
+        self._started(visit)
+        self._hand_on()
+        self._ring()
+        try:
+            await lookup
+        finally:
+            visit.is_looked_up = False
+            self.looked_up -= 1
+            self._count(visit)
+        if visit.address in ("", SLOW):
+            if len(self._nameless) >= MOST_LOCATED:
+                self._nameless.clear()
+            self._nameless.add(visit.claimed.host)
+            self._tell(visit, SLOW)
+
+    async def _locate(self, visit: Visit) -> None:
+        """Learn the address of a visit, and count it there."""
+        claimed, now = visit.claimed, self._alarm.now
+        address = SLOW if claimed.host in self._nameless else await self._client.locate(claimed.url)
+        if address != visit.address and visit.has_place:
+            if visit.address:
+                self._addresses.give_back_for(visit.site, visit.address, now())
+            if address:
+                self._addresses.take_for(visit.site, address, now())
+        visit.address = address
+        if address:
+            self._tell(visit, address)
+
+    def _tell(self, visit: Visit, address: str) -> None:
+        """Tell the frontier the address of a visit, if that is news."""
+        if self._located.get(visit.site) != address:
+            if len(self._located) >= MOST_LOCATED:
+                self._located.clear()
+            self._located[visit.site] = address
+            self._tell_address(visit.claimed.host, address)
+
+    def _count(self, visit: Visit) -> None:
+        """Count a visit among those in flight while it is, for its registered domain and its address."""
+        has_place = visit.is_starting or visit.is_on_wire or visit.is_looked_up
+        now = self._alarm.now()
+        if has_place == visit.has_place:
+            return
+        visit.has_place = has_place
+        (self._sites.take if has_place else self._sites.give_back)(visit.site, now)
+        if visit.address:
+            count = self._addresses.take_for if has_place else self._addresses.give_back_for
+            count(visit.site, visit.address, now)
+
+    def _finish(self, finished: Finished, result: FetchResult | None, heard_at: float | None) -> None:
+        host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
+        now = self._alarm.now() if heard_at is None else heard_at
+        wait = end.seconds if isinstance(end, Deferred) else end.after
+        self.hosts.ended(host, result, wait, now, is_page=is_page)
+        finished.heard_at = heard_at
+        self._quota.end(host, is_page=is_page)
+        if result is not None:
+            finished.bytes = result.record.bytes
+            is_paused = result.reason is Reason.PAUSED and result.retry_after is None
+            self.paused_at = (now if self.paused_at is None else self.paused_at) if is_paused else None
+        self._tray.put(finished)
+
+    def _ask(self, claimed: Claimed) -> Ask:
+        # Nothing is sent when the lease may be another's (F60).
+        deadline = max(0.001, claimed.leased_until - self._alarm.now()) if self._is_shared else None
+        qps = self._client.policies.global_qps
+        linger = LINGER if qps is None else longest_line(qps) / qps
+        follow, is_foreign = claimed.url in self._judge.led_back, self._judge.is_foreign(claimed)
+        return Ask(claimed.url, linger=linger, follow=follow, deadline=deadline, is_foreign=is_foreign)
+
+    def _wired(self, visit: Visit, is_on_wire: bool) -> None:
+        visit.is_on_wire = is_on_wire
+        self.on_wire += 1 if is_on_wire else -1
+        self._started(visit)
+        self._count(visit)
+        if not is_on_wire:
+            visit.left_wire_at = self._alarm.now()
+            url = visit.claimed.url
+            visit.is_asked = self._client.known_rules(url[: url.index("/", 8)]) is not None  # else these were the rules
+            self._hand_on()
+            self._ring()
+
+    def _place(self, visit: Visit) -> Awaitable[None] | None:
+        """What a visit has to wait for that has left the wire, and is to come there again: for its page, or a retry.
+
+        It costs no place meanwhile, so that all whose pauses end at once would else be on the wire at once, too.
+        """
+        return None if visit.is_starting or self._may_return(visit) else self._turn(visit)
+
+    async def _turn(self, visit: Visit) -> None:
+        turn = self._returning[visit] = asyncio.get_running_loop().create_future()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._started(visit)  # a place may have come in the same moment
+            self._hand_on()
+            raise
+        finally:
+            self._returning.pop(visit, None)
+
+    def _may_return(self, visit: Visit) -> bool:
+        now = self._alarm.now()
+        if self.starting + self.on_wire >= self._places or self._sites.is_full(visit.site, now):
+            return False
+        return not (visit.address and self._addresses.is_full(visit.address, now))
+
+    def _hand_on(self) -> None:
+        """Give the places that are free to visits that have waited for one the longest."""
+        for visit, turn in list(self._returning.items()):
+            if self.starting + self.on_wire >= self._places:
+                return
+            if not turn.done() and self._may_return(visit):
+                visit.is_starting = True
+                self.starting += 1
+                self._count(visit)
+                turn.set_result(None)
+
+    def _started(self, visit: Visit) -> None:
+        """It is on the wire, or will never be."""
+        if visit.is_starting:
+            visit.is_starting = False
+            self.starting -= 1
+            self._count(visit)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        visit = self._visits.pop(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.broken = error
+        self._started(visit)
+        self._unlocated.pop(visit, None)
+        self._hand_on()
+        self.suspects -= visit.is_suspect
+        self._ring()
+
+    def withdraw(self) -> None:
+        """Ask for nothing more: what stands in line goes back to its place.
+
+        A page that has come is not thrown away while its reply is being settled; so this is to be called again.
+        """
+        self._judge.read_no_longer()
+        settled = self._alarm.now() - SETTLING
+        for task, visit in self._visits.items():
+            is_settling = visit.left_wire_at is not None and visit.left_wire_at > settled
+            if not (visit.is_on_wire or is_settling or visit.is_answered or visit.is_called_off):
+                visit.is_called_off = True
+                task.cancel()
+
+    async def call_off(self) -> None:
+        """End all that is still in flight: it goes back to its place."""
+        tasks = [*self._visits, *self._lookups]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def longest_line(qps: float) -> int:
+    """How many may stand in line for the rate of all hosts: a few are enough to use it, and none waits for long."""
+    return max(4, int(10 * qps))

@@ -1,0 +1,235 @@
+"""WebCrawler: the documents' crawler, for pages and index pages whose URLs one has (R11, U13, U14)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping
+from types import EllipsisType, TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from curtsy.client import AsyncClient
+from curtsy.core.admission import CrawlDelay
+from curtsy.core.effects import Ask
+from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
+from curtsy.core.fetch_state import redirect_target
+from curtsy.core.message import Headers, Response, Url, parse_url
+from curtsy.core.messages import given
+from curtsy.core.policy import number
+from curtsy.core.result import FetchResult
+from curtsy.core.secrets import mask_url
+from curtsy.crawling.frontier.protocol import Claimed, host_of
+from curtsy.crawling.options import CrawlOptions
+from curtsy.crawling.page import CrawledPage
+from curtsy.crawling.reader import Reader
+from curtsy.http.registered_domain import are_apart
+from curtsy.limits.robots import RobotsTxtChecker
+from curtsy.settings import load
+from curtsy.system.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("crawl")
+
+
+class RobotsChecker(Protocol):
+    """What says whether a URL may be fetched: `RobotsTxtChecker`, or anything like it."""
+
+    async def is_allowed(self, url: str) -> bool:
+        """Say whether the URL may be fetched."""
+        ...
+
+    def get_crawl_delay(self, url: str) -> float | None:
+        """Seconds that the site wants between two requests; None if it does not say."""
+        ...
+
+
+class WebCrawler:
+    """Fetches pages one asks for, politely: `max_concurrent` at a time over all hosts, one at a time of each (C11).
+
+    `crawl_delay` are the seconds between two requests to a host; the site's own Crawl-delay holds if it is longer. A
+    rate, pause, delay or global rate that files or the environment set holds too; the defaults of these do not (C10).
+    Without a `robots_checker` robots.txt is obeyed as every client does; with one, that one is asked; with an explicit
+    None nobody is (C12). All that `AsyncClient` takes may be given besides.
+    """
+
+    def __init__(
+        self,
+        timeout: float = 30.0,
+        max_pages: int = 50,
+        crawl_delay: float = 1.0,
+        max_concurrent: int = 5,
+        robots_checker: RobotsChecker | EllipsisType | None = ...,
+        **settings: Any,
+    ) -> None:
+        self.max_pages = CrawlOptions(max_pages=max_pages, max_concurrent=max_concurrent).max_pages or 0
+        number("timeout", timeout)
+        number("crawl_delay", crawl_delay)
+        self._checker = None if isinstance(robots_checker, EllipsisType) else robots_checker
+        agent = getattr(self._checker, "user_agent", None)
+        if agent is not None:
+            settings.setdefault("user_agent", agent)  # the one that robots.txt is asked for (U10)
+        self._client = AsyncClient(
+            timeout=timeout,
+            respect_robots=None if isinstance(robots_checker, EllipsisType) else False,
+            connections=max_concurrent,
+            **{**_pace(crawl_delay, settings), **settings},
+        )
+        self._reader = Reader(CrawlOptions(text="plain"), "", lambda origin: ())
+        self.summary = {"total": 0, "fetched": 0, "cached": 0, "skipped": 0, "failed": 0}
+        """What came of the last batch (U14)."""
+        self.reasons: dict[str, str] = {}
+        """The URLs of the last batch that no page came from, each with why."""
+
+    def validate_url(self, url: str) -> str:
+        """Return the canonical form of a URL; raises ValueError unless it is http or https, with a host (C23)."""
+        found = parse_url(url)
+        if isinstance(found, Url):
+            return found.text
+        raise ValueError(f"{given(found)!r} is not a URL to fetch: {found.why}. Give an http or https URL.")
+
+    async def crawl_page(self, url: str) -> CrawledPage | None:
+        """Fetch one page; None if it may not be fetched, or if it could not be."""
+        result = await self._fetch(url)
+        if result is None or not result.ok:
+            self._note(url, result)
+            return None
+        return await asyncio.to_thread(self._read, result)
+
+    async def crawl_pages(self, urls: Iterable[str]) -> list[CrawledPage]:
+        """Fetch many pages, the first `max_pages` of them; those that came, in the order given.
+
+        One that fails does not stop the others: `reasons` says what was wrong with it. Only if none came, and not for
+        our manners' sake alone, is that an error.
+        """
+        if isinstance(urls, str):
+            raise PolicyError(f"urls = {urls!r} must be several URLs, not one. Put it in a list, or use crawl_page().")
+        wanted = list(dict.fromkeys(urls))
+        self.reasons = dict.fromkeys(wanted[self.max_pages :], "max_pages")
+        pages = await asyncio.gather(*(self._page_of_many(url) for url in wanted[: self.max_pages]))
+        came = [page for page in pages if page is not None]
+        cached = sum(page.cache is not None for page in came)
+        refused = {str(reason) for reason in REFUSALS} | {"max_pages"}
+        skipped = sum(reason in refused for reason in self.reasons.values())
+        failed = len(self.reasons) - skipped
+        self.summary = {
+            "total": len(wanted), "fetched": len(came) - cached, "cached": cached, "skipped": skipped, "failed": failed,
+        }  # fmt: skip
+        _log.info("Batch ended", **self.summary)
+        if failed and not came:
+            url, reason = next((url, why) for url, why in self.reasons.items() if why not in refused)
+            raise FetchError(f"none of {len(wanted)} pages could be fetched: {url} because of {reason}, …", url)
+        return came
+
+    async def _page_of_many(self, url: str) -> CrawledPage | None:
+        try:
+            return await self.crawl_page(url)
+        except CurtsyError:
+            raise
+        except Exception as error:  # of a checker of the user's: what nobody knows to be allowed is not asked for
+            _log.error("A page could not be dealt with", url=mask_url(url), error=repr(error))
+            self.reasons[url] = "error"
+            return None
+
+    async def crawl_index_page(self, index_url: str, url_pattern: str = "", *, same_host: bool = True) -> list[str]:
+        """The links of a page, each once, in order: of its own host, with `url_pattern` found in them, and allowed.
+
+        At most `max_pages`. Raises if the index page itself may not or cannot be fetched.
+        """
+        try:
+            pattern = re.compile(url_pattern)
+        except re.error as error:
+            raise PolicyError(f"url_pattern = {url_pattern!r} is no regular expression: {error}.") from error
+        result = await self._fetch(index_url)
+        if result is None:
+            raise RefusedByRobots(
+                f"not fetching {index_url}: the robots checker says no. Leave it out, or ask the site's owner.",
+                reason=Reason.ROBOTS_DISALLOWED,
+                url=index_url,
+            )
+        page = await asyncio.to_thread(self._read, result.raise_for_reason())
+        host = host_of(page.final_url)
+        found: list[str] = []
+        for link in page.links:
+            if len(found) >= self.max_pages:
+                break
+            if (not same_host or host_of(link) == host) and pattern.search(link) and await self._may(link):
+                found.append(link)
+        return found
+
+    async def _may(self, url: str) -> bool:
+        if self._checker is not None:
+            return await self._checker.is_allowed(url)
+        parsed = parse_url(url)
+        policy = self._client.policies.of(parsed.domain) if isinstance(parsed, Url) else None
+        if policy is None or not isinstance(parsed, Url) or not policy.respect_robots:
+            return policy is not None
+        return await RobotsTxtChecker(self._client.policies.user_agent, client=self._client).is_allowed(url)
+
+    async def _fetch(self, url: str) -> FetchResult | None:
+        """Fetch a URL. A checker of the user's is asked about every hop: None if it says no."""
+        if self._checker is None:
+            return await self._client.fetch(url)
+        asked = first = url
+        is_foreign = False
+        for _ in range(self._client.policies.default.max_redirects + 1):
+            target = parse_url(asked)
+            if isinstance(target, Url):
+                if asked == url:
+                    first = target.text
+                if not await self._checker.is_allowed(asked):
+                    _log.info(f"Blocked by robots.txt: {mask_url(asked)}")
+                    return None
+                await self._slow_down(target)
+            result = await self._client.visit(Ask(asked, follow=False, is_foreign=is_foreign))
+            result = msgspec.structs.replace(result, url=first)
+            if result.reason is not Reason.REDIRECTED or not isinstance(target, Url):
+                return result
+            following = redirect_target(target, Response(result.status or 0, result.headers, b""))
+            if not isinstance(following, Url):
+                return result
+            asked = following.text
+            is_foreign = is_foreign or are_apart(target.domain, following.domain)
+        return result
+
+    async def _slow_down(self, url: Url) -> None:
+        """Have the host's own record hold the delay that the checker knows of (R8)."""
+        assert self._checker is not None
+        delay = self._checker.get_crawl_delay(url.text)
+        if delay:
+            policy = self._client.policies.of(url.domain)
+            await self._client.gate.amend(policy.key_for(url.domain), policy, CrawlDelay(delay, url.origin))
+
+    def _read(self, result: FetchResult) -> CrawledPage:
+        claimed = Claimed(result.url, "", 0, 0, None, 0, 0, 0, 0.0)
+        sent = Headers([("User-Agent", self._client.policies.user_agent)])
+        page = self._reader.read(claimed, result, sent, result.record.at).page
+        assert page is not None
+        return page
+
+    def _note(self, url: str, result: FetchResult | None) -> None:
+        reason = Reason.ROBOTS_DISALLOWED if result is None else result.reason
+        status = f" {result.status}" if result is not None and reason is Reason.HTTP_STATUS else ""
+        self.reasons[url] = f"{reason}{status}"
+
+    async def close(self) -> None:
+        """Give back what is held open. Idempotent. A checker that was given is its owner's to close."""
+        await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _pace(crawl_delay: float, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document's own pace, without what files or the environment say themselves (C10)."""
+    said = load(config=given.get("config"), preset=given.get("preset"))
+    loose = {"qps": None, "pause_min": 0, "pause_max": 0, "global_qps": None}
+    is_said = {name: said.origin(None, name) != "built-in" for name in (*loose, "delay")}
+    is_said["pause_min"] = is_said["pause_max"] = is_said["pause_min"] or is_said["pause_max"]
+    delay = max(crawl_delay, said.policies.default.delay) if is_said["delay"] else crawl_delay
+    return {"delay": delay, **{name: value for name, value in loose.items() if not is_said[name]}}

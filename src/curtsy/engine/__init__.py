@@ -1,0 +1,1 @@
+"""Carry out a flow: gate, timers, driver, downloads and counters."""

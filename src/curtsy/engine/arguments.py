@@ -1,0 +1,142 @@
+"""What a caller gives a client, checked: a mistake is told at once and in words, and no host ever hears of it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from curtsy.core.effects import Ask
+from curtsy.core.errors import PolicyError
+from curtsy.core.message import NO_HEADERS, Headers
+from curtsy.core.policy import number, rule, whole
+from curtsy.core.secrets import mask_url
+from curtsy.engine.download import Part
+from curtsy.stores.threaded import is_async_store, is_store
+from curtsy.stores.url import check_path
+from curtsy.system.clock import FakeClock
+
+
+def check_parts(**given: object) -> None:
+    """Check what is no setting: what a client is made of, or does."""
+    for name, value in given.items():
+        is_right, must = _PARTS[name]
+        if not is_right(value):
+            raise wrong(name, value, must)
+        if name == "cache" and isinstance(value, str | os.PathLike):
+            check_path(name, value)
+
+
+def wrong(name: str, value: object, must: str) -> PolicyError:
+    """The error for a value that may be, or hold, a URL with a password."""
+    return PolicyError(mask_url(str(rule(name, value, must))))
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, os.PathLike) or (isinstance(value, str) and value != "")
+
+
+def _is_hearer(value: object) -> bool:
+    """Whether it can be called, and has done its work then: nobody awaits what it answers, or iterates over it."""
+    kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    is_deferred = any(is_kind(value) or is_kind(type(value).__call__) for is_kind in kinds)
+    return value is None or (callable(value) and not is_deferred)
+
+
+def _hearer(what: str) -> str:
+    return f"a function that takes a {what}, and neither async nor a generator. Start a task in it for what it awaits"
+
+
+def _has(*methods: str) -> Callable[[object], bool]:
+    """A check for what has these methods, or is left out."""
+
+    def is_right(value: object) -> bool:
+        is_made = not isinstance(value, type) and all(callable(getattr(value, each, None)) for each in methods)
+        return value is None or is_made
+
+    return is_right
+
+
+_is_cache = _has("get", "put", "refresh", "drop", "close")
+
+_PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "store": (
+        lambda value: value is None or isinstance(value, str) or _is_path(value) or is_store(value)
+        or is_async_store(value),
+        "a URL such as 'redis://host' or 'sqlite:///state.sqlite', the Path of an SQLite file, or a store",
+    ),
+    "cache": (
+        lambda value: isinstance(value, bool) or _is_path(value) or _is_cache(value),
+        "a folder, a file that ends in .sqlite, a cache such as DiskCache('pages'), or False for none",
+    ),
+    "stale_while_revalidate": (_is_flag, "True or False"),
+    "cookies": (_is_flag, "True or False"),
+    "on_record": (_is_hearer, _hearer("FetchRecord")),
+    "on_progress": (_is_hearer, _hearer("Snapshot")),
+    "proxy": (
+        lambda value: value is None or isinstance(value, str),
+        "an http or https URL, such as http://proxy.example:3128",
+    ),
+    "verify": (
+        lambda value: _is_flag(value) or _is_path(value) or isinstance(value, ssl.SSLContext),
+        "True, the path of a CA file or folder, or an ssl.SSLContext",
+    ),
+    "sender": (_has("send", "stream", "close"), "a Sender, with send(), stream() and close()"),
+    "clock": (lambda value: value is None or isinstance(value, FakeClock), "a FakeClock, or left out for real time"),
+    "alarm": (_has("now", "async_waiter", "async_sleep"), "an Alarm, or left out for real time"),
+}  # fmt: skip
+"""How each is known to be right, and what it must be."""
+
+
+def patience_of(deadline: float | None) -> float | None:
+    """The seconds that a fetch may take; none, if the caller has counted down to less than nothing."""
+    if deadline is None:
+        return None
+    is_over = isinstance(deadline, int | float) and deadline < 0
+    return 0.0 if is_over else number("deadline", deadline)
+
+
+def ask_for(
+    url: str,
+    method: str,
+    headers: Mapping[str, str] | None,
+    body: bytes | None,
+    deadline: float | None,
+    repeatable: bool | None,
+) -> Ask:
+    """What `fetch` is asked for."""
+    if not isinstance(method, str):
+        raise rule("method", method, "text, such as GET")
+    if body is not None and not isinstance(body, bytes):
+        raise rule("body", type(body).__name__, "bytes. Encode text first")
+    if repeatable is not None and not isinstance(repeatable, bool):
+        raise rule("repeatable", repeatable, "True or False")
+    return Ask(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, repeatable)
+
+
+def _headers(given: Mapping[str, str]) -> Headers:
+    """The caller's headers; nothing in them may end a line (F26)."""
+    if not isinstance(given, Mapping):
+        raise rule("headers", type(given).__name__, "a mapping of names and values")
+    fields: tuple[tuple[Any, Any], ...] = given.fields if isinstance(given, Headers) else tuple(given.items())
+    for name, value in fields:
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise PolicyError(f"header {name!r} must be text, its value too. Write it in quotes.")
+        if not name or any(letter in name + value for letter in "\r\n\0"):
+            raise PolicyError(f"header {name!r} must not be empty or contain a line end or NUL. Leave it out.")
+    return Headers(fields)
+
+
+def part_for(url: str, path: str | os.PathLike[str], max_size: int | None, decode: bool) -> Part:
+    """Where `download` is to write."""
+    if not _is_path(path):
+        raise rule("path", path, "the path of a file")
+    check_path("path", path)
+    return Part(url, Path(path), None if max_size is None else whole("max_size", max_size, 0), decode)

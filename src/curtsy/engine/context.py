@@ -1,0 +1,385 @@
+"""What flows look at while they run, and what both drivers do in the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from curtsy.cache.keys import Page, PageCache
+from curtsy.core.admission import Late, No
+from curtsy.core.bounded import Bounded
+from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
+from curtsy.core.cache import Store as StorePage
+from curtsy.core.effects import Claim, Effect, Enter, Hold, Keep, Learn, MayRetry, Recall, Send, Tell
+from curtsy.core.errors import Reason
+from curtsy.core.message import SECOND, Headers, Now, Url
+from curtsy.core.policy import Policies, Policy
+from curtsy.core.record import FetchRecord
+from curtsy.core.rules import TEXTS, Busy, Claimed, Known, Rules, claim, learned, released
+from curtsy.engine.download import Part
+from curtsy.engine.gate import POLL, TOLD, AsyncGate, Gate, Sleep, Ticket, Update, Way
+from curtsy.engine.gate import Request as GateRequest
+from curtsy.engine.timers import Waiter
+from curtsy.http.address import refusal
+from curtsy.http.registered_domain import are_apart
+from curtsy.http.sender import Limits
+from curtsy.stores import Step
+from curtsy.system.log import library_logger
+
+_log = library_logger("gate")
+
+NOT_YET = object()
+"""The answer to an effect that cannot be answered at once."""
+
+SMALL = 256 * 1024
+"""Bytes of body that are written to the cache at once; larger ones from another thread."""
+
+KNOWN = 4096
+"""Origins whose rules are kept in this process's memory besides the store."""
+
+
+class Passage:
+    """What a flow holds at the moment."""
+
+    __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "place", "result", "ticket")
+
+    def __init__(
+        self,
+        part: Part | None = None,
+        on_wire: Callable[[bool], None] | None = None,
+        place: Callable[[], Awaitable[None] | None] | None = None,
+    ) -> None:
+        self.part = part
+        """Where a download goes; None if the body is wanted in memory."""
+        self.on_wire = on_wire
+        """Told when a request goes on the wire, and when it is off it again."""
+        self.place = place
+        """What is to be waited for before a request goes on the wire, for the sake of others; None if nothing is."""
+        self.result: Any = None
+        """What has come of it, once it has ended."""
+        self.ticket: Ticket | None = None
+        self.is_sent = False
+        """Whether its request may be on the wire."""
+        self.is_robots = False
+        """Whether that is one for robots.txt, and not for the page."""
+        self.lines: dict[str, Waiter] = {}
+        """Origins in whose line it stands."""
+        self.claimed: set[str] = set()
+        """Origins whose rules are its to fetch."""
+
+    def leave_line(self, origin: str, gate: Gate | AsyncGate) -> None:
+        """Step out of an origin's line, so that the next one asks."""
+        self.claimed.discard(origin)
+        waiter = self.lines.pop(origin, None)
+        if waiter is not None:
+            gate.lines.leave(rules_key(origin), waiter, holding=False)
+
+
+class RetryShare:
+    """A limit on the share of retries: a bucket of 10, and a tenth for every request.
+
+    An outage is then answered by a tenth more requests, not by four times as many.
+    """
+
+    def __init__(self, capacity: float = 10.0, share: float = 0.1) -> None:
+        self._capacity, self._share = capacity, share
+        self._left = capacity
+        self._lock = threading.Lock()
+
+    def count(self) -> None:
+        """A request was sent."""
+        with self._lock:
+            self._left = min(self._capacity, self._left + self._share)
+
+    def take(self) -> bool:
+        """Take one retry, if there is one."""
+        with self._lock:
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+    def put_back(self) -> None:
+        """Give back a retry that was not sent after all."""
+        with self._lock:
+            self._left = min(self._capacity, self._left + 1)
+
+
+class RulesAtHand:
+    """The rules that are known in this process, besides the store: one for all the ways in which a client asks."""
+
+    def __init__(self) -> None:
+        self.by_origin: Bounded[str, tuple[Rules, float, dict[str, float], float]] = Bounded(
+            KNOWN, TEXTS, lambda known: known[0].weight
+        )
+        """With until when (by the world's `now`) they need not be asked for, the delays of agents that heed them, and
+        the seconds for which they were to hold by the settings. What is dropped is read from the store again.
+        """
+
+        self.since = 0.0
+        """Epoch second before which nothing that was learned of rules counts."""
+
+
+class CookieJar(Protocol):
+    """What keeps cookies, if they are kept."""
+
+    def header_for(self, url: Url) -> str | None:
+        """The `Cookie` header for a URL; None if there is nothing to send."""
+        ...
+
+    def take(self, url: Url, headers: Headers) -> None:
+        """Keep what an answer sets."""
+        ...
+
+
+@dataclass
+class Surroundings:
+    """What flows look at while they run (`core.flow.World`), and what their drivers share."""
+
+    settings: Callable[[], Policies]
+    now: Callable[[], float]
+    epoch: Callable[[], float]
+    cache: PageCache | None = None
+    cache_mode: Mode = "normal"
+    stale_if_error: float = 0.0
+    max_retries: int | None = None
+    cookies: CookieJar | None = None
+    roll: Callable[[], float] = random.random
+    told: Callable[[FetchRecord], None] = lambda record: None
+    retries: RetryShare = field(default_factory=RetryShare)
+    rules: RulesAtHand = field(default_factory=RulesAtHand)
+    number: int = field(default_factory=lambda: random.getrandbits(52))
+
+    unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
+    """What is being given back, or written down, though who began it was cancelled meanwhile."""
+
+    @property
+    def who(self) -> int:
+        """Who claims the fetching of rules: another one in a forked child than in its parent."""
+        return self.number ^ os.getpid()
+
+    def forget_rules(self) -> None:
+        """Have every origin's rules fetched again."""
+        self.rules.since = self.epoch()
+        self.rules.by_origin.clear()
+
+    @property
+    def policies(self) -> Policies:
+        """The policies in force."""
+        return self.settings()
+
+    def refused_address(self, url: Url) -> str | None:
+        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name.
+
+        `localhost` is as good as an address (RFC 6761, 6.3).
+        """
+        last = url.host.rpartition(".")[2]
+        is_address = ":" in url.host or last.isdigit()
+        kind = refusal(url.host) if is_address else "loopback" if last == "localhost" else None
+        return None if kind is None else f"{url.host} is {kind}"
+
+    def is_foreign(self, one: Url, other: Url) -> bool:
+        """Whether two URLs belong to different registered domains, by the Public Suffix List."""
+        return are_apart(one.domain, other.domain)
+
+    @property
+    def keeps_cookies(self) -> bool:
+        """Whether cookies are kept."""
+        return self.cookies is not None
+
+    def cookies_for(self, url: Url) -> str | None:
+        """The `Cookie` header for a URL; None if there is nothing to send."""
+        return None if self.cookies is None else self.cookies.header_for(url)
+
+    def take_cookies(self, url: Url, headers: Headers) -> None:
+        """Keep the cookies of an answer, if they are kept at all."""
+        if self.cookies is not None:
+            self.cookies.take(url, headers)
+
+    # What both drivers do the same way
+
+    def gate_request(self, effect: Enter) -> GateRequest:
+        """What is asked of the gate for an effect."""
+        domain = effect.domain
+
+        def renewed() -> tuple[str, Policy, Policy] | No:
+            now = self.policies
+            policy = now.of(domain)
+            if policy.denied:
+                return No(Reason.DOMAIN_DENIED, None)
+            return policy.key_for(domain), policy, now.overall_for(policy)
+
+        return GateRequest(
+            effect.key, effect.policy, self.policies.overall_for(effect.policy), effect.page, effect.robots, 1,
+            effect.deadline, renewed, effect.crawl_delay, effect.rank, effect.foreign, effect.guest,
+        )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        self.has_cache = self.cache is not None
+        self._at_once: dict[type[Effect], Callable[[Any], Any]] = {
+            Recall: self.recall,
+            Keep: self._keep_small,
+            Claim: lambda effect: self._at_hand(effect) or NOT_YET,
+            MayRetry: lambda effect: self.retries.take(),
+            Tell: lambda effect: self.told(effect.record),
+        }
+
+    def at_once(self, effect: Effect) -> Any:
+        """The answer to an effect that takes no time; `NOT_YET` if it does, and must be carried out."""
+        answer = self._at_once.get(type(effect))
+        return NOT_YET if answer is None else answer(effect)
+
+    def _keep_small(self, effect: Keep) -> object:
+        if isinstance(effect.what, StorePage) and len(effect.what.body) > SMALL:
+            return NOT_YET
+        self.keep(effect.url, effect.what)
+        return None
+
+    def known_rules(self, origin: str) -> Known | None:
+        """Rules that hold, from memory."""
+        found = self.rules.by_origin.get(origin)
+        if found is None:
+            return None
+        rules, until, _, _ = found
+        left = until - self.now()
+        return Known(rules, left) if left > 0 else None
+
+    def _at_hand(self, effect: Claim) -> Known | None:
+        """Rules that hold, from memory, unless they are to hold for less now than when they were learned."""
+        found = self.rules.by_origin.get(effect.origin)
+        return None if found is None or effect.ttl < found[3] else self.known_rules(effect.origin)
+
+    def put_back_retry(self) -> None:
+        """Give back a retry that was allowed and not sent after all."""
+        self.retries.put_back()
+
+    def heeded(self, origin: str) -> dict[str, float]:
+        """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
+        found = self.rules.by_origin.get(origin)
+        return {} if found is None else found[2]
+
+    def remember(self, origin: str, rules: Rules, seconds: float, ttl: float) -> None:
+        """Keep rules in memory for as long as they hold, by a setting of `ttl` seconds."""
+        self.rules.by_origin.put(origin, (rules, self.now() + seconds, {}, ttl))
+
+    def claiming(
+        self, effect: Claim, passage: Passage, gate: Gate | AsyncGate, waiter: Waiter
+    ) -> Way[Known | Claimed | Late]:
+        """Have an origin's rules, or the task of fetching them: in turn by a line, among processes by a claim."""
+        origin, key = effect.origin, rules_key(effect.origin)
+        until = None if effect.deadline is None else self.now() + effect.deadline
+        gate.lines.join(key, waiter)
+        is_told = False
+        try:
+            while True:
+                left = None if until is None else until - self.now()
+                if left is not None and left <= 0:
+                    return Late(POLL)
+                if not gate.lines.is_first(key, waiter):
+                    yield Sleep(left)
+                    continue
+                answer = self._at_hand(effect)
+                if answer is None:
+                    answer = yield Update(key, self.claim_step(effect), self._unclaim)
+                match answer:
+                    case Busy(seconds):
+                        if seconds >= TOLD and not is_told and _log.hears(logging.DEBUG):
+                            _log.debug("Waiting for a robots.txt that another process fetches", origin=origin)
+                            is_told = True
+                        pause = min(seconds, POLL * (0.5 + self.roll()))
+                        yield Sleep(pause if left is None else min(pause, left))
+                    case Known(rules, seconds):
+                        self.remember(origin, rules, seconds, effect.ttl)
+                        return answer
+                    case Claimed():
+                        # From here on it is the passage that stays in line, and gives the claim back.
+                        passage.claimed.add(origin)
+                        passage.lines[origin] = waiter
+                        return answer
+        finally:
+            if passage.lines.get(origin) is not waiter:
+                gate.lines.leave(key, waiter, holding=False)
+
+    def claim_step(self, effect: Claim | Hold) -> Step[Known | Claimed | Busy]:
+        """The step that has rules or claims them."""
+        who, since = self.who, self.rules.since
+
+        def step(rules: Rules | None, now: Now) -> tuple[Rules | None, Known | Claimed | Busy]:
+            return claim(rules, now, who, since, effect.ttl, effect.lasts)
+
+        return step
+
+    def _unclaim(self, answer: Known | Claimed | Busy) -> Step[None] | None:
+        return release_step(self.who) if isinstance(answer, Claimed) else None
+
+    def recall(self, effect: Recall) -> Page | None:
+        """The kept page that answers a request."""
+        return None if self.cache is None else self.cache.get(effect.request)
+
+    def keep(self, url: Url, what: Absorbed) -> None:
+        """Do to the cache what the core said."""
+        if self.cache is None:
+            return
+        match what:
+            case StorePage(entry, body):
+                self.cache.keep(entry, body)
+            case Refresh(entry):
+                self.cache.refresh(entry)
+            case Drop(variant):
+                self.cache.drop(url, variant)
+            case _:
+                pass
+
+
+def limits_of(effect: Send) -> Limits:
+    """What one request may take."""
+    limits = Limits.of(effect.policy)
+    if (
+        effect.timeout == limits.timeout
+        and effect.max_body == limits.max_body
+        and not effect.cut
+        and effect.left is None
+    ):
+        return limits
+    return Limits(
+        timeout=effect.timeout,
+        connect_timeout=min(limits.connect_timeout, effect.timeout),
+        max_body=effect.max_body,
+        max_head=limits.max_head,
+        min_speed=limits.min_speed,
+        allow_private=limits.allow_private,
+        cut=effect.cut,
+        # Less than the settings have is what is left to the caller's deadline.
+        counts_waiting=effect.timeout < (effect.policy.robots_timeout if effect.cut else limits.timeout),
+        patience=effect.left,
+    )
+
+
+def learn_step(effect: Learn) -> Step[Known]:
+    """The step that writes down what came of fetching rules."""
+
+    def step(rules: Rules | None, now: Now) -> tuple[Rules, Known]:
+        changed = learned(rules, now, effect.policy, effect.body, effect.why, effect.part)
+        return changed, Known(changed, changed.valid_until - now.epoch / SECOND)
+
+    return step
+
+
+def release_step(who: int) -> Step[None]:
+    """The step that gives a claim back."""
+
+    def step(rules: Rules | None, now: Now) -> tuple[Rules | None, None]:
+        return released(rules, who), None
+
+    return step
+
+
+def rules_key(origin: str) -> str:
+    """The key of an origin's rules."""
+    return "rules:" + origin

@@ -1,0 +1,99 @@
+"""A download under way: one fetch, or two where what an earlier try had left is of no use, told as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from curtsy.core.effects import Ask
+from curtsy.core.errors import Reason
+from curtsy.core.fetch_state import Journey
+from curtsy.core.flow import closed, fetch, set_out
+from curtsy.core.message import Url, parse_url
+from curtsy.core.record import FetchRecord
+from curtsy.core.result import FetchResult
+from curtsy.engine.context import Passage
+from curtsy.engine.download import DownloadResult, Part
+from curtsy.engine.driver import AsyncDriver
+from curtsy.system.threads import begun_in_thread
+
+T = TypeVar("T")
+
+
+class Saving:
+    """A file that is fetched by `driver`, which tells nobody, and put in place; `told` hears the one record of it."""
+
+    def __init__(self, ask: Ask, part: Part, driver: AsyncDriver, told: Callable[[FetchRecord], None]) -> None:
+        self._part = part
+        self._driver = driver
+        self._told = told
+        self._journey = set_out(ask, driver.surroundings)
+        self._passage = Passage(part)
+        self._placed: asyncio.Future[DownloadResult] | None = None
+        """What comes of putting the file in place, once that has begun."""
+
+    async def work(self) -> DownloadResult:
+        """Fetch the file, and put it in place when it is whole."""
+        result = await self._fetch()
+        if self._part.is_of_no_use and result.reason is not Reason.TOO_LARGE:
+            self._part.discard()
+            self._journey = _anew(self._journey)
+            result = await self._fetch()
+        self._told(result.record)
+        if result.reason is Reason.TOO_LARGE:
+            self._part.discard()
+        self._placed = begun_in_thread(self._part.result, result)
+        return await _seen_through(self._placed)
+
+    def closed(self) -> DownloadResult:
+        """What comes of it if the client is closed: that it was, unless the file was already being put in place."""
+        if self._placed is not None:
+            return self._placed.result()
+        result = closed(self._journey, self._passage.is_sent, self._passage.is_robots)
+        self._told(result.record)
+        return self._part.result(result)
+
+    async def _fetch(self) -> FetchResult:
+        driver, passage = self._driver, self._passage
+        flow = fetch(self._journey.ask, driver.surroundings, self._journey)
+        return await driver.go_on(flow, driver.begin(flow, passage), passage)
+
+
+def _anew(journey: Journey) -> Journey:
+    """The journey from its start once more: what it has cost so far stays with it, and what is left of its deadline."""
+    first = parse_url(journey.ask.url)
+    assert isinstance(first, Url)
+    assert journey.url is not None
+    if journey.url.domain != first.domain:
+        journey.leave_host()
+    return Journey(
+        journey.ask,
+        journey.world,
+        journey.began,
+        journey.world.policies,
+        attempts=journey.attempts,
+        retries=journey.retries,
+        waited=journey.waited,
+        bytes=journey.bytes,
+        go=journey.go,
+        latency=journey.latency,
+        robots_requests=journey.robots_requests,
+        elsewhere=journey.elsewhere,
+    )
+
+
+async def _seen_through(work: asyncio.Future[T]) -> T:
+    """What comes of work in a thread. That cannot be stopped, so who is cancelled meanwhile goes only when it ends.
+
+    Else it would put in place what is another download's by then.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return work.result()

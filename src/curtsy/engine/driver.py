@@ -1,0 +1,434 @@
+"""Carry out a flow's effects: `adrive()` for tasks, `drive()` for threads.
+
+What a flow holds when it ends, however it ends, is given back: its place at the host, its budget, its claim on rules.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from curtsy.core.admission import Late, Renew
+from curtsy.core.effects import (
+    Amend,
+    Ask,
+    Claim,
+    Effect,
+    Enter,
+    Hold,
+    Keep,
+    Later,
+    Learn,
+    MayRetry,
+    PutBack,
+    Recall,
+    Release,
+    Remember,
+    Send,
+    Settle,
+    Tell,
+)
+from curtsy.core.errors import Reason
+from curtsy.core.fetch_state import UNHEARD, UNSENT
+from curtsy.core.message import Failure, Reply, Request, Response
+from curtsy.core.rules import Claimed, Known
+from curtsy.engine.context import (
+    NOT_YET,
+    Passage,
+    Surroundings,
+    learn_step,
+    limits_of,
+    release_step,
+    rules_key,
+)
+from curtsy.engine.download import Part, TooLong, Unwanted
+from curtsy.engine.gate import AsyncGate, Gate, Ticket
+from curtsy.http.exchange import was_sent
+from curtsy.http.sender import Limits, Sender
+from curtsy.stores import AsyncStore, Store
+from curtsy.system.log import library_logger
+from curtsy.system.threads import in_thread
+
+Result = TypeVar("Result")
+Flow = Generator[Effect, Any, Result]
+
+
+STORE_GRACE = 0.1
+"""Seconds after which a deadline ends a wait that the gate should have ended itself."""
+
+_log = library_logger("drive")
+
+
+def _tell(request: Request, reply: Reply) -> None:
+    """Log one request and what came of it, for debugging. The log masks the URL."""
+    asked = {"method": request.method, "url": request.url.text}
+    if isinstance(reply, Response):
+        _log.debug("Answered", **asked, status=reply.status, bytes=reply.wire_bytes)
+    else:
+        _log.debug("Not answered", **asked, reason=reply.reason.value, detail=reply.detail)
+
+
+def never(ask: Ask) -> bool:
+    """Whether somebody renews a kept copy later: nobody does."""
+    return False
+
+
+class _Keeping:
+    """Renew the place of a request at its host for as long as it takes.
+
+    A download may take longer than any lease, and so may a request that first waits for a connection of ours.
+    """
+
+    __slots__ = ("_gate", "_task", "_ticket", "_timer")
+
+    def __init__(self, gate: AsyncGate, ticket: Ticket) -> None:
+        self._gate = gate
+        self._ticket = ticket
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(ticket.lease.lasts / 3, self._begin)
+
+    def end(self) -> None:
+        """Renew it no more."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._renew())
+
+    async def _renew(self) -> None:
+        ticket = self._ticket
+        while True:
+            await self._gate.amend(ticket.key, ticket.policy, Renew(ticket.lease))
+            await asyncio.sleep(ticket.lease.lasts / 3)
+
+
+class AsyncDriver:
+    """Carries out flows for tasks."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        store: AsyncStore,
+        gate: AsyncGate,
+        sender: Sender,
+        later: Callable[[Ask], bool] = never,
+    ) -> None:
+        self.surroundings = surroundings
+        self._store = store
+        self.gate = gate
+        self._sender = sender
+        self._later = later
+
+    async def run(self, flow: Flow[Result]) -> Result:
+        """Carry out a flow to its end."""
+        passage = Passage()
+        return await self.go_on(flow, self.begin(flow, passage), passage)
+
+    def begin(self, flow: Flow[Result], passage: Passage, answer: Any = None) -> Effect | None:
+        """Go as far as nothing is waited for, and nothing held: the effect that comes next, or None at the end.
+
+        What has come of it then is the passage's `result`.
+        """
+        at_once = self.surroundings.at_once
+        try:
+            while True:
+                effect = flow.send(answer)
+                answer = at_once(effect)
+                if answer is NOT_YET:
+                    return effect
+        except StopIteration as end:
+            passage.result = end.value
+            return None
+
+    async def go_on(self, flow: Flow[Result], effect: Effect | None, passage: Passage) -> Result:
+        """Carry out a flow that was begun, to its end."""
+        try:
+            while effect is not None:
+                if isinstance(effect, Send):
+                    answer = await self._send(effect, passage)
+                else:
+                    answer = self._at_the_gate(effect, passage)
+                    if answer is NOT_YET:
+                        answer = await self._do(effect, passage)
+                effect = self.begin(flow, passage, answer)
+            result: Result = passage.result
+            return result
+        finally:
+            flow.close()
+            if passage.ticket is not None or passage.lines:
+                await self._finish(self._give_back(passage))
+
+    def _at_the_gate(self, effect: Effect, passage: Passage) -> Any:
+        """The gate's answer to an effect, if it need not be waited for; else `NOT_YET`."""
+        if isinstance(effect, Enter):
+            policies = self.surroundings.policies
+            if policies.of(effect.domain) is not effect.policy:
+                return NOT_YET  # the settings have changed since: in line it goes by what holds now
+            answer = self.gate.enter_at_once(
+                effect.key, effect.policy, policies.overall_for(effect.policy), page=effect.page, robots=effect.robots,
+                crawl_delay=effect.crawl_delay, foreign=effect.foreign, guest=effect.guest,
+            )  # fmt: skip
+            if isinstance(answer, Ticket):
+                passage.ticket = answer
+            return NOT_YET if answer is None else answer
+        if isinstance(effect, Settle) and self.gate.is_immediate:
+            passage.ticket = None
+            assert isinstance(effect.ticket, Ticket)
+            return self.gate.leave_at_once(effect.ticket, effect.outcome)
+        return NOT_YET
+
+    async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """See something through, though nobody waits for it any more: `Surroundings.unfinished` knows of it."""
+        if self.gate.is_immediate:
+            return await work  # it does not wait for anything, so nothing can come between
+        task = asyncio.ensure_future(work)
+        self.surroundings.unfinished.add(task)
+        task.add_done_callback(self.surroundings.unfinished.discard)
+        return await asyncio.shield(task)
+
+    async def _in_time(self, seconds: float | None, work: Coroutine[Any, Any, Result]) -> Result | Late:
+        """Wait for the store no longer than the deadline allows: one that hangs does not know of it (C18)."""
+        if seconds is None or self.gate.is_immediate:
+            return await work
+        try:
+            async with asyncio.timeout(seconds + STORE_GRACE) as limit:
+                return await work
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Late(0.0)
+
+    async def _do(self, effect: Effect, passage: Passage) -> Any:
+        around = self.surroundings
+        match effect:
+            case Enter():
+                answer = await self._in_time(effect.deadline, self.gate.enter(around.gate_request(effect)))
+                passage.ticket = answer if isinstance(answer, Ticket) else None
+                return answer
+            case Settle(ticket, outcome):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return await self._finish(self.gate.leave(ticket, outcome))
+            case PutBack(ticket):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return await self._finish(self.gate.put_back(ticket))
+            case Keep(url, what):
+                return await in_thread(around.keep, url, what)
+            case Claim():
+                waiter = self.gate.alarm.async_waiter()
+                claiming = self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+                return await self._in_time(effect.deadline, claiming)
+            case Hold(origin):
+                held = await self._store.update(rules_key(origin), around.claim_step(effect))
+                if not isinstance(held, Claimed):
+                    passage.claimed.discard(origin)
+                return held
+            case Learn():
+                known: Known = await self._finish(self._store.update(rules_key(effect.origin), learn_step(effect)))
+                around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
+                passage.leave_line(effect.origin, self.gate)
+                return known.rules
+            case Release(origin):
+                if origin in passage.claimed:
+                    await self._finish(self._store.update(rules_key(origin), release_step(around.who)))
+                return passage.leave_line(origin, self.gate)
+            case Remember(origin):
+                return await self._store.read(rules_key(origin))
+            case Amend(key, policy, change):
+                return await self.gate.amend(key, policy, change)
+            case Later(ask):
+                return self._later(ask)
+            case Send() | Recall() | MayRetry() | Tell():
+                raise AssertionError("these are answered before")
+
+    async def _send(self, effect: Send, passage: Passage) -> Reply | None:
+        ticket = effect.ticket
+        assert isinstance(ticket, Ticket)
+        if self.gate.alarm.now() + effect.timeout > ticket.good_until:
+            # The process was stopped, or asleep: before the answer comes, the place may be another's.
+            passage.ticket = None
+            await self._finish(self.gate.leave(ticket, UNSENT))
+            return None
+        limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
+        if passage.place is not None and (place := passage.place()) is not None:
+            waited = await self._wait_for(place, limits.timeout, ticket)
+            if waited is None:
+                passage.ticket = None
+                await self._finish(self.gate.leave(ticket, UNSENT))
+                return None  # it lines up anew, and there its deadline is looked at
+            if limits.counts_waiting:
+                limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
+            elif limits.patience is not None:
+                limits = replace(limits, patience=max(0.001, limits.patience - waited))
+        self.surroundings.retries.count()
+        passage.is_sent, passage.is_robots = True, effect.cut
+        if on_wire is not None:
+            on_wire(True)
+        keeping = _Keeping(self.gate, ticket)
+        try:
+            if part is not None and not effect.cut:
+                reply = await self._stream(effect.request, limits, part)
+            else:
+                reply = await self._sender.send(effect.request, limits)
+        except asyncio.CancelledError as error:
+            passage.is_sent = was_sent(error)
+            raise
+        finally:
+            keeping.end()
+            if on_wire is not None:
+                on_wire(False)
+        passage.is_sent = False
+        if _log.hears(logging.DEBUG):
+            _tell(effect.request, reply)
+        return reply
+
+    async def _wait_for(self, place: Awaitable[None], most: float, ticket: Ticket) -> float | None:
+        """Wait for a place on the wire: the seconds that took, or None if there was none within so many."""
+        began, keeping = time.monotonic(), _Keeping(self.gate, ticket)
+        try:
+            async with asyncio.timeout(most):
+                await place
+        except TimeoutError:
+            return None
+        finally:
+            keeping.end()
+        return time.monotonic() - began
+
+    async def _stream(self, request: Request, limits: Limits, part: Part) -> Reply:
+        """Send, and write the body to a file. What the sender lets through is the file's own: the disk, its size."""
+        began = time.monotonic()
+        limits = replace(limits, max_body=part.max_size)
+        try:
+            return await self._sender.stream(part.prepare(request), limits, part)
+        except OSError as error:
+            return Failure(Reason.NOT_WRITTEN, f"it could not be written: {error.strerror}", time.monotonic() - began)
+        except TooLong as error:
+            return Failure(Reason.TOO_LARGE, str(error), time.monotonic() - began, wire_bytes=part.came)
+        except Unwanted as error:
+            took = time.monotonic() - began
+            return Response(error.status, error.headers, b"", took, took, part.came)
+
+    async def _give_back(self, passage: Passage) -> None:
+        """Give back what a flow held that did not come to its own end."""
+        if passage.ticket is not None:
+            await self.gate.leave(passage.ticket, UNHEARD if passage.is_sent else UNSENT)
+        for origin in list(passage.lines):
+            if origin in passage.claimed:
+                await self._store.update(rules_key(origin), release_step(self.surroundings.who))
+            passage.leave_line(origin, self.gate)
+
+
+class BlockingSender(Protocol):
+    """What sends for `drive()`: another library's sender, wrapped."""
+
+    def __call__(self, request: Request, limits: Limits) -> Reply:
+        """Send one request, one hop, once."""
+        ...
+
+
+class Driver:
+    """Carries out flows for threads, with a blocking sender."""
+
+    def __init__(self, surroundings: Surroundings, store: Store, gate: Gate, sender: BlockingSender) -> None:
+        self.surroundings = surroundings
+        self._store = store
+        self.gate = gate
+        self._sender = sender
+
+    def run(self, flow: Flow[Result]) -> Result:
+        """Carry out a flow to its end."""
+        passage = Passage()
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    effect = flow.send(answer)
+                except StopIteration as end:
+                    result: Result = end.value
+                    return result
+                answer = self.surroundings.at_once(effect)
+                if answer is NOT_YET:
+                    answer = self._do(effect, passage)
+        finally:
+            flow.close()
+            self._give_back(passage)
+
+    def _do(self, effect: Effect, passage: Passage) -> Any:
+        around = self.surroundings
+        match effect:
+            case Enter():
+                answer = self.gate.enter(around.gate_request(effect))
+                passage.ticket = answer if isinstance(answer, Ticket) else None
+                return answer
+            case Send(ticket=ticket):
+                assert isinstance(ticket, Ticket)
+                if self.gate.alarm.now() + effect.timeout > ticket.good_until:
+                    passage.ticket = None
+                    self.gate.leave(ticket, UNSENT)
+                    return None
+                around.retries.count()
+                passage.is_sent = True
+                reply = self._sender(effect.request, limits_of(effect))
+                passage.is_sent = False
+                if _log.hears(logging.DEBUG):
+                    _tell(effect.request, reply)
+                return reply
+            case Settle(ticket, outcome):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return self.gate.leave(ticket, outcome)
+            case PutBack(ticket):
+                passage.ticket = None
+                assert isinstance(ticket, Ticket)
+                return self.gate.put_back(ticket)
+            case Keep(url, what):
+                return around.keep(url, what)
+            case Claim():
+                waiter = self.gate.alarm.waiter()
+                return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+            case Hold(origin):
+                held = self._store.update(rules_key(origin), around.claim_step(effect))
+                if not isinstance(held, Claimed):
+                    passage.claimed.discard(origin)
+                return held
+            case Learn():
+                known = self._store.update(rules_key(effect.origin), learn_step(effect))
+                around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
+                passage.leave_line(effect.origin, self.gate)
+                return known.rules
+            case Release(origin):
+                if origin in passage.claimed:
+                    self._store.update(rules_key(origin), release_step(around.who))
+                return passage.leave_line(origin, self.gate)
+            case Remember(origin):
+                return self._store.read(rules_key(origin))
+            case Amend(key, policy, change):
+                return self.gate.amend(key, policy, change)
+            case Later():
+                return False  # a thread that may block asks at once instead
+            case Recall() | MayRetry() | Tell():
+                raise AssertionError("these are answered at once")
+
+    def _give_back(self, passage: Passage) -> None:
+        if passage.ticket is not None:
+            self.gate.leave(passage.ticket, UNHEARD if passage.is_sent else UNSENT)
+        for origin in list(passage.lines):
+            if origin in passage.claimed:
+                self._store.update(rules_key(origin), release_step(self.surroundings.who))
+            passage.leave_line(origin, self.gate)
+
+
+async def adrive(flow: Flow[Result], driver: AsyncDriver) -> Result:
+    """Carry out a flow, for a task."""
+    return await driver.run(flow)
+
+
+def drive(flow: Flow[Result], driver: Driver) -> Result:
+    """Carry out a flow, for a thread."""
+    return driver.run(flow)

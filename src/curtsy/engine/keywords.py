@@ -1,0 +1,113 @@
+"""The keywords that both clients take, for type checkers: one list, so that the two cannot drift apart.
+
+What a setting means, and within which bounds, is said in `curtsy.settings.keys`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from curtsy.cache.keys import PageCache
+from curtsy.core.policy import On429, Strategy
+from curtsy.core.record import FetchRecord
+from curtsy.engine.timers import Alarm
+from curtsy.http.sender import Sender
+from curtsy.settings import CacheMode, Preset
+from curtsy.stores import AsyncStore, Store
+from curtsy.system.clock import FakeClock
+
+
+class SettingKeywords(TypedDict, total=False):
+    """The settings that a client takes besides those in its signature."""
+
+    global_qps: float | None
+    global_burst: int
+    outage_share: float
+    cache_dir: str | os.PathLike[str] | None
+    cache_size: int | None
+    log_level: str
+    log_format: Literal["auto", "text", "json"]
+    stats_every: float | None
+    domain_category: str
+    qps: float | None
+    burst: int
+    strategy: Strategy
+    pause: list[float] | tuple[float, float]
+    pause_min: float
+    pause_max: float
+    delay: float
+    concurrency: int | None
+    max_crawl_delay: float
+    global_rate: bool
+    adapt: bool
+    max_delay: float
+    target_latency: float
+    latency_factor: float
+    max_requests_per_day: int
+    max_pages_per_day: int
+    timezone: str | None
+    breaker: bool
+    breaker_failures: int
+    breaker_cooldown: float
+    breaker_max_cooldown: float
+    breaker_error_rate: float | None
+    breaker_window: float
+    breaker_min_replies: int
+    on_429: On429
+    obey_retry_after: float
+    max_retry_after: float
+    robots_ttl: float
+    robots_timeout: float
+    robots_unreachable: Literal["allow", "disallow"]
+    timeout: float
+    connect_timeout: float
+    max_body: int | None
+    max_head: int
+    max_redirects: int
+    min_speed: float
+    retry_delay: float
+    deny_paths: list[str] | tuple[str, ...]
+    allowlist: Sequence[str | Mapping[str, Any]]
+    denylist: Sequence[str | Mapping[str, Any]]
+
+
+class ClientKeywords(SettingKeywords, total=False):
+    """All that a client takes."""
+
+    preset: Preset | None
+    config: str | os.PathLike[str] | None
+    store: str | os.PathLike[str] | Store | AsyncStore | None
+    cache: str | os.PathLike[str] | PageCache | bool | None
+    cache_mode: CacheMode | None
+    stale_if_error: float
+    stale_while_revalidate: bool
+    user_agent: str | None
+    allow_private: bool | None
+    respect_robots: bool | None
+    max_retries: int | None
+    deadline: float | None
+    on_record: Callable[[FetchRecord], None] | None
+    proxy: str | None
+    verify: bool | str | os.PathLike[str] | ssl.SSLContext
+    cookies: bool
+    connections: int
+    sender: Sender | None
+    clock: FakeClock | None
+    alarm: Alarm | None
+
+
+class FetchKeywords(TypedDict, total=False):
+    """What may be said of one fetch, or of all fetches of a batch."""
+
+    method: str
+    headers: Mapping[str, str] | None
+    body: bytes | None
+    deadline: float | None
+    repeatable: bool | None
+
+
+OWN = tuple(name for name in ClientKeywords.__annotations__ if name not in SettingKeywords.__annotations__)
+"""What is in a client's signature: the settings know some of it, and nothing of the rest."""

@@ -1,0 +1,54 @@
+"""Where a client remembers and keeps: its store and its cache, opened as it was told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from curtsy.cache.keys import PageCache
+from curtsy.settings import Settings
+from curtsy.stores import AsyncStore, Store, open_async_store
+from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
+from curtsy.stores.threaded import ThreadedStore, is_async_store, is_store
+from curtsy.system.clock import FakeClock
+
+UNBOUNDED = 2**62
+"""Bytes: more than any disk has."""
+
+
+def opened_store(
+    store: str | os.PathLike[str] | Store | AsyncStore | None, settings: Settings, clock: FakeClock | None
+) -> AsyncStore:
+    """The store that a client was given, for tasks; else the one of the settings, or with a fake clock memory."""
+    if isinstance(store, MemoryStore):
+        return AsyncMemoryStore(store)
+    if store is None and clock is not None:
+        return AsyncMemoryStore(MemoryStore(clock))
+    if store is None or isinstance(store, str | os.PathLike):
+        return open_async_store(settings.store, clock=clock, share=settings.outage_share)
+    if is_async_store(store):
+        return store
+    assert is_store(store)
+    return ThreadedStore(store)
+
+
+def opened_cache(
+    cache: str | os.PathLike[str] | PageCache | bool | None, settings: Settings
+) -> PageCache | None:  # fmt: skip
+    """The cache that a client was given; else the one of the settings."""
+    if cache is False or settings.cache_mode == "off":
+        return None
+    if cache is None or cache is True:
+        from platformdirs import user_cache_path
+
+        cache = settings.cache_dir or user_cache_path("curtsy", appauthor=False)
+    if not isinstance(cache, str | os.PathLike):
+        return cache
+    path, size = Path(cache), UNBOUNDED if settings.cache_size is None else settings.cache_size
+    if path.suffix == ".sqlite":
+        from curtsy.cache.packed import DELAY, PackedCache
+
+        return PackedCache(path, max_size=size, delay=DELAY)
+    from curtsy.cache.disk import DiskCache
+
+    return DiskCache(path, max_size=size)

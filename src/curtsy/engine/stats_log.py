@@ -1,0 +1,70 @@
+"""The line of statistics that is logged every minute, and the alerts that are looked for then (Q10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from curtsy.core.errors import CurtsyError
+from curtsy.core.policy import Policies
+from curtsy.core.statistics import HostStatistics, StatisticsSnapshot
+from curtsy.engine.alerts import NEARLY, AlertWatch, alerts_of
+from curtsy.engine.counters import Tally
+from curtsy.engine.host_view import HostView, view_of
+from curtsy.stores import AsyncStore
+from curtsy.system.log import LibraryLogger, library_logger
+
+_log: LibraryLogger = library_logger("statistics")
+
+TOLD = (
+    "fetches", "ok", "requests", "robots_requests", "pages", "bytes", "cache_hits", "revalidated", "retries",
+    "delayed", "trips", "refused", "failed",
+)  # fmt: skip
+"""The fields of the line: everything since the start."""
+
+
+class Reporter:
+    """Tells the log what a tally has counted, and what is alarming."""
+
+    def __init__(self, tally: Tally, store: AsyncStore, policies: Callable[[], Policies]) -> None:
+        self._tally = tally
+        self._store = store
+        self._policies = policies
+        self._told = 0
+        self.alerts = AlertWatch()
+
+    async def report(self) -> bool:
+        """Write the line, if there is anything new; answers whether to look again though nothing more happens."""
+        counted = self._tally.snapshot()
+        if counted.fetches != self._told:
+            self._told = counted.fetches
+            _log.info("Statistics", **line(counted))
+        try:
+            hosts = [await self._view(host.domain) for host in counted.hosts.values() if self._is_suspect(host)]
+        except CurtsyError:  # a store that fails: who fetches is told of it
+            return True
+        self.alerts.look(alerts_of(counted, hosts))
+        return bool(self.alerts.active)  # so that its end is told
+
+    def _is_suspect(self, host: HostStatistics) -> bool:
+        """Whether the host may be the reason of an alert, so that its record is worth a look."""
+        policy = self._policies().of(host.domain)
+        left = ((host.requests_left, policy.max_requests_per_day), (host.pages_left, policy.max_pages_per_day))
+        is_nearly_spent = any(count is not None and limit - count >= NEARLY * limit for count, limit in left)
+        return bool(host.trips or host.blocked or is_nearly_spent)
+
+    async def _view(self, domain: str) -> HostView:
+        policy = self._policies().of(domain)
+        record = await self._store.read(policy.key_for(domain))
+        return view_of(domain, record, await self._store.now(), policy)
+
+
+def line(counted: StatisticsSnapshot) -> dict[str, Any]:
+    """The fields of the line of statistics."""
+    return {
+        **{name: getattr(counted, name) for name in TOLD},
+        "hosts": len(counted.domains),
+        "waited": round(counted.waited, 3),
+        "wait_p95": round(counted.waits.quantile(0.95), 3),
+        "latency_p95": round(counted.latency.quantile(0.95), 3),
+    }

@@ -1,0 +1,1 @@
+"""One request on one connection: addresses, connections, exchange, body and decoding."""

@@ -1,0 +1,141 @@
+"""CircuitBreaker: leave alone what fails (Q4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from curtsy.core.admission import Go, Reset, Trip, admit, amend, settle
+from curtsy.core.breaker import State
+from curtsy.core.host import Host
+from curtsy.core.message import Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import DAY, UNLIMITED, number, rule, whole
+from curtsy.limits.arguments import checked_key
+from curtsy.limits.opening import opened
+from curtsy.stores import Store
+from curtsy.system.log import library_logger
+
+_log = library_logger("guards")
+
+SHORT = 300.0
+"""A cooldown below this is warned about: a site that blocks us wants a rest (Q4)."""
+
+
+def checked_cooldown(seconds: float) -> float:
+    """Check a cooldown that was configured, and warn of a short one."""
+    seconds = number("cooldown_seconds", seconds, above=True, most=30 * DAY, default=300)
+    if seconds < SHORT:
+        _log.warning(f"cooldown_seconds = {seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest")
+    return seconds
+
+
+def outcome_of(status: int | None) -> Outcome:
+    """What a status reported by hand means: 403 and 429 are a block, 5xx and None a failure, others an answer (U6)."""
+    if status is None:
+        return Outcome(Kind.FAILED)
+    if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 999:
+        raise rule("status", status, "an HTTP status such as 503, or None if there was no answer")
+    if status == 403:
+        return Outcome(Kind.BLOCKED, status)
+    if status == 429:
+        return Outcome(Kind.SLOWED, status)
+    return Outcome(Kind.FAILED if status >= 500 else Kind.ANSWERED, status)
+
+
+class CircuitBreaker:
+    """Opens at a block or after failures in a row, stays open for a cooldown, then lets one trial through.
+
+    `on_429` is `trip` here: every 429 opens it (Q5). Breakers with the same `store` (or its URL) and `key` are one.
+    """
+
+    def __init__(
+        self,
+        cooldown_seconds: float = 300,
+        *,
+        failures: int = 3,
+        max_cooldown_seconds: float = 21_600,
+        error_rate: float | None = None,
+        store: str | Store | None = None,
+        key: str = "breaker",
+    ) -> None:
+        self.cooldown_seconds = checked_cooldown(cooldown_seconds)
+        longest = number("max_cooldown_seconds", max_cooldown_seconds, above=True, most=30 * DAY)
+        self._policy = UNLIMITED.but(
+            breaker=True,
+            breaker_cooldown=self.cooldown_seconds,
+            breaker_max_cooldown=max(longest, self.cooldown_seconds),
+            breaker_failures=whole("failures", failures, 1),
+            breaker_error_rate=None if error_rate is None else number("error_rate", error_rate, above=True, most=1.0),
+            on_429="trip",
+        )
+        self._key = checked_key(key)
+        self._store = opened(store)
+        self._is_store_ours = isinstance(store, str)
+
+    def trip(self) -> None:
+        """Open it, now."""
+        self._change(lambda host, now: amend(host, now, self._policy, Trip()))
+
+    def reset(self) -> None:
+        """Close it, whatever happened."""
+        self._change(lambda host, now: amend(host, now, self._policy, Reset()))
+
+    def attempt_reset(self) -> bool:
+        """Ask to be let through: True if it is closed, or if this is the one trial after the cooldown.
+
+        Report how a trial went by `record_success` or `record_failure`; until then nobody else gets one.
+        """
+
+        def step(host: Host | None, now: Now) -> tuple[Host | None, bool]:
+            changed, decision = admit(host, now, self._policy, page=False)
+            if host is None or not host.tripped_at:
+                return host, True
+            return changed, isinstance(decision, Go)
+
+        return self._store.update(self._key, step)
+
+    def record_success(self) -> None:
+        """A request succeeded: failures in a row are forgotten, and a trial closes it."""
+        self._change(lambda host, now: settle(host, now, self._policy, None, Outcome(Kind.ANSWERED)))
+
+    def record_failure(self, status: int | None = None) -> None:
+        """A request failed; 403 and 429 open it at once, 5xx and no status after some in a row.
+
+        Any other status is an answer, and counts as a success (U6).
+        """
+        outcome = outcome_of(status)
+        self._change(lambda host, now: settle(host, now, self._policy, None, outcome))
+
+    @property
+    def state(self) -> State:
+        """Closed, open or half open."""
+        host, now = self._look()
+        return State.CLOSED if host is None else host.breaker_state(now)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every request is refused now."""
+        return self.state is State.OPEN
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until a trial is let through; 0 if it is not open."""
+        host, now = self._look()
+        return 0.0 if host is None else host.breaker_left(now)
+
+    @property
+    def trips(self) -> int:
+        """How often it has opened."""
+        host, _ = self._look()
+        return 0 if host is None else host.trips
+
+    def close(self) -> None:
+        """Let go of a store that was opened by its URL. Idempotent; the breaker itself stays as it is."""
+        if self._is_store_ours:
+            self._store.close()
+
+    def _look(self) -> tuple[Host | None, Now]:
+        return self._store.update(self._key, lambda host, now: (host, (host, now)))
+
+    def _change(self, change: Callable[[Host | None, Now], Host]) -> None:
+        self._store.update(self._key, lambda host, now: (change(host, now), None))

@@ -1,0 +1,286 @@
+"""DomainDailyBudgetManager: how much of a domain's day is spent (B10).
+
+Used by hand, `can_request_to_domain` only looks and `record_domain_request` counts. Between the two others may come: a
+program that must never go over the limit uses the client, which does both in one atomic step (B4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from pydantic import BaseModel, Field, computed_field, field_validator
+
+from curtsy.core.admission import Spend, amend
+from curtsy.core.budget import Spending
+from curtsy.core.errors import PolicyError, Reason
+from curtsy.core.host import Host, fresh, in_time
+from curtsy.core.message import SECOND, Now, parse_domain
+from curtsy.core.policy import Policies, Policy, rule
+from curtsy.limits.opening import opened
+from curtsy.stores import Answer, Step, Store, open_store
+from curtsy.stores.fallback import Shelter
+from curtsy.stores.memory import MemoryStore
+from curtsy.system.log import library_logger
+
+if TYPE_CHECKING:
+    from curtsy.settings.live import LiveSettings
+
+_log = library_logger("guards")
+
+UNLIMITED = 2**31 - 1
+"""What is left of a budget that has no limit."""
+
+
+class DomainBudgetCheckResult(BaseModel):
+    """Whether a domain may be asked today, and how often still."""
+
+    allowed: bool = Field(description="Whether one more request may be sent today.")
+    reason: str | None = Field(default=None, description="`domain_budget_exceeded` if not allowed.")
+    requests_remaining: int = Field(ge=0, description="Requests left today; 2**31-1 if unlimited.")
+    pages_remaining: int = Field(ge=0, description="Pages left today; 2**31-1 if unlimited.")
+    limit: str | None = Field(
+        default=None, description="The limit that is spent: `max_requests_per_day` or `max_pages_per_day`."
+    )
+    retry_after: float | None = Field(default=None, description="Seconds until the budget opens again, if not allowed.")
+
+
+class DomainDailyBudget(BaseModel):
+    """What a domain has had today, of what it may have."""
+
+    domain: str = Field(description="The domain, in lower case.")
+    requests_today: int = Field(default=0, ge=0, description="Requests sent today.")
+    pages_today: int = Field(default=0, ge=0, description="Pages received today.")
+    max_requests_per_day: int = Field(ge=0, description="Requests a day at most; 0 for unlimited.")
+    max_pages_per_day: int = Field(ge=0, description="Pages a day at most; 0 for unlimited.")
+    date: str = Field(
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", description="The day, as YYYY-MM-DD in the domain's time zone."
+    )
+
+    @field_validator("date")
+    @classmethod
+    def _is_a_day(cls, date: str) -> str:
+        datetime.date.fromisoformat(date)  # raises ValueError
+        return date
+
+    @computed_field(description="Requests left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
+    @property
+    def requests_remaining(self) -> int:
+        """Requests left today; 2**31-1 if unlimited."""
+        return _left(self.max_requests_per_day, self.requests_today)
+
+    @computed_field(description="Pages left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
+    @property
+    def pages_remaining(self) -> int:
+        """Pages left today; 2**31-1 if unlimited."""
+        return _left(self.max_pages_per_day, self.pages_today)
+
+
+class DomainDailyBudgetManager:
+    """The daily budgets of all domains, on the store that the client uses too.
+
+    `policies` may be a function that gives the present ones, for settings that are read again while running. When they
+    or the store fail, the request is allowed and counted in memory, and a warning is logged once per outage (B8).
+    """
+
+    def __init__(
+        self, policies: Policies | Callable[[], Policies] | None = None, *, store: Store | str | None = None
+    ) -> None:
+        if policies is not None and not callable(policies) and not isinstance(policies, Policies):
+            raise rule("policies", policies, "Policies, or a function that gives them")
+        present = policies if callable(policies) else None
+        given = Policies() if policies is None or callable(policies) else policies
+        self._policies = present or (lambda: given)
+        self._store = _sheltered(store)
+        self._memory = MemoryStore()
+        self._out: set[str] = set()
+        self._renew_locks()
+        _all_managers.add(self)
+
+    def _renew_locks(self) -> None:
+        """Start with a free lock, as a forked child does: who held it is not there."""
+        self._lock = threading.Lock()
+
+    def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
+        """Say whether the domain's budget allows one more request today. Counts nothing."""
+        policy, budget, now = self._look(domain)
+        spent, retry_after = None, None
+        if policy.max_requests_per_day and budget.requests >= policy.max_requests_per_day:
+            spent, retry_after = "max_requests_per_day", budget.opens_in(policy.max_requests_per_day, "requests", now)
+        elif policy.max_pages_per_day and budget.pages >= policy.max_pages_per_day:
+            spent, retry_after = "max_pages_per_day", budget.opens_in(policy.max_pages_per_day, "pages", now)
+        if spent:
+            _log.info("Domain daily budget exceeded", domain=domain, limit=spent)
+        return DomainBudgetCheckResult(
+            allowed=spent is None,
+            reason=None if spent is None else Reason.DOMAIN_BUDGET_EXCEEDED.value,
+            requests_remaining=_left(policy.max_requests_per_day, budget.requests),
+            pages_remaining=_left(policy.max_pages_per_day, budget.pages),
+            limit=spent,
+            retry_after=retry_after,
+        )
+
+    def record_domain_request(self, domain: str, is_page: bool = False) -> None:
+        """Count a request that was sent to the domain, and its page if it brought one."""
+        if not isinstance(is_page, bool):
+            raise rule("is_page", is_page, "True or False")
+        policy = self._policy(domain)
+
+        def step(host: Host | None, now: Now) -> tuple[Host, None]:
+            return amend(host, now, policy, Spend(is_page)), None
+
+        self._update(policy.key_for(parse_domain(domain)), step)
+
+    def get_domain_budget(self, domain: str) -> DomainDailyBudget:
+        """What the domain has had today, of what it may have."""
+        policy, budget, now = self._look(domain)
+        return DomainDailyBudget(
+            domain=parse_domain(domain),
+            requests_today=budget.requests,
+            pages_today=budget.pages,
+            max_requests_per_day=policy.max_requests_per_day,
+            max_pages_per_day=policy.max_pages_per_day,
+            date=policy.calendar.date_of(now.epoch // SECOND),
+        )
+
+    def _look(self, domain: str) -> tuple[Policy, Spending, Now]:
+        """Return what holds for the domain, what counts against its limits, and the store's present."""
+        policy = self._policy(domain)
+
+        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Policy, Spending, Now]]:
+            # After a reboot, the record with its instants moved is kept: what was spent must run out (C19).
+            host = host and in_time(host, now)
+            spending = (host or fresh(now)).spending(now, policy.calendar)
+            return host, (_by_hand(policy, host), spending, now)
+
+        return self._update(policy.key_for(parse_domain(domain)), step)
+
+    def _policy(self, domain: str) -> Policy:
+        name = parse_domain(domain)
+        try:
+            policy = self._policies().of(name)
+        except Exception as error:  # whatever is wrong with the settings, the default limits hold (B8)
+            self._warn("policy", f"the policy of {name} cannot be read ({error}); the default limits hold")
+            return _DEFAULT
+        self._out.discard("policy")
+        return policy
+
+    def _update(self, key: str, step: Step[Answer]) -> Answer:
+        try:
+            answer = self._store.update(key, step)
+        except Exception as error:  # not a failure that the shelter knows: all the same, nothing is refused (B8)
+            self._warn("store", f"the budget cannot be determined ({error}); counting in memory")
+            return self._memory.update(key, step)
+        self._out.discard("store")
+        return answer
+
+    def _warn(self, part: str, what: str) -> None:
+        """Warn, once per outage of a part."""
+        with self._lock:
+            if part not in self._out:
+                self._out.add(part)
+                _log.warning(f"Daily budget: {what}.")
+
+
+_TRY_EVERY = 1.0
+"""Seconds between two looks at settings that were broken from the start."""
+
+_DEFAULT = Policy()
+_LIMITS = ("max_requests_per_day", "max_pages_per_day")
+
+
+def _by_hand(policy: Policy, host: Host | None) -> Policy:
+    """The policy with the limits of the day that a hand has put in the record, as `admit()` has them."""
+    limits = {} if host is None else {name: value for name, value in host.overrides if name in _LIMITS}
+    changes = {name: int(value) for name, value in limits.items() if value is not None}
+    return policy.but(**changes) if changes else policy
+
+
+def _sheltered(store: Store | str | None) -> Store:
+    """A store whose outages are bridged in memory, and what was counted there brought home (B8)."""
+    found = open_store() if store is None else opened(store)
+    return found if isinstance(found, Shelter | MemoryStore) else Shelter(found)
+
+
+def _left(limit: int, spent: int) -> int:
+    return max(0, limit - spent) if limit else UNLIMITED
+
+
+_manager: DomainDailyBudgetManager | None = None
+_manager_lock = threading.Lock()
+_all_managers: WeakSet[DomainDailyBudgetManager] = WeakSet()
+
+
+def _after_fork() -> None:
+    global _manager_lock
+    _manager_lock = threading.Lock()
+    for manager in list(_all_managers):
+        manager._renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def get_domain_budget_manager() -> DomainDailyBudgetManager:
+    """The program's own manager, on the settings and the store that everything else uses.
+
+    Settings that cannot be read mean the default limits and one warning, at the start too (C17). Files that have
+    changed are read again (U9); the store stays the one of the start.
+    """
+    global _manager
+    with _manager_lock:
+        if _manager is None:
+            settings = _Settings()
+            _manager = DomainDailyBudgetManager(settings.policies, store=settings.store())
+        return _manager
+
+
+class _Settings:
+    """The program's settings, which may be broken for a while."""
+
+    def __init__(self) -> None:
+        self._live: LiveSettings | None = None
+        self._error: PolicyError | None = None
+        self._tried_at = -_TRY_EVERY
+
+    def policies(self) -> Policies:
+        """The present policies. Raises PolicyError while the settings cannot be read."""
+        if self._live is None and time.monotonic() >= self._tried_at + _TRY_EVERY:
+            from curtsy.settings import new_notices
+            from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
+
+            self._tried_at = time.monotonic()
+            try:
+                self._live = LiveSettings()
+            except PolicyError as error:
+                self._error = error
+            else:
+                for notice in new_notices(self._live.current):
+                    _log.warning(notice)
+        if self._live is not None:
+            return self._live.check().policies
+        assert self._error is not None
+        raise self._error
+
+    def store(self) -> str | None:
+        """The store that the settings name; None for the default one."""
+        with contextlib.suppress(PolicyError):
+            self.policies()
+        return None if self._live is None else self._live.current.store
+
+
+def can_request_to_domain(domain: str) -> DomainBudgetCheckResult:
+    """Say whether the domain's budget allows one more request today. Counts nothing."""
+    return get_domain_budget_manager().can_request_to_domain(domain)
+
+
+def record_domain_request(domain: str, is_page: bool = False) -> None:
+    """Count a request that was sent to the domain, and its page if it brought one."""
+    get_domain_budget_manager().record_domain_request(domain, is_page)

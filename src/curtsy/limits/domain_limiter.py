@@ -1,0 +1,189 @@
+"""DomainLimiter: the rate of one domain (L1, L10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from curtsy.core.admission import Decision, Go, Late, No, admit
+from curtsy.core.errors import (
+    PolicyError,
+    Reason,
+    Refused,
+    RefusedByBreaker,
+    RefusedByBudget,
+    RefusedByPolicy,
+    RefusedByRobots,
+    WaitTimeout,
+)
+from curtsy.core.host import Host
+from curtsy.core.message import Now, Url, parse_domain, parse_url
+from curtsy.core.messages import refused, span
+from curtsy.core.policy import LimitConfig, Policy, number, rule
+from curtsy.core.record import LimitStats
+from curtsy.engine.gate import Answer, Request, Ticket
+from curtsy.limits.domain_limits import Rates, Terms
+from curtsy.system.log import library_logger
+
+if TYPE_CHECKING:
+    from curtsy.limits.limiter import RateLimiter
+
+_log = library_logger("guards")
+
+
+class DomainLimiter:
+    """The limiter of one domain. `RateLimiter` makes one for each domain that it meets.
+
+    With a `limiter`, it is of that one: its rate, its tokens and its statistics of the domain.
+    """
+
+    def __init__(self, domain: str, config: LimitConfig | None = None, *, limiter: RateLimiter | None = None) -> None:
+        from curtsy.limits.limiter import RateLimiter  # which makes us, so it cannot come first
+
+        if limiter is None:
+            limiter = RateLimiter(config)
+        elif not isinstance(limiter, RateLimiter):
+            raise rule("limiter", limiter, "a RateLimiter, or left out")
+        elif config is not None:
+            raise rule("config", config, "left out if there is a limiter, which has the configurations of its domains")
+        self.domain = parse_domain(domain)
+        self._limiter = limiter
+        self.stats = LimitStats(self.domain)
+        self.stats = limiter.adopt(self).stats
+        self._rates: Rates | None = None
+        self._warned: str | None = None
+
+    def use(self, terms: Terms) -> Rates:
+        """Have what some terms say of the domain. Tokens and statistics stay."""
+        self._rates = terms.of(self.domain)
+        return self._rates
+
+    @property
+    def rates(self) -> Rates:
+        """What holds for the domain now: worked out again when something has changed, not before."""
+        terms, rates = self._limiter.terms(), self._rates
+        if rates is None or rates.terms is not terms:
+            rates = self._limiter.renewed(self)
+        warning = rates.warning
+        if warning is not self._warned and warning != self._warned:
+            self._warned = warning
+            if warning is not None:
+                _log.warning(f"{self.domain}: {warning}")
+        return rates
+
+    @property
+    def config(self) -> LimitConfig:
+        """The configuration, or what the domain's policy says of the same."""
+        return self.rates.config
+
+    @property
+    def policy(self) -> Policy:
+        """The rate alone, for `wait` and `allow`."""
+        return self.rates.policy
+
+    @property
+    def guarded(self) -> Policy:
+        """The rate and the breaker, for `acquire`."""
+        return self.rates.guarded
+
+    @property
+    def key(self) -> str:
+        """The key of the record."""
+        return self.rates.key
+
+    async def wait(self, timeout: float | None = None, n: int = 1) -> None:
+        """Wait for `n` tokens, first come first served."""
+        limiter = self._limiter
+        request = self._request(n, timeout)
+        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self) as waiter:
+            answer = await limiter.async_gate.enter(request, waiter)
+        self.count(answer, timeout, n)
+
+    def wait_blocking(self, timeout: float | None = None, n: int = 1) -> None:
+        """Wait for `n` tokens, first come first served, in a thread that may block."""
+        limiter = self._limiter
+        request = self._request(n, timeout)
+        with limiter.waiting(limiter.gate.alarm.waiter(), self) as waiter:
+            answer = limiter.gate.enter(request, waiter)
+        self.count(answer, timeout, n)
+
+    def allow(self, n: int = 1) -> bool:
+        """Take `n` tokens if they are there, without waiting and without going ahead of those who wait."""
+        limiter = self._limiter
+        limiter.check_open()
+        request = self._request(n, None)
+        key, policy = request.key, request.policy
+        if limiter.gate.lines.is_queued(key):
+            return False
+
+        def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
+            changed, decision = admit(host, now, policy, page=False, count=n)
+            return changed, (decision, now.epoch)
+
+        decision, epoch = limiter.store.update(key, step)
+        if not isinstance(decision, Go):
+            return False
+        limiter.count_granted(self, epoch, 0.0, n)
+        return True
+
+    def _request(self, n: int, timeout: float | None) -> Request:
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise rule("n", n, "a whole number of at least 1")
+        rates = self.rates
+        if n > rates.most:
+            raise self._too_many(n, rates)
+        if timeout is not None:
+            number("timeout", timeout)
+        return Request(
+            rates.key, rates.policy, page=False, count=n, deadline=timeout, renew=lambda: self._present(n)
+        )  # fmt: skip
+
+    def _present(self, n: int) -> tuple[str, Policy, None]:
+        """What holds now for who waits; whoever would wait for more than there will ever be is told so."""
+        rates = self.rates
+        if n > rates.most:
+            self.stats.count_canceled()
+            raise self._too_many(n, rates)
+        return rates.key, rates.policy, None
+
+    def _too_many(self, n: int, rates: Rates) -> PolicyError:
+        return PolicyError(
+            f"{self.domain}: n = {n} must be at most burst_capacity ({rates.most}), for the bucket never holds more. "
+            "Ask for fewer at once, or raise burst_capacity."
+        )
+
+    def count(self, answer: Answer, timeout: float | None = None, n: int = 1) -> None:
+        """Count what became of a wait, and raise if it did not end well."""
+        match answer:
+            case Ticket():
+                self._limiter.count_granted(self, answer.epoch, answer.waited, n)
+            case Late(needed):
+                self.stats.count_canceled()
+                more = "" if timeout is None or needed > timeout else " more"
+                raise WaitTimeout(
+                    f"{self.domain} cannot be asked within {timeout:g} s: it would take {needed:.3f} s{more}. "
+                    "Allow more time, or ask less often.",
+                    needed,
+                )
+            case No(Reason.CLOSED):
+                raise self._limiter.closed_error()
+            case No():
+                raise self._refused(answer)
+
+    def _refused(self, no: No) -> Refused:
+        """The error for what stands in a shared record, by another hand: a pause, a Crawl-delay, a budget."""
+        if no.reason is Reason.DOMAIN_BUDGET_EXCEEDED:  # the limit is the record's own: this part has none
+            wait = "" if no.retry_after is None else f" The next can go in {span(no.retry_after)}."
+            what = f"{self.domain} has had its {no.limit} of today.{wait} Raise its max_{no.limit}_per_day"
+            message = f"{what} only if the site agreed."
+        else:
+            url = parse_url(f"https://{self.domain}/")
+            assert isinstance(url, Url)
+            message = refused(url, self.policy, no)
+        return _REFUSALS.get(no.reason, RefusedByPolicy)(message, reason=no.reason, retry_after=no.retry_after)
+
+
+_REFUSALS: dict[Reason, type[Refused]] = {
+    Reason.DOMAIN_BUDGET_EXCEEDED: RefusedByBudget,
+    Reason.CIRCUIT_OPEN: RefusedByBreaker,
+    Reason.CRAWL_DELAY_TOO_LONG: RefusedByRobots,
+}

@@ -1,0 +1,564 @@
+"""RateLimiter: a rate per domain, one for all, and a breaker (L, Q6, U8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self, overload
+from weakref import WeakSet
+
+from curtsy.core.admission import No, Reset, settle
+from curtsy.core.breaker import State
+from curtsy.core.errors import InvalidDomain, LimiterClosed, PolicyError, Reason, StoreError, UnknownDomain
+from curtsy.core.host import Host
+from curtsy.core.message import Now, Url, parse_domain, parse_url
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name, flag, rate, rule
+from curtsy.core.record import StatsSnapshot, TotalStats
+from curtsy.engine.gate import GLOBAL, Answer, AsyncGate, Gate, Request
+from curtsy.engine.timers import Alarm, TaskWaiter, Waiter
+from curtsy.limits.arguments import checked_alarm, named_domain
+from curtsy.limits.breaker import outcome_of
+from curtsy.limits.domain_limiter import DomainLimiter
+from curtsy.limits.domain_limits import Rates, Terms, templates
+from curtsy.limits.opening import AnyStore, opened_for_both
+from curtsy.limits.views import BreakerView, BucketView, breaker_view, bucket_view
+from curtsy.stores import Step
+from curtsy.system.log import library_logger
+
+_log = library_logger("guards")
+
+STATS_EVERY = 60.0
+"""Seconds between two lines of statistics in the log (Q10)."""
+
+BATCH = 64
+"""Records that are read at once for that line: whoever waits for the store meanwhile waits for no more than these."""
+
+LEAVE = 2.0
+"""Seconds that `aclose()` gives those who wait to leave: their event loop may never run again."""
+
+
+class RateLimiter:
+    """Limits how fast domains are asked, each by itself and all together, and leaves failing ones alone.
+
+    `config` is the rate and burst of a domain that is not in `domains`; a path is read as the JSON file of that form.
+    With `policies`, such a domain has those of its policy, and every domain has the strategy, breaker, shared record
+    and denial of its policy. By itself a limiter knows no global rate: `get_rate_limiter()` is the program's own, which
+    does.
+    """
+
+    def __init__(
+        self,
+        config: LimitConfig | str | os.PathLike[str] | None = None,
+        domains: Mapping[str, LimitConfig] | None = None,
+        *,
+        global_qps: float | None = None,
+        per_domain_qps: float | None = None,
+        circuit_breaker: bool = True,
+        cooldown_seconds: float = 300.0,
+        strategy: Strategy = "token_bucket",
+        unlimited: tuple[str, ...] = (),
+        policies: Policies | None = None,
+        store: AnyStore | None = None,
+        alarm: Alarm | None = None,
+    ) -> None:
+        if config is not None and not isinstance(config, LimitConfig | str | os.PathLike):
+            raise rule(
+                "config", config, "a LimitConfig(requests_per_second, burst_capacity), or the path of a JSON file"
+            )
+        listed: Mapping[str, LimitConfig] = {}
+        if isinstance(config, str | os.PathLike):
+            from curtsy.settings import load_limits  # not before it is needed: settings are slow to import
+
+            default, listed = load_limits(Path(config))
+        else:
+            default = config or LimitConfig()
+        if per_domain_qps is not None:
+            default = LimitConfig(rate("per_domain_qps", per_domain_qps), default.burst_capacity)
+        if policies is not None and not isinstance(policies, Policies):
+            raise rule("policies", policies, "a Policies(default, entries)")
+        flag("circuit_breaker", circuit_breaker)
+        if not isinstance(unlimited, tuple | list | set | frozenset):
+            raise rule("unlimited", unlimited, "a list of domains, such as ['example.com']")
+        free = {entry_name(named_domain("unlimited", domain)) for domain in unlimited}
+        self._terms = Terms(
+            default,
+            {**listed, **_checked(domains)},
+            templates(strategy, circuit_breaker, cooldown_seconds),
+            Policies(UNLIMITED, dict.fromkeys(free, UNLIMITED.but(category="unlimited"))),
+            policies,
+        )
+        self.overall = overall_of(global_qps)
+        self.store, self._async_store = opened_for_both(store)
+        self._is_store_ours = isinstance(store, str)
+        self.gate = Gate(self.store, alarm=checked_alarm(alarm))
+        self.async_gate = AsyncGate(self._async_store, alarm=self.gate.alarm)
+        self._limiters: dict[str, DomainLimiter] = {}
+        self._renew_locks()
+        _all_limiters.add(self)
+        self.is_closed = False
+        self._has_let_go = False
+        self._blocked: Counter[str] = Counter()
+        self._refusals: dict[str, No] = {}
+        self._told_at = self.gate.alarm.now()
+        self._stats_every: float | None = STATS_EVERY
+        self._alerts: tuple[str, ...] = ()
+        usual = self._terms.usual
+        if self._terms.warning is not None:
+            _log.warning(self._terms.warning)
+        _log.info(
+            "Rate limiter ready",
+            global_qps=global_qps,
+            per_domain_qps=usual.qps,
+            burst=None if usual.qps is None else usual.burst,
+            circuit_breaker=usual.breaker,
+            cooldown=usual.breaker_cooldown,
+        )
+
+    def _renew_locks(self) -> None:
+        """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
+        self._lock = threading.Lock()
+        self._waiters: WeakSet[Waiter] = WeakSet()
+        self._closing: WeakSet[TaskWaiter] = WeakSet()
+        self._telling: asyncio.Task[None] | None = None
+        for limiter in self._limiters.values():
+            limiter.stats.renew_lock()
+
+    # The limiter of L
+
+    async def wait(self, domain: str, timeout: float | None = None) -> None:
+        """Wait for a token of the domain, first come first served.
+
+        A timeout that cannot be met raises `WaitTimeout` at once. Cancelled or timed out, no token is lost. What others
+        have said in a shared record raises `Refused`, with the reason: a pause, a Crawl-delay too long, a spent budget.
+        """
+        await self.domain(domain).wait(timeout)
+
+    async def wait_n(self, domain: str, n: int, timeout: float | None = None) -> None:
+        """Wait for `n` tokens at once; more than the burst is an error, also if it is lowered meanwhile."""
+        await self.domain(domain).wait(timeout, n)
+
+    def wait_blocking(self, domain: str, timeout: float | None = None) -> None:
+        """Wait for a token of the domain in a thread that may block."""
+        self.domain(domain).wait_blocking(timeout)
+
+    def allow(self, domain: str) -> bool:
+        """Take a token if there is one, and say so. Never waits; False changes nothing."""
+        return self.domain(domain).allow()
+
+    def allow_n(self, domain: str, n: int) -> bool:
+        """Take `n` tokens if they are there, and say so. Never waits; more than the burst is an error."""
+        return self.domain(domain).allow(n)
+
+    def update_config(self, domain: str, config: LimitConfig) -> None:
+        """Replace the rate and burst of a domain, while running. They hold for the very next request."""
+        if not isinstance(config, LimitConfig):
+            raise rule("config", config, "a LimitConfig(requests_per_second, burst_capacity)")
+        limiter = self.domain(domain)
+        key = limiter.key  # those who wait stand in the line of this one
+        with self._lock:
+            self._terms = self._terms.having(limiter.domain, config)
+        self.gate.lines.nudge(key)
+
+    def domain(self, domain: str) -> DomainLimiter:
+        """The limiter of one domain, made on first use."""
+        self.check_open()
+        limiter = self._limiters.get(domain) if isinstance(domain, str) else None
+        if limiter is None:
+            name = parse_domain(domain)
+            if name not in self._limiters:
+                DomainLimiter(name, limiter=self)
+            limiter = self._limiters[name]
+        return limiter
+
+    def adopt(self, limiter: DomainLimiter) -> DomainLimiter:
+        """Know a domain's limiter, whoever made it; answers the first one of the domain, which keeps its statistics."""
+        with self._lock:
+            return self._limiters.setdefault(limiter.domain, limiter)
+
+    def terms(self) -> Terms:
+        """What holds now."""
+        return self._terms
+
+    def renewed(self, limiter: DomainLimiter) -> Rates:
+        """Have a domain's limiter use the terms that hold now."""
+        with self._lock:  # so that other terms come either before, or after
+            return limiter.use(self._terms)
+
+    def is_unlimited(self, domain: str) -> bool:
+        """Whether a domain is on the list of those that have no limit, or its policy has none (Q12)."""
+        return self.terms().of(parse_domain(domain)).policy.qps is None
+
+    def get_all_stats(self) -> dict[str, StatsSnapshot]:
+        """The statistics of every domain seen, by domain: a copy."""
+        return {limiter.domain: limiter.stats.snapshot() for limiter in self._known()}
+
+    def reset(self, domain: str | None = None) -> None:
+        """Zero the statistics of a domain, or of all. Its tokens and its breaker stay as they are."""
+        for limiter in self._known() if domain is None else [self._seen(domain)]:
+            with self._lock:
+                self._blocked.pop(limiter.domain, None)
+                limiter.stats.reset()
+
+    def _known(self) -> list[DomainLimiter]:
+        with self._lock:
+            return list(self._limiters.values())
+
+    def _seen(self, domain: str) -> DomainLimiter:
+        name = parse_domain(domain)
+        limiter = self._limiters.get(name)
+        if limiter is None:
+            raise UnknownDomain(f"{name} was never asked for, so there are no statistics of it.")
+        return limiter
+
+    # The limiter of Q
+
+    async def acquire(self, url: str) -> bool:
+        """Wait until the URL's domain and the global rate let a request go.
+
+        False if its breaker is open or it is on the denylist: why, and for how long, is in `refusal(url)`.
+        """
+        limiter = self._of_url(url)
+        rates = limiter.rates
+        self._tell()
+        answer: Answer = No(Reason.DOMAIN_DENIED, None)
+        if not rates.denied:
+            request = Request(
+                rates.key, rates.guarded, self._overall_for(rates), page=False,
+                renew=lambda: self._present(limiter),
+            )  # fmt: skip
+            with self.waiting(self.async_gate.alarm.async_waiter(), limiter) as waiter:
+                answer = await self.async_gate.enter(request, waiter)
+        if isinstance(answer, No) and answer.reason is not Reason.CLOSED:
+            self.count_refused(limiter, answer)
+            return False
+        with self._lock:
+            self._refusals.pop(limiter.domain, None)
+        limiter.count(answer)
+        return True
+
+    def count_granted(self, limiter: DomainLimiter, epoch: int, waited: float, n: int) -> None:
+        """Count `n` requests that may go, at `epoch` microseconds, after so many seconds."""
+        limiter.stats.count(epoch, waited, n)
+
+    def count_refused(self, limiter: DomainLimiter, no: No) -> None:
+        """Count a request that was refused, and keep the reason."""
+        with self._lock:
+            self._blocked[limiter.domain] += 1
+            self._refusals[limiter.domain] = no
+
+    def count_trip(self, limiter: DomainLimiter) -> None:
+        """Log that a domain's breaker has opened."""
+        _log.warning("Circuit breaker opened", domain=limiter.domain)
+
+    def _overall_for(self, rates: Rates) -> Policy:
+        """Return the global rate for a domain; no limit for one that is outside it (C16)."""
+        return self.overall if rates.guarded.global_rate else UNLIMITED
+
+    def _present(self, limiter: DomainLimiter) -> tuple[str, Policy, Policy] | No:
+        """Return the key and the policies that hold now for a waiter."""
+        rates = limiter.rates
+        if rates.denied:
+            return No(Reason.DOMAIN_DENIED, None)
+        return rates.key, rates.guarded, self._overall_for(rates)
+
+    def refusal(self, url: str) -> No | None:
+        """Why the last `acquire` for the URL's domain was refused, with the seconds left; None if it was not."""
+        self.check_open()
+        return self._refusals.get(_domain_of(url))
+
+    def record_success(self, url: str) -> None:
+        """A request succeeded: failures in a row are forgotten, and a trial closes the breaker."""
+        self._report(url, Outcome(Kind.ANSWERED))
+
+    def record_failure(self, url: str, status: int | None = None) -> None:
+        """A request failed; 403 and 429 open the domain's breaker at once, 5xx and no status after three in a row.
+
+        Any other status is an answer, and counts as a success (U6).
+        """
+        self._report(url, outcome_of(status))
+
+    def reset_breaker(self, domain: str) -> None:
+        """Close a domain's breaker by hand."""
+        rates = self.domain(domain).rates
+        self.gate.amend(rates.key, rates.guarded, Reset())
+
+    def breaker_state(self, domain: str) -> tuple[State, float]:
+        """Where a domain's breaker stands, and the seconds until a trial is let through."""
+        self.check_open()
+        key = self.terms().of(parse_domain(domain)).key
+        view = self.store.update(key, _breaker)
+        return view.state, view.time_left
+
+    @property
+    def global_bucket(self) -> BucketView:
+        """The bucket of the global rate, as of now. Read-only."""
+        overall = self.overall
+        return self.store.update(GLOBAL, lambda host, now: (host, bucket_view(overall, host, now)))
+
+    @property
+    def domain_buckets(self) -> Mapping[str, BucketView]:
+        """The bucket of each domain seen, as of now. Read-only."""
+        seen = self._rates_seen()
+        buckets = self.store.update_many([(each.key, _bucket(each.policy)) for each in seen.values()])
+        return MappingProxyType(dict(zip(seen, buckets, strict=True)))
+
+    @property
+    def circuit_breakers(self) -> Mapping[str, BreakerView]:
+        """The breaker of each domain seen, as of now. Read-only."""
+        seen = self._rates_seen()
+        breakers = self.store.update_many([(each.key, _breaker) for each in seen.values()])
+        return MappingProxyType(dict(zip(seen, breakers, strict=True)))
+
+    def _rates_seen(self) -> dict[str, Rates]:
+        """Return what holds for each domain seen, by domain."""
+        return {each.domain: each.rates for each in self._known()}
+
+    @overload
+    def get_stats(self, domain: None = None) -> TotalStats: ...
+
+    @overload
+    def get_stats(self, domain: str) -> StatsSnapshot: ...
+
+    def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
+        """The statistics of a domain (an error if it was never seen), or without one the totals over all.
+
+        The totals count the breakers in the store: `LimiterClosed` if `aclose()` has let go of it.
+        """
+        if domain is not None:
+            return self._seen(domain).stats.snapshot()
+        if self._has_let_go:
+            raise self.closed_error()
+        limiters = self._known()
+        keys = dict.fromkeys(limiter.key for limiter in limiters)  # each once: some may share a record
+        breakers = self.store.update_many([(key, _breaker) for key in keys])
+        return self._totals([limiter.stats.snapshot() for limiter in limiters], breakers)
+
+    def _totals(self, each: list[StatsSnapshot], breakers: list[BreakerView]) -> TotalStats:
+        with self._lock:
+            blocked = self._blocked.total()
+        return TotalStats(
+            total_requests=blocked + sum(one.total_requests for one in each),
+            blocked_requests=blocked,
+            circuit_breaker_trips=sum(one.trips for one in breakers),
+            circuit_breakers_open=sum(one.is_open for one in breakers),
+            domains=len(each),
+            delayed_requests=sum(one.delayed_requests for one in each),
+            total_wait_time_ms=sum(one.total_wait_time_ms for one in each),
+        )
+
+    def use_policies(self, policies: Policies) -> None:
+        """Have each domain go by its policy from now on; the global rate stays. It holds for those who wait already.
+
+        A domain that was given a configuration keeps that rate and burst, and has all else of its policy.
+        """
+        self._put(policies)
+
+    def use_global(self, global_qps: float | None) -> None:
+        """Change the global rate, while running; None for no limit. It holds for those who wait already."""
+        with self._lock:
+            self.overall = overall_of(global_qps, self.overall.burst)
+        self.gate.lines.nudge(GLOBAL)
+
+    def _put(self, policies: Policies, overall: Policy | None = None) -> None:
+        """Put other settings in place, all or none of them, and tell those who wait."""
+        if not isinstance(policies, Policies):
+            raise rule("policies", policies, "a Policies(default, entries)")
+        with self._lock:
+            self._terms = self._terms.under(policies)
+            self.overall = overall or self.overall
+            waiters = list(self._waiters)
+        for waiter in waiters:  # each of them, for what is new to one may not be to those before it
+            waiter.wake()
+
+    def _of_url(self, url: str) -> DomainLimiter:
+        return self.domain(_domain_of(url))
+
+    def _report(self, url: str, outcome: Outcome) -> None:
+        limiter = self._of_url(url)
+        rates = limiter.rates
+
+        def step(host: Host | None, now: Now) -> tuple[Host, bool]:
+            settled = settle(host, now, rates.guarded, None, outcome)
+            return settled, settled.trips > (host.trips if host else 0)
+
+        has_tripped = self.store.update(rates.key, step)
+        if has_tripped:
+            self.count_trip(limiter)
+        self.gate.lines.nudge(rates.key)
+
+    def _tell(self) -> None:
+        """Write the line of statistics when it is time, and alerts as they begin and end (Q10)."""
+        now = self.gate.alarm.now()
+        if self._stats_every is None or now - self._told_at < self._stats_every:
+            return
+        self._told_at = now
+        if self.async_gate.is_immediate:
+            self.log_stats()
+            return
+        with self._lock:  # never two at once, nor after `close()`
+            before = self._telling
+            if not self.is_closed and (before is None or before.done() or before.get_loop().is_closed()):
+                self._telling = asyncio.ensure_future(self._tell_slowly())
+
+    async def _tell_slowly(self) -> None:
+        """Write the line of statistics without holding up the event loop, or anybody who waits for the store."""
+        limiters, seen = self._known(), set[str]()
+        each: list[StatsSnapshot] = []
+        breakers: list[BreakerView] = []
+        try:
+            for place in range(0, len(limiters), BATCH):
+                some = limiters[place : place + BATCH]
+                each += [limiter.stats.snapshot() for limiter in some]
+                keys = {limiter.key for limiter in some} - seen
+                seen |= keys
+                breakers += await self._async_store.update_many([(key, _breaker) for key in keys])
+        except StoreError as error:
+            _log.warning("The statistics cannot be read", error=str(error))
+        else:
+            self._log(self._totals(each, breakers))
+
+    def log_stats(self) -> None:
+        """Write a line of statistics to the log now, and what has become alarming, or no longer is."""
+        self._log(self.get_stats())
+
+    def _log(self, stats: TotalStats) -> None:
+        _log.info("Rate limiter statistics", **stats.as_dict())
+        alerts, before = stats.alerts, self._alerts
+        self._alerts = alerts
+        for alert in alerts:
+            if alert not in before:
+                _log.warning(f"Alert: {alert}", alert=alert, **stats.as_dict())
+        for alert in before:
+            if alert not in alerts:
+                _log.warning(f"Alert over: {alert}", alert=alert)
+
+    # Its end
+
+    def close(self) -> None:
+        """Tell everybody who waits, and refuse everybody who comes. Idempotent."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            waiters, telling = list(self._waiters), self._telling
+        for waiter in waiters:
+            waiter.closed = True
+            waiter.wake()
+        if telling is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                telling.get_loop().call_soon_threadsafe(telling.cancel)
+
+    async def aclose(self) -> None:
+        """Close it, and let go of a store that it opened by its URL, once those who wait have left. Idempotent."""
+        self.close()
+        if self._telling is not None and self._telling.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([self._telling])
+        if self._is_store_ours:
+            await self._emptied()
+            self._has_let_go = True
+            await self._async_store.close()
+            self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _emptied(self) -> None:
+        """Wait until those who were told to leave have left, for they may be asking the store."""
+        waiter = TaskWaiter()
+        self._closing.add(waiter)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE):
+                while not self._has_emptied():
+                    await waiter.rest()
+
+    def _has_emptied(self) -> bool:
+        with self._lock:
+            return all(each.is_gone for each in self._waiters)
+
+    def check_open(self) -> None:
+        """Raise `LimiterClosed` after `close()`."""
+        if self.is_closed:
+            raise self.closed_error()
+
+    def closed_error(self) -> LimiterClosed:
+        """The error for whoever waits when it is closed, or comes later."""
+        return LimiterClosed("This rate limiter is closed. Make another one to go on.")
+
+    @contextlib.contextmanager
+    def waiting(self, waiter: Waiter, limiter: DomainLimiter) -> Iterator[Waiter]:
+        """Have a waiter told when the limiter is closed or changed; count it if it gives up."""
+        with self._lock:  # so that `close()` comes either before, or finds it
+            self.check_open()
+            self._waiters.add(waiter)
+        try:
+            yield waiter
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            limiter.stats.count_canceled()
+            raise
+        finally:
+            if not waiter.is_gone:  # else the garbage collector says so, perhaps while this very thread has the lock
+                with self._lock:
+                    self._waiters.discard(waiter)
+                    closing = list(self._closing)
+                for each in closing:
+                    each.wake()
+
+
+def _checked(domains: Mapping[str, LimitConfig] | None) -> dict[str, LimitConfig]:
+    """The configurations by canonical domain."""
+    if domains is not None and not isinstance(domains, Mapping):
+        raise rule("domains", domains, "a dict of a LimitConfig for each domain")
+    given: dict[str, str] = {}
+    for name, each in (domains or {}).items():
+        if not isinstance(each, LimitConfig):
+            raise rule(f"domains[{name!r}]", each, "a LimitConfig(requests_per_second, burst_capacity)")
+        first = given.setdefault(named_domain("domains", name), name)
+        if first is not name:
+            raise PolicyError(f"domains: {first!r} and {name!r} are one domain. Remove one of them.")
+    return {name: (domains or {})[first] for name, first in given.items()}
+
+
+def _domain_of(url: str) -> str:
+    found = parse_url(url)
+    if not isinstance(found, Url):
+        raise InvalidDomain(f"url = {url!r} cannot be asked for: {found.why}.")
+    return found.domain
+
+
+def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
+    """The policy of a global rate; None for no limit."""
+    return UNLIMITED.but(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
+
+
+def _breaker(host: Host | None, now: Now) -> tuple[Host | None, BreakerView]:
+    """The step that reads a breaker."""
+    return host, breaker_view(host, now)
+
+
+def _bucket(policy: Policy) -> Step[BucketView]:
+    """The step that reads a bucket of this policy."""
+    return lambda host, now: (host, bucket_view(policy, host, now))
+
+
+_all_limiters: WeakSet[RateLimiter] = WeakSet()
+
+
+def _after_fork() -> None:
+    for limiter in list(_all_limiters):
+        limiter._renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,109 @@
+"""RobotsTxtChecker: may this URL be fetched, and how slowly (R9)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from curtsy.client import AsyncClient
+from curtsy.core.errors import Reason
+from curtsy.core.fetch_state import Refusal
+from curtsy.core.message import Failure, Url, parse_url
+from curtsy.core.policy import DAY, number, rule
+from curtsy.core.robots import Verdict
+from curtsy.core.rules import Rules, crawl_delay, judge
+from curtsy.engine.context import rules_key
+from curtsy.stores.memory import MemoryStore
+
+USER_AGENT = "AIAssistantBot/1.0"
+"""The user agent of a checker where neither an argument nor the settings name one (R10, C7)."""
+
+_OURS = {
+    "cache": "left out, for a checker keeps no pages. What it knows of robots.txt is in its store",
+    "robots_ttl": "given as cache_ttl",
+    "robots_timeout": "given as timeout",
+}
+"""What a client takes and a checker does not, with what to do instead."""
+
+
+class RobotsTxtChecker:
+    """Fetches the robots.txt of each origin once, politely, keeps it for `cache_ttl` seconds, and answers by it.
+
+    It uses a client of its own, which remembers in memory; or the `client` that it is given, with whose pace, store
+    and settings it then asks. One that cannot be had allows everything, unless the setting
+    `robots_unreachable` is `disallow`.
+    """
+
+    def __init__(
+        self,
+        user_agent: str | None = None,
+        cache_ttl: float = 3600,
+        timeout: float = 10.0,
+        *,
+        client: AsyncClient | None = None,
+        **settings: Any,
+    ) -> None:
+        number("cache_ttl", cache_ttl, most=DAY, default=3600)
+        number("timeout", timeout, above=True, default=10.0)
+        if client is not None and not isinstance(client, AsyncClient):
+            raise rule("client", client, "an AsyncClient, or left out for one of the checker's own")
+        for name, must in _OURS.items():
+            if name in settings:
+                raise rule(name, settings[name], must)
+        if user_agent is None:
+            user_agent = _configured_agent(settings.get("config"))
+        self.user_agent = user_agent
+        self._owns_client = client is None
+        settings.setdefault("store", MemoryStore(settings.get("clock")))
+        self._client = client or AsyncClient(
+            user_agent=user_agent, cache=False, robots_ttl=cache_ttl, robots_timeout=timeout, **settings
+        )
+
+    async def is_allowed(self, url: str) -> bool:
+        """Say whether the URL may be fetched. False for what is no http or https URL."""
+        return (await self.verdict(url)).allowed
+
+    async def verdict(self, url: str) -> Verdict:
+        """The same, with the line that decided and the reason in words."""
+        parsed = parse_url(url)
+        if not isinstance(parsed, Url):
+            return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
+        rules = await self._client.rules_or_why(parsed, self.user_agent)
+        is_out_of_reach = isinstance(rules, Failure) and rules.ended_at_proxy
+        if is_out_of_reach or (isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED):
+            # The host is resting, has had its share of today, or there is no way to it: its last copy holds (R6).
+            rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
+        if not isinstance(rules, Rules):
+            return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
+        return judge(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
+
+    def get_crawl_delay(self, url: str) -> float | None:
+        """Seconds that the site wants between two requests; None if it does not say, or was not asked yet."""
+        parsed = parse_url(url)
+        rules = self._client.known_rules(parsed.origin) if isinstance(parsed, Url) else None
+        return None if rules is None else crawl_delay(rules, self.user_agent)
+
+    def clear_cache(self) -> None:
+        """Forget every robots.txt: the next question fetches it again."""
+        self._client.forget_rules()
+
+    async def close(self) -> None:
+        """Give back what is held open. Idempotent."""
+        if self._owns_client:
+            await self._client.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _configured_agent(config: str | None) -> str:
+    """Return the user agent that files or the environment (`RAG_USER_AGENT`) name; else the document's."""
+    from curtsy.settings import load  # not before it is needed: settings are slow to import
+
+    settings = load(config=config)
+    return USER_AGENT if settings.origin(None, "user_agent") == "built-in" else settings.user_agent

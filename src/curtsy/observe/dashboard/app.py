@@ -1,0 +1,297 @@
+"""The application: which address shows what."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import lru_cache
+from importlib import resources
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from curtsy import __version__
+from curtsy.cache.keys import PageCache
+from curtsy.core.errors import CurtsyError, InvalidDomain, PolicyError, StoreError
+from curtsy.core.message import InvalidUrl, Url, parse_domain, parse_url
+from curtsy.core.secrets import mask_url
+from curtsy.observe.dashboard.actions import Action, act
+from curtsy.observe.dashboard.board import Board
+from curtsy.observe.dashboard.security import Guard, guarded_names, too_many
+from curtsy.observe.dashboard.stream import Watch
+from curtsy.observe.dashboard.views import (
+    InvalidQuery,
+    Query,
+    crawls_of,
+    fetches_of,
+    figures_of,
+    host_of,
+    page_of,
+    policy_of,
+    robots_of,
+)
+from curtsy.observe.why import assess, recall
+from curtsy.observe.why_checks import plain_request
+from curtsy.settings import Settings
+from curtsy.stores import Store
+
+if TYPE_CHECKING:
+    from curtsy.observe.metrics import Collector
+
+FILES = {
+    "style.css": "text/css",
+    "app.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+"""The files of the page, besides the page itself."""
+
+MOST_BODY = 16_384
+"""Bytes of a request's body that are read."""
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Dashboard:
+    """What `curtsy serve` serves: an ASGI application over a store, which reads it and nothing else.
+
+    `settings` gives the settings that hold now, `cache` the cache that "why" looks into, if there is one. `host` and
+    `port` are where the server listens, `names` further names that it goes by; any `host` but loopback needs a `token`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Callable[[], Settings],
+        *,
+        cache: PageCache | None = None,
+        host: str = "127.0.0.1",
+        port: int = 8765,
+        names: Iterable[str] = (),
+        token: str | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._cache = cache
+        self.watch = Watch(Board(store, settings))
+        self._collected: Collector | None = None
+        self._collecting = asyncio.Lock()
+        app = Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/static/{name}", self._file),
+                Route("/metrics", self._metrics),
+                Route("/api/session", self._session),
+                Route("/api/login", self._login, methods=["POST"]),
+                Route("/api/overview", self._overview),
+                Route("/api/hosts", self._hosts),
+                Route("/api/host", self._host),
+                Route("/api/why", self._why),
+                Route("/api/stream", self._stream),
+                Route("/api/actions", self._act, methods=["POST"]),
+            ],
+            exception_handlers={CurtsyError: _failed, InvalidQuery: _invalid},
+        )
+        ours, literals = guarded_names(host, names)
+        self.guard = Guard(app, names=ours, literals=literals, port=port, token=token)
+
+    async def __call__(
+        self,
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        """Answer a request, if it may be answered."""
+        await self.guard(scope, receive, send)
+
+    def stop(self) -> None:
+        """End the streams: the server is about to end, and waits for them."""
+        self.watch.stop()
+
+    async def _page(self, request: Request) -> Response:
+        if (token := request.query_params.get("token")) is not None and self.guard.accepts(token, _client(request)):
+            return self.guard.admit(RedirectResponse("/", 303))  # so that it does not stay in the address bar
+        response = _static("index.html", "text/html", request)
+        if not request.scope["state"]["is_known"] and response.status_code == 200:
+            response.status_code = 401  # the page asks for the token
+        return response
+
+    async def _file(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in FILES:
+            return JSONResponse({"error": "not_found", "message": "There is no such file."}, 404)
+        return _static(name, FILES[name], request)
+
+    async def _metrics(self, request: Request) -> Response:
+        if find_spec("prometheus_client") is None:
+            message = 'Metrics need the library prometheus-client. Install it: pip install "curtsy[metrics]".'
+            return JSONResponse({"error": "not_installed", "message": message}, 501)
+        from curtsy.observe.metrics import CONTENT_TYPE, metrics_text
+
+        await self.watch.refresh()
+        async with self._collecting:  # its counters only grow if one asks after the other
+            text = await asyncio.to_thread(lambda: metrics_text(self._collector()))
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    def _collector(self) -> Collector:
+        """What counts for `/metrics`: from when it was first asked on, and made only once."""
+        if self._collected is None:
+            from curtsy.observe.metrics import Collector, StoreSource
+
+            self._collected = Collector(StoreSource(self._store), lambda: self.watch.board.rows.values())
+        return self._collected
+
+    def count(self) -> None:
+        """Begin to count for `/metrics`, if it can be served: what comes before is not in it. Raises StoreError."""
+        if find_spec("prometheus_client") is not None:
+            self._collector()
+
+    async def _session(self, request: Request) -> Response:
+        settings = self._settings()
+        return _json(
+            {
+                "version": __version__,
+                "csrf": self.guard.csrf,
+                "store": mask_url(self._store.identity),
+                "user_agent": settings.user_agent,
+                "preset": settings.preset,
+                "metrics": find_spec("prometheus_client") is not None,
+            }
+        )
+
+    async def _login(self, request: Request) -> Response:
+        class Login(msgspec.Struct):
+            token: str
+
+        try:
+            given = msgspec.json.decode(await _body(request), type=Login)
+        except (msgspec.MsgspecError, ValueError):
+            return JSONResponse({"error": "invalid", "message": 'Send {"token": "…"} as JSON.'}, 400)
+        if after := self.guard.logins.may_guess(_client(request)):
+            return too_many(after)
+        if not self.guard.accepts(given.token, _client(request)):
+            return JSONResponse({"error": "token", "message": "That is not the token."}, 401)
+        return self.guard.admit(_json({"ok": True}))
+
+    async def _overview(self, request: Request) -> Response:
+        await self.watch.refresh()
+        board = self.watch.board
+        return _json(
+            {
+                "at": board.at,
+                "trouble": board.trouble,
+                "figures": figures_of(board),
+                "alerts": board.alerts,
+                "crawls": crawls_of(board),
+                "samples": list(board.samples),
+            }
+        )
+
+    async def _hosts(self, request: Request) -> Response:
+        query = Query.of(request.query_params)
+        await self.watch.refresh()
+        board = self.watch.board
+        page = page_of(board, query)
+        found = {"at": board.at, "total": len(board.rows), "matching": page.matching, "offset": page.offset}
+        return _json(found | {"hosts": page.rows})
+
+    async def _host(self, request: Request) -> Response:
+        domain = parse_domain(request.query_params.get("domain", ""))
+        await self.watch.refresh()
+        settings, told = self._settings(), fetches_of(self.watch.board, domain)
+        urls = tuple(dict.fromkeys(fetch["url"] for fetch in told["fetches"]))
+
+        def read() -> dict[str, Any]:
+            found = host_of(self._store, settings, domain)
+            return found | told | {"robots": robots_of(self._store, settings, domain, urls)}
+
+        return _json(await asyncio.to_thread(read) | {"policy": policy_of(settings, domain)})
+
+    async def _why(self, request: Request) -> Response:
+        text = request.query_params.get("url", "").strip()
+        url = parse_url(text if "://" in text or not text else f"https://{text}")
+        if isinstance(url, InvalidUrl):
+            return JSONResponse({"error": "invalid_url", "message": f"This cannot be asked for: {url.why}."}, 422)
+        return _json(await asyncio.to_thread(self._assessed, url))
+
+    def _assessed(self, url: Url) -> dict[str, Any]:
+        settings = self._settings()
+        kept = None
+        if self._cache is not None and settings.cache_mode != "off":
+            kept = self._cache.entry(plain_request(url, settings))
+        return assess(url, settings, recall(url, settings, self._store, kept)).as_dict()
+
+    async def _stream(self, request: Request) -> Response:
+        if self.watch.is_full:
+            return JSONResponse({"error": "full", "message": "Too many pages are open. Close some."}, 503)
+        events: AsyncIterator[bytes]
+        if domain := request.query_params.get("host"):
+            events = self.watch.host(parse_domain(domain))
+        else:
+            events = self.watch.overview(Query.of(request.query_params))
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def _act(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return JSONResponse({"error": "invalid", "message": "Send the action as application/json."}, 415)
+        try:
+            action = msgspec.json.decode(await _body(request), type=Action)
+        except (msgspec.MsgspecError, ValueError) as error:
+            return JSONResponse({"error": "invalid", "message": f"This is no action: {error}."}, 400)
+        domain = await asyncio.to_thread(act, action, self._settings(), self._store, _client(request))
+        await self.watch.hurry()
+        return _json(await asyncio.to_thread(host_of, self._store, self._settings(), domain))
+
+
+def _client(request: Request) -> str:
+    """Return the address that a request comes from."""
+    return "" if request.client is None else request.client.host
+
+
+async def _body(request: Request) -> bytes:
+    """The body, if it is of a size that makes sense. Raises ValueError."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BODY:
+            raise ValueError("it is too long")
+    return body
+
+
+def _json(value: Any) -> Response:
+    return Response(_encode(value), media_type="application/json")
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    """What our own errors are for whoever asked."""
+    status, name = 500, "error"
+    if isinstance(error, InvalidDomain | PolicyError):
+        status, name = 422, "invalid"
+    elif isinstance(error, StoreError):
+        status, name = 503, "store"
+    return JSONResponse({"error": name, "message": str(error)}, status)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What a query that makes no sense is."""
+    return JSONResponse({"error": "invalid", "message": str(error)}, 400)
+
+
+@lru_cache(maxsize=8)
+def _read(name: str) -> tuple[bytes, str]:
+    """A file of the page, and its tag."""
+    data = resources.files(__package__).joinpath("static", name).read_bytes()
+    return data, f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+
+
+def _static(name: str, media_type: str, request: Request) -> Response:
+    data, tag = _read(name)
+    headers = {"etag": tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=media_type, headers=headers)

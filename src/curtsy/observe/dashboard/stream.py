@@ -1,0 +1,183 @@
+"""Watch: look at the store while somebody watches, and send each of them what has changed of what they see.
+
+Server-sent events: one connection a page, JSON in each event. Nobody there, nothing read; nothing changed, nothing
+sent but a sign of life now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from curtsy.core.errors import StoreError
+from curtsy.observe.dashboard.board import Board, Row
+from curtsy.observe.dashboard.views import Query, crawls_of, fetches_of, figures_of, host_of, page_of
+from curtsy.system.log import library_logger
+
+EVERY = 1.0
+"""Seconds between two looks."""
+
+SILENCE = 15.0
+"""Seconds after which a sign of life is sent, so that whoever stands in between does not cut the line."""
+
+MOST_VIEWERS = 50
+"""Pages that may be open at once."""
+
+_log = library_logger("dashboard")
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class Watch:
+    """The looks, and those who wait for them."""
+
+    def __init__(self, board: Board, *, every: float = EVERY) -> None:
+        self.board = board
+        self._every = every
+        self._viewers: set[_Viewer] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._looked_at = -1e9
+        self.is_over = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many watch as may."""
+        return len(self._viewers) >= MOST_VIEWERS
+
+    async def refresh(self) -> None:
+        """See to it that the board is no older than a look may be, for somebody who asks only once."""
+        async with self._lock:
+            if time.monotonic() - self._looked_at >= self._every:
+                shown = {domain for viewer in self._viewers for domain in viewer.shown}
+                self._looked_at = time.monotonic()
+                try:
+                    await asyncio.to_thread(self.board.look, shown)
+                except Exception as error:  # a fault of ours must not end the looks: it is told, and the next may do
+                    self.board.trouble = repr(error)
+                    _log.error("A fault of the dashboard's own", error=repr(error))
+
+    async def hurry(self) -> None:
+        """Look now, and tell everybody: something was changed by hand."""
+        self.board.hurry()
+        self._looked_at = -1e9
+        await self.refresh()
+        self._wake()
+
+    def stop(self) -> None:
+        """Send everybody home: the server ends. May be called from a signal handler."""
+        self.is_over = True
+        self._wake()
+
+    async def overview(self, query: Query) -> AsyncIterator[bytes]:
+        """What has changed of the overview, from its whole on, as events."""
+        viewer = _Viewer()
+        sent = _Sent()
+
+        def changes() -> dict[str, Any]:
+            page = page_of(self.board, query)
+            viewer.shown = tuple(row.domain for row in page.rows)
+            return sent.changes(self.board, page.rows, page.matching, page.offset)
+
+        async for event in self._events(viewer, changes):
+            yield event
+
+    async def host(self, domain: str) -> AsyncIterator[bytes]:
+        """What has changed of one host, as events."""
+        viewer = _Viewer((domain,))
+        last: dict[str, Any] = {}
+
+        def look() -> dict[str, Any]:
+            now: dict[str, Any] = {"trouble": self.board.trouble}
+            try:
+                found = host_of(self.board.store, self.board.settings(), domain)
+                now |= found | {"at": None} | fetches_of(self.board, domain)
+            except StoreError as error:
+                now["trouble"] = str(error)
+            changed = {name: value for name, value in now.items() if name not in last or last[name] != value}
+            last.update(changed)
+            return changed and changed | {"at": self.board.at}
+
+        async for event in self._events(viewer, look):
+            yield event
+
+    async def _events(self, viewer: _Viewer, changes: Callable[[], dict[str, Any]]) -> AsyncIterator[bytes]:
+        self._viewers.add(viewer)
+        try:
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+            else:
+                await self.refresh()
+                viewer.woken.set()
+            yield b"retry: 2000\n\n"
+            while not self.is_over:
+                try:
+                    async with asyncio.timeout(SILENCE):
+                        await viewer.woken.wait()
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                viewer.woken.clear()
+                if self.is_over:
+                    return
+                if found := await asyncio.to_thread(changes):
+                    yield b"data: " + _encode(found) + b"\n\n"
+        finally:
+            self._viewers.discard(viewer)
+
+    async def _look(self) -> None:
+        while self._viewers and not self.is_over:
+            began = time.monotonic()
+            await self.refresh()
+            self._wake()
+            await asyncio.sleep(max(0.05, self._every - (time.monotonic() - began)))
+
+    def _wake(self) -> None:
+        for viewer in tuple(self._viewers):
+            viewer.woken.set()
+
+
+class _Viewer:
+    """Somebody who has a page open."""
+
+    def __init__(self, shown: tuple[str, ...] = ()) -> None:
+        self.shown = shown
+        """The hosts on it."""
+        self.woken = asyncio.Event()
+
+
+class _Sent:
+    """What a viewer of the overview has, so that only the rest need be sent."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {}
+        self._rows: dict[str, Row] = {}
+        self._order: list[str] | None = None
+        self._sampled_at = 0.0
+
+    def changes(self, board: Board, rows: list[Row], matching: int, offset: int) -> dict[str, Any]:
+        """What is new since the last time."""
+        parts: dict[str, Any] = {
+            "trouble": board.trouble,
+            "figures": figures_of(board),
+            "alerts": board.alerts,
+            "crawls": crawls_of(board),
+            "matching": matching,
+            "offset": offset,
+        }
+        found = {name: part for name, part in parts.items() if name not in self._parts or self._parts[name] != part}
+        self._parts = parts
+        order = [row.domain for row in rows]
+        if order != self._order:
+            found["order"] = self._order = order
+        if changed := [row for row in rows if self._rows.get(row.domain) != row]:
+            found["rows"] = changed
+        self._rows = {row.domain: row for row in rows}
+        if samples := [sample for sample in board.samples if sample.at > self._sampled_at]:
+            found["samples"] = samples
+            self._sampled_at = samples[-1].at
+        return found and found | {"at": board.at}

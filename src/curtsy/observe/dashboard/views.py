@@ -1,0 +1,293 @@
+"""Views: the board as JSON. Instants are epoch seconds, durations seconds; `docs/reference/dashboard.md` lists all."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from curtsy.core.admission import OVERRIDABLE
+from curtsy.core.histogram import Distribution
+from curtsy.core.message import SECOND, Url, parse_url
+from curtsy.core.messages import span
+from curtsy.core.robots import parse, product_token
+from curtsy.core.rules import Rules, judge
+from curtsy.core.secrets import mask_url
+from curtsy.engine.host_view import changed, view_of
+from curtsy.observe.dashboard.board import STATES, Board, Row, row_of
+from curtsy.observe.messages import because
+from curtsy.observe.messages import origin as where
+from curtsy.observe.policy_view import values_of
+from curtsy.settings import Settings
+from curtsy.stores import Store
+
+MOST_ROWS = 200
+"""Rows of the table that are sent at once."""
+
+QUIET = 120.0
+"""Seconds after which a process that has not told anything new is not listed."""
+
+MOST_LINES = 2000
+"""Lines of a robots.txt that are sent."""
+
+_RANK = {state: rank for rank, state in enumerate(STATES)}
+_CALM = _RANK["waiting"]
+
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "host": lambda row: row.domain,
+    # Waiting, fetching and free change every second: among them the order is by name, so that rows keep their place.
+    "state": lambda row: min(_RANK[row.state], _CALM),
+    "next": lambda row: row.until if row.until is not None else 0.0 if row.state in ("free", "fetching") else 1e18,
+    "budget": lambda row: row.spent,
+    "requests": lambda row: row.requests,
+    "pages": lambda row: row.pages,
+    "latency": lambda row: row.latency or 0.0,
+    "asked": lambda row: row.last_asked or 0.0,
+}
+"""By what the table can be sorted; equal rows stand by name."""
+
+
+class InvalidQuery(ValueError):
+    """What was asked for makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which rows of the table somebody sees."""
+
+    sort: str = "state"
+    descending: bool = False
+    search: str = ""
+    state: str = ""
+    """Only hosts in this state; empty for all."""
+
+    offset: int = 0
+    limit: int = 50
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """From a URL's query; what is empty counts as not given. Raises InvalidQuery for what makes no sense."""
+        return cls(
+            sort=_one_of(given, "sort", SORTS) or "state",
+            descending=_one_of(given, "order", ("asc", "desc")) == "desc",
+            search=given.get("search", "").strip().lower()[:200],
+            state=_one_of(given, "state", STATES),
+            offset=_whole(given, "offset", 0, 10**9),
+            limit=_whole(given, "limit", 50, MOST_ROWS),
+        )
+
+
+def _one_of(given: Mapping[str, str], name: str, known: Iterable[str]) -> str:
+    text = given.get(name, "")
+    if text and text not in known:
+        raise InvalidQuery(f"{name} = {text[:100]!r} must be one of {', '.join(known)}.")
+    return text
+
+
+def _whole(given: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = given.get(name, "")
+    if text and re.fullmatch("[0-9]{1,18}", text) is None:
+        raise InvalidQuery(f"{name} = {text[:100]!r} must be a whole number, of at most 18 digits.")
+    return min(int(text), most) if text else default
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The rows that a query finds, and how many there are besides."""
+
+    rows: list[Row]
+    matching: int
+    offset: int
+
+
+def page_of(board: Board, query: Query) -> Page:
+    """Sort, search and cut. Only as many rows as are shown are put in order."""
+    rows = list(board.rows.values())
+    if query.search:
+        rows = [row for row in rows if query.search in row.domain]
+    if query.state:
+        rows = [row for row in rows if row.state == query.state]
+    offset = min(query.offset, max(0, (len(rows) - 1) // max(1, query.limit) * query.limit))
+    key, end = SORTS[query.sort], offset + query.limit
+    if query.descending:
+        found = heapq.nlargest(end, rows, key=lambda row: (key(row), _Reversed(row.domain)))
+    else:
+        found = heapq.nsmallest(end, rows, key=lambda row: (key(row), row.domain))
+    return Page(found[offset:], len(rows), offset)
+
+
+@dataclass(frozen=True, slots=True, order=False)
+class _Reversed:
+    """A name that sorts the other way round, so that equal rows stand by name in either order."""
+
+    name: str
+
+    def __lt__(self, other: _Reversed) -> bool:
+        return other.name < self.name
+
+
+def figures_of(board: Board) -> dict[str, Any]:
+    """The sums over all hosts."""
+    sums, counts = board.sums, board.statistics
+    return {
+        "hosts": len(board.rows),
+        "states": {state: sums.states[state] for state in STATES if sums.states[state]},
+        "requests_today": sums.requests_today,
+        "pages_today": sums.pages_today,
+        "trips": sums.trips,
+        "processes": [
+            {name: getattr(process, name) for name in ("process", "program", "started_at", "at")}
+            for process in board.processes
+            if board.at - process.at < QUIET
+        ],
+        "since": counts.started_at,
+        "fetches": counts.fetches,
+        "ok": counts.ok,
+        "bytes": counts.bytes,
+        "cache_hits": counts.cache_hits,
+        "revalidated": counts.revalidated,
+        "retries": counts.retries,
+        "delayed": counts.delayed,
+        "refused": counts.refused,
+        "failed": counts.failed,
+        "waits": _quantiles(counts.waits),
+        "latency": _quantiles(counts.latency),
+    }
+
+
+def _quantiles(found: Distribution) -> dict[str, float] | None:
+    """The middle and the end of a distribution; None if there is nothing in it."""
+    return {"median": found.quantile(0.5), "p95": found.quantile(0.95)} if found.count else None
+
+
+def fetches_of(board: Board, domain: str) -> dict[str, Any]:
+    """What the processes have told of one host: its last fetches, the latest first, and what was counted."""
+    found = board.statistics.hosts.get(domain)
+    if found is None:
+        return {"fetches": [], "counts": None}
+    counts = {
+        name: getattr(found, name)
+        for name in (
+            "fetches", "ok", "requests", "pages", "bytes", "cache_hits", "revalidated", "retries", "delayed", "refused",
+            "failed",
+        )
+    }  # fmt: skip
+    fetches = [msgspec.structs.asdict(fetch) for fetch in reversed(found.last)]
+    return {
+        "fetches": fetches,
+        "counts": counts | {"waits": _quantiles(found.waits), "latency": _quantiles(found.latency)},
+    }
+
+
+def crawls_of(board: Board) -> list[dict[str, Any]]:
+    """The crawls, as they tell of themselves."""
+    return [
+        {
+            name: getattr(crawl, name)
+            for name in (
+                "job", "process", "started_at", "updated_at", "state", "pages", "cached", "failed", "skipped", "queued",
+                "in_flight", "bytes", "rate", "seconds_left", "waiting_for", "hosts", "ended", "is_job", "pages_before",
+            )
+        }
+        | {"seeds": [mask_url(seed) for seed in crawl.seeds]}
+        for crawl in board.crawls
+    ]  # fmt: skip
+
+
+def host_of(store: Store, settings: Settings, domain: str) -> dict[str, Any]:
+    """How one host stands, whether or not it was ever asked. Raises StoreError."""
+    policy = settings.policies.of(domain)
+    host = store.read(policy.key_for(domain))
+    now = store.now()
+    second = now.epoch / SECOND
+    view = view_of(domain, host, now, policy)
+    effective = policy if host is None else changed(policy, host)
+    return {
+        "domain": domain,
+        "at": second,
+        "known": host is not None,
+        "row": row_of(view, effective, second),
+        "view": view,
+        "waiting_for": None if view.waiting_for is None else because(view.waiting_for, effective, host),
+        "shared_as": policy.key,
+        "overridable": list(OVERRIDABLE),
+    }
+
+
+def policy_of(settings: Settings, domain: str) -> list[dict[str, Any]]:
+    """The policy of a host: each value, and where it comes from."""
+    _, values = values_of(settings, domain)
+    return [{"name": name, "value": value, "origin": where(settings, domain, name)} for name, value in values.items()]
+
+
+def robots_of(store: Store, settings: Settings, domain: str, urls: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What is known of the host's robots.txt, for http and https alike. Raises StoreError."""
+    found = []
+    for scheme in ("https", "http"):
+        rules = store.read(f"rules:{scheme}://{domain}")
+        if isinstance(rules, Rules) and rules.is_known:
+            now = store.now().epoch / SECOND
+            of_scheme = [url for url in urls if url.startswith(f"{scheme}://")]
+            found.append(_robots(f"{scheme}://{domain}", rules, settings, domain, of_scheme, now))
+    return found
+
+
+def _robots(
+    origin: str, rules: Rules, settings: Settings, domain: str, urls: list[str], now: float
+) -> dict[str, Any]:  # fmt: skip
+    agent, policy, body = settings.user_agent, settings.policies.of(domain), rules.text
+    robots = parse(body)
+    groups = robots.groups(agent)
+    ours = {line for group in groups if group.applies for line in (group.line, *(line for line, _ in group.rules))}
+    decided: dict[int, list[str]] = {}
+    for url in urls:
+        verdict = judge(rules, policy, agent, url)
+        if verdict.line is not None:
+            target = parse_url(url)
+            decided.setdefault(verdict.line, []).append(target.target if isinstance(target, Url) else url)
+    lines = _lines(body)
+    return {
+        "origin": origin,
+        "agent": product_token(agent) or agent,
+        "size": len(body),
+        "asked_at": rules.checked_at,
+        "valid_until": rules.valid_until,
+        "failure": rules.why or None,
+        "note": _note(rules, now),
+        "lines": [
+            {"line": number, "text": text[:1000], "ours": number in ours, "decided": decided.get(number, [])[:5]}
+            for number, text in enumerate(lines[:MOST_LINES], 1)
+        ],
+        "left_out": max(0, len(lines) - MOST_LINES),
+        "crawl_delay": robots.crawl_delay(agent),
+        "sitemaps": list(robots.sitemaps[:50]),
+    }
+
+
+def _note(rules: Rules, now: float) -> str:
+    ago = span(max(0.0, now - rules.checked_at))
+    if rules.body is None:
+        return f"It could not be had ({rules.why}), last tried {ago} ago."
+    if rules.why:
+        copy = span(max(0.0, now - rules.body_at))
+        return f"A copy from {copy} ago; {ago} ago it could not be had: {rules.why}."
+    if not rules.body:
+        return f"The site has none, so everything is allowed. Asked {ago} ago."
+    left = rules.valid_until - now
+    good = f"good for {span(left)}" if left > 0 else "to be asked for again before the next page"
+    return f"Asked {ago} ago, {good}."
+
+
+_EOL = re.compile(r"\r\n|\r|\n")
+
+
+def _lines(body: bytes) -> list[str]:
+    """A file cut into lines as `core/robots.py` counts them, comments and all."""
+    if not body:
+        return []
+    wide = body[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return _EOL.split(body.decode("utf-16" if wide else "utf-8-sig", "replace"))

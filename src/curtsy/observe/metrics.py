@@ -1,0 +1,246 @@
+"""Metrics for Prometheus: one collector over a source of statistics. It needs the extra `metrics`.
+
+    server = serve_metrics(9464, client.stats)          # http://127.0.0.1:9464/metrics, while the client works
+    ...
+    server.close()
+
+Every metric has the label `host`: the busiest hosts by name, all others together as `other`. What is counted only
+grows, also when a host enters the busiest or leaves them: what it does in between counts for `other`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from curtsy.core.errors import PolicyError, not_imported
+from curtsy.core.histogram import Distribution
+from curtsy.core.message import SECOND
+from curtsy.core.statistics import HostStatistics, ProcessStatistics, StatisticsSnapshot, summed
+from curtsy.engine.alerts import ALERTS, NEARLY, Watched, alerts_of, budget_used
+from curtsy.engine.stats_publisher import read_statistics
+from curtsy.stores import Store
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, start_http_server
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector as PrometheusCollector
+except ImportError as error:
+    need = "metrics for Prometheus need the library prometheus-client"
+    raise not_imported(need, "prometheus_client", "metrics", error) from error
+
+LABELLED = 50
+"""Hosts that have a label of their own."""
+
+OTHER = "other"
+"""The label of all other hosts together."""
+
+Source = Callable[[], StatisticsSnapshot]
+"""Where statistics come from: `client.stats`, or a `StoreSource`. What it counts must only grow."""
+
+Hosts = Callable[[], Iterable[Watched]]
+"""Where it comes from how hosts stand now: `views(store, policies)`."""
+
+
+class Described(NamedTuple):
+    """A metric: how it is called (without `_total`), where it comes from, and what it is."""
+
+    name: str
+    field: str
+    meaning: str
+    labels: tuple[str, ...] = ("host",)
+
+
+COUNTERS = (
+    Described("curtsy_fetches", "fetches", "Fetches that ended, whether anything was sent or not."),
+    Described("curtsy_requests", "requests", "Requests sent, redirects and retries included, robots.txt not."),
+    Described("curtsy_robots_requests", "robots_requests", "Requests sent for robots.txt."),
+    Described("curtsy_pages", "pages", "Successful answers with a body."),
+    Described("curtsy_received_bytes", "bytes", "Bytes of bodies that came over the network."),
+    Described("curtsy_cache_hits", "cache_hits", "Fetches served from a kept copy, nothing asked."),
+    Described("curtsy_cache_revalidations", "revalidated", "Fetches served from a kept copy after asking about it."),
+    Described("curtsy_retries", "retries", "Requests sent again."),
+    Described("curtsy_delayed", "delayed", "Fetches that waited more than 10 ms."),
+    Described("curtsy_breaker_trips", "trips", "Times that a breaker opened."),
+    Described("curtsy_refused", "refused", "Fetches that we chose not to make.", ("host", "reason")),
+    Described("curtsy_failed", "failed", "Fetches that were made and failed.", ("host", "reason")),
+)
+HISTOGRAMS = (
+    Described("curtsy_wait_seconds", "waits", "Time that fetches stood in line."),
+    Described("curtsy_request_duration_seconds", "latency", "Time from sending a request to the end of its answer."),
+)
+GAUGES = (
+    Described("curtsy_breaker_open", "breaker_open", "1 while the host's breaker is open."),
+    Described("curtsy_budget_used_ratio", "budget_used", "Share of the host's budget of the day that is used."),
+    Described("curtsy_breakers_open", "breakers_open", "Breakers that are open, of all hosts.", ()),
+    Described("curtsy_budgets_nearly_used", "nearly_used", "Hosts that have used nine tenths of their budget.", ()),
+    Described("curtsy_alert", "alert", "1 while the alert of that name is on.", ("alert",)),
+)
+
+
+class Collector(PrometheusCollector):
+    """Makes metrics of what a source has counted, and of how hosts stand. Keep one for as long as you are asked.
+
+    Without `hosts` there are no gauges: then nobody knows how hosts stand.
+    """
+
+    def __init__(self, source: Source, hosts: Hosts | None = None, *, labelled: int = LABELLED) -> None:
+        self._source = source
+        self._hosts = hosts
+        self._most = labelled
+        self._seen = StatisticsSnapshot(started_at=-1.0)  # as of before anything
+        self._counted: dict[str, HostStatistics] = {}
+        self._other = HostStatistics()
+        self._lock = threading.Lock()
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, as of now."""
+        with self._lock:  # two may ask at once, and what one has counted is not counted by the other
+            statistics = self._source()
+            shown = self._count(statistics)
+        for described in COUNTERS:
+            counter = CounterMetricFamily(described.name, described.meaning, labels=described.labels)
+            for name, host in shown:
+                value = getattr(host, described.field)
+                if isinstance(value, dict):
+                    for reason, count in sorted(value.items()):
+                        counter.add_metric([name, reason], count)
+                else:
+                    counter.add_metric([name], value)
+            yield counter
+        for described in HISTOGRAMS:
+            histogram = HistogramMetricFamily(described.name, described.meaning, labels=described.labels)
+            for name, host in shown:
+                found: Distribution = getattr(host, described.field)
+                histogram.add_metric([name], _buckets(found), found.total)
+            yield histogram
+        if self._hosts is not None:
+            yield from self._standing(statistics, list(self._hosts()), [name for name, _ in shown])
+
+    def describe(self) -> Iterable[Metric]:
+        """The metrics without values, so that registering a collector does not ask its source."""
+        for described in COUNTERS:
+            yield CounterMetricFamily(described.name, described.meaning, labels=described.labels)
+        for described in HISTOGRAMS:
+            yield HistogramMetricFamily(described.name, described.meaning, labels=described.labels)
+        for described in GAUGES:
+            yield GaugeMetricFamily(described.name, described.meaning, labels=described.labels)
+
+    def _count(self, statistics: StatisticsSnapshot) -> list[tuple[str, HostStatistics]]:
+        """Add what is new to the labels it belongs to; the hosts to be shown, with all that was counted for them."""
+        news, self._seen = statistics.since(self._seen), statistics
+        busiest = [*statistics.hosts][: self._most]
+        for name, host in news.hosts.items():
+            if name in busiest:
+                known = self._counted.get(name)
+                self._counted[name] = host if known is None else known.plus(host)
+            else:
+                self._other = self._other.plus(host.summary())
+        self._other = self._other.plus(news.other)
+        shown = [(name, self._counted[name]) for name in busiest if name in self._counted]
+        if len(self._counted) > 10 * self._most:  # who comes back after that starts from nothing, which is allowed
+            self._counted = dict(shown)
+        return [*shown, (OTHER, self._other)]
+
+    def _standing(self, statistics: StatisticsSnapshot, hosts: list[Watched], names: list[str]) -> Iterator[Metric]:
+        open_, used, opens, nearly, alert = (
+            GaugeMetricFamily(described.name, described.meaning, labels=described.labels) for described in GAUGES
+        )
+        alerts = alerts_of(statistics, hosts)
+        for host in hosts:
+            if host.domain in names:
+                open_.add_metric([host.domain], host.breaker == "open")
+                used.add_metric([host.domain], budget_used(host))
+        opens.add_metric([], sum(host.breaker == "open" for host in hosts))
+        nearly.add_metric([], sum(budget_used(host) >= NEARLY for host in hosts))
+        for name in ALERTS:
+            alert.add_metric([name], any(each.name == name for each in alerts))
+        yield from (open_, used, opens, nearly, alert)
+
+
+def _buckets(found: Distribution) -> list[tuple[str, float]]:
+    """Counts as Prometheus has them: each with all that were shorter."""
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip((*found.bounds, float("inf")), found.counts or (0,) * (len(found.bounds) + 1), strict=True):
+        below += count
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), below))
+    return buckets
+
+
+class StoreSource:
+    """What all processes that share a store have counted since this was made.
+
+    Records of processes that have ended go away, yet what is counted here only grows.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known = {each.process: each for each in read_statistics(store)}
+        self._sum = ProcessStatistics(started_at=store.now().epoch / SECOND)
+
+    def __call__(self) -> StatisticsSnapshot:
+        """All counts as of now."""
+        now = self._store.now().epoch / SECOND
+        for each in read_statistics(self._store):
+            counted, known = summed([each]), self._known.get(each.process)
+            if known is None or known.at != each.at:
+                self._sum = self._sum.plus(counted if known is None else counted.since(summed([known])), each.at)
+                self._known[each.process] = each
+        return summed([self._sum], now)
+
+
+def metrics_text(collector: Collector) -> bytes:
+    """What is answered at `/metrics`, in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)
+
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+"""Of `metrics_text`."""
+
+
+class MetricsServer:
+    """Answers at `/metrics` on a port of its own, until it is closed."""
+
+    def __init__(self, server: Any, thread: Any) -> None:
+        self._server = server
+        self._thread = thread
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        number: int = self._server.server_address[1]
+        return number
+
+    def close(self) -> None:
+        """Stop answering. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def serve_metrics(
+    port: int, source: Source, address: str = "127.0.0.1", *, hosts: Hosts | None = None
+) -> MetricsServer:
+    """Serve metrics on a port of their own, by a thread of its own; port 0 for any that is free.
+
+    What sites were asked is nobody else's business: by default only this machine can read it.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(source, hosts))
+    try:
+        server, thread = start_http_server(port, address, registry)
+    except OSError as error:
+        raise PolicyError(
+            f"metrics cannot be served at {address}, port {port}: {error.strerror}. Choose another port."
+        ) from error
+    return MetricsServer(server, thread)

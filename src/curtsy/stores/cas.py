@@ -1,0 +1,363 @@
+"""Compare and swap: how updates become one short script on a Redis server. No socket in sight.
+
+Under each key lies `nonce (8 bytes) | last (double) | shift (double) | packed record`, where the nonce names the write,
+`last` is the present as its step saw it, and `shift` is what to add to the server's TIME to have the key's own time
+line, which never runs backwards. If the server's clock is set back, `shift` grows; if it is set ahead, or home again,
+`shift` shrinks by as much, as far as the machine that asks has seen it (`generation.py`): so no time passes on the
+line that has not passed in fact (C19).
+
+An update runs its step on the value that was last seen, at a lower bound of the server's time, and sends the result.
+The script takes it if the value is still that one and the bound holds; else it changes nothing and returns the present
+value, on which the step runs again. So every answer is as if the step had run on the server, whatever was cached here,
+and the usual update is one round trip. An answer that changes nothing (a Wait, a No, an exception) is compared too
+before it is believed: what was cached may be another process's past.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from struct import Struct
+from typing import Any, NamedTuple
+
+from curtsy.core.bounded import Bounded
+from curtsy.core.budget import ALIKE
+from curtsy.core.errors import StoreError
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Instant, Now
+from curtsy.core.record import Record
+from curtsy.core.rules import TEXTS
+from curtsy.stores import Loss, Step
+from curtsy.stores.codec import DamagedRecord, pack, unpack
+from curtsy.stores.generation import Look, Marks
+from curtsy.system.clock import BootClock, Clock
+
+SCRIPT = """
+local expected, as_of, leap, now, floor, clock, lag, nonce, op, px, body = unpack(ARGV)
+local old = redis.call('GET', KEYS[1])
+local found, last, shift, sound = old or '', 0, 0, false
+if old and #old >= 24 then
+  local nonce, at, by = struct.unpack('>c8dd', old)
+  if at >= 0 and at < 2^53 and math.abs(by) < 2^53 then
+    found, last, shift, sound = nonce, at, by, true
+  end
+end
+if not old then
+  shift = tonumber(as_of) -- who remembers the time line of a key that is gone goes on with it
+end
+local time = tonumber(clock)
+if not time then
+  local parts = redis.call('TIME')
+  time = parts[1] * 1000000 + parts[2]
+end
+leap = tonumber(leap)
+if leap > 0 and (found ~= expected or shift ~= tonumber(as_of)) then
+  return {time, old} -- somebody else may have taken it off already
+end
+last, shift = math.max(last, tonumber(floor)), shift - leap
+local is_back = time + shift < last
+if is_back or leap > 0 then
+  -- The clock was set. What that makes of the time line is kept at once: else time would stand still, or leap, for
+  -- everybody who may not write yet.
+  if is_back then
+    shift = last - time
+  end
+  last = time + shift
+  if sound then
+    old = struct.pack('>c8dd', found, last, shift) .. string.sub(old, 25)
+    redis.call('SET', KEYS[1], old, 'KEEPTTL')
+  end
+end
+if op == 'look' then
+  return {time, old}
+end
+if op == 'set' and found == nonce then
+  return time -- this very write was taken before, and only its reply was lost
+end
+local ahead = tonumber(now) - (time + shift)
+if found ~= expected or ahead > 0 or -ahead > tonumber(lag) then
+  return {time, old}
+end
+if op == 'set' then
+  local value = struct.pack('>c8dd', nonce, tonumber(now), shift) .. body
+  if px == '' then
+    redis.call('SET', KEYS[1], value)
+  else
+    redis.call('SET', KEYS[1], value, 'PX', px)
+  end
+elseif op == 'remove' then
+  redis.call('DEL', KEYS[1])
+end
+return time
+"""
+SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+REMEMBERED = 8192
+"""Values that are kept as last seen, with TEXTS bytes of robots.txt in them; a further one costs its next update a
+second round trip."""
+
+TRUSTED = 10 * SECOND
+"""Microseconds for which a reading of the server's clock is carried on by ours."""
+
+DRIFT = 10_000
+"""Our clock is taken to be fast by one part in so many: with TRUSTED, the bound is at most a millisecond low."""
+
+PROMPT = SECOND // 20
+"""Microseconds between a step and its script. If it took longer, because the process was held up or the line is slow,
+the step is run again at a fresher time; only then as much is allowed as the timeout lets us."""
+
+LEAST_EXPIRY = 1000
+"""Milliseconds: no key goes sooner, and never `PX 0`, which is an error."""
+
+_HEAD = Struct(">8sdd")
+
+logger = logging.getLogger("curtsy")
+
+
+class Seen(NamedTuple):
+    """What was last seen under a key. Only a guess: the script has the last word."""
+
+    nonce: bytes = b""
+    """Empty if there is nothing."""
+
+    last: int = 0
+    shift: int = 0
+    record: Record | None = None
+    floor: int = 0
+    """The latest present that a step was given here and the server agreed to."""
+
+    is_damaged: bool = False
+    """There is a record, but it cannot be read."""
+
+
+def _memory() -> Bounded[str, Seen]:
+    """What was last seen, by key."""
+    return Bounded(REMEMBERED, TEXTS, lambda seen: 0 if seen.record is None else seen.record.weight)
+
+
+class Outcome(NamedTuple):
+    """What became of one step."""
+
+    answer: Any = None
+    error: Exception | None = None
+
+
+class Bid:
+    """Steps for one key that go to the server together, one after the other, and how far they have come."""
+
+    __slots__ = (
+        "_bound", "_nonce", "_now", "_record", "_seen", "_shift", "at", "key", "outcomes", "server", "steps", "tries"
+    )  # fmt: skip
+
+    def __init__(self, key: str, steps: list[Step[Any]]) -> None:
+        self.key = key
+        self.steps = steps
+        self.server = ""
+        """Which of a cluster's servers holds the key: each has a clock of its own."""
+        self.at = 0
+        """The server's time when it last replied."""
+        self.outcomes: list[Outcome] = []
+        self.tries = 0
+        """Times that the server refused, because somebody else was faster or the bound did not hold."""
+        self._seen = Seen()
+        self._shift = 0
+        self._bound = 0
+        self._now: Now | None = None
+        self._record: Record | None = None
+        self._nonce = b""
+
+    def fail(self, error: Exception) -> None:
+        """Give up: every step ends with `error`."""
+        self.outcomes = [Outcome(error=error)] * len(self.steps)
+
+
+class Swap:
+    """What one process knows of the server: values last seen, and the time. Safe to share among threads.
+
+    Threads may overwrite each other's guesses here. That costs a round trip, never an update.
+    """
+
+    def __init__(self, prefix: str, clock: Clock | None, lag: float) -> None:
+        self._prefix = prefix.encode("utf-8", "surrogatepass") + b"{"
+        self._clock = clock
+        self._lag = round(lag * SECOND) if clock is None else 0
+        self._seen = _memory()
+        self._ticker = clock or BootClock()
+        self.marks = Marks(self._ticker, clock is not None)
+        self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours when we had it
+
+    def name(self, key: str) -> bytes:
+        """The server's key. The braces keep one record in one slot of a cluster; the rest is as it is given."""
+        return self._prefix + key.encode("utf-8", "surrogatepass") + b"}"
+
+    def key(self, name: bytes) -> str:
+        """The other way round."""
+        return name[len(self._prefix) : -1].decode("utf-8", "surrogatepass")
+
+    def pattern(self, prefix: str) -> bytes:
+        """What to SCAN for to find the keys that begin with `prefix`."""
+        literal = self._prefix + prefix.encode("utf-8", "surrogatepass")
+        for special in (b"\\", b"*", b"?", b"[", b"]"):
+            literal = literal.replace(special, b"\\" + special)
+        return literal + b"*}"
+
+    def ask(self, bid: Bid) -> tuple[Any, ...]:
+        """Run the steps on what is known, and return what the script needs: the key's name and its arguments."""
+        seen = bid._seen = self._seen.get(bid.key) or Seen()
+        clock = "" if self._clock is None else self._clock.now().epoch
+        bid._bound = self._bound(bid.server)
+        name = self.name(bid.key)
+        if not bid._bound or not bid.steps:  # first we must know what time it is, or that is all we want to know
+            bid._now = None
+            return name, b"", 0, 0, 0, seen.floor, clock, 0, b"", "look", "", b""
+        leap = self.marks.leap_since(bid.server, seen.last - seen.shift) if seen.last else 0
+        bid._shift = seen.shift - leap
+        now = bid._now = Now(Instant(max(bid._bound + bid._shift, seen.last, seen.floor)), bid._bound)
+        bid._record = self._run(bid, now)
+        bid._nonce, op, px, body = b"", "keep", "", b""
+        if bid._record is None:
+            op = "remove" if seen.nonce else "keep"
+        elif bid._record is not seen.record:
+            try:
+                body, lasts = pack(bid._record), bid._record.lasts(now)
+            except Exception as error:  # no record at all: the caller's mistake, and nobody else's
+                bid.fail(error)
+                bid._record = seen.record
+            else:
+                op, bid._nonce = "set", os.urandom(8)
+                if self._clock is None:  # a test's clock means nothing to the server's expiry
+                    px = expiry(lasts)
+        lag = self._lag if bid.tries else min(self._lag, PROMPT)
+        return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, bid._nonce, op, px, body
+
+    def hear(self, bid: Bid, reply: Any) -> bool:
+        """Take the script's reply; True if it agreed to the bid, False if it must be asked again."""
+        if isinstance(reply, int) and bid._now is not None:
+            self._learn(bid, reply)
+            at = bid._now.at
+            if bid._nonce:
+                seen = Seen(bid._nonce, at, bid._shift, bid._record, at)
+            elif bid._record is None:
+                seen = Seen(last=at, shift=bid._shift, floor=at)
+            else:
+                seen = bid._seen._replace(last=at, shift=bid._shift, floor=at)
+            self._remember(bid.key, seen)
+            return True
+        at, value = reply
+        self._learn(bid, at)
+        self._judge(bid, self._found(bid.key, value), at)
+        bid.tries += bid._now is not None
+        return not bid.steps
+
+    def record(self, key: str, value: bytes | None) -> Record | None:
+        """The record in a value, for one who only looks.
+
+        What was last seen stays as it was: if something is lost, who changes the record must notice.
+        """
+        return self._decoded(key, value).record
+
+    def forget(self, key: str) -> None:
+        """Take note that we have removed what lay under `key`."""
+        self._found(key, None)
+
+    def _found(self, key: str, value: bytes | None) -> Record | None:
+        known = self._seen.get(key) or Seen()
+        try:
+            seen = self._decoded(key, value)._replace(floor=known.floor)
+        except StoreError:
+            self._seen.pop(key)
+            raise
+        if value is None:
+            seen = known._replace(nonce=b"", record=None, is_damaged=False)
+        if seen.is_damaged:
+            self.marks.losses.append(Loss(object(), key=key))
+        self._remember(key, seen)
+        return seen.record
+
+    def _decoded(self, key: str, value: bytes | None) -> Seen:
+        if value is None:
+            return Seen()
+        head = _head(value)
+        if head is None:
+            self._damaged(key, "its head cannot be read.")
+            return Seen(value, is_damaged=True)
+        try:
+            return Seen(*head, unpack(value[_HEAD.size :]))
+        except DamagedRecord as error:
+            self._damaged(key, str(error))
+            return Seen(*head, is_damaged=True)
+
+    def _run(self, bid: Bid, now: Now) -> Record | None:
+        record = bid._seen.record
+        bid.outcomes = outcomes = []
+        for step in bid.steps:
+            try:
+                record, answer = step(record, now)
+                outcomes.append(Outcome(answer))
+            except Exception as error:
+                outcomes.append(Outcome(error=error))
+        return record
+
+    def _bound(self, server: str) -> int:
+        """The server's time in microseconds, rather too low than too high; 0 if we do not know."""
+        known = self._times.get(server)
+        if known is None:
+            return 0
+        passed = self._ticker.now().at - known[1]
+        if passed > TRUSTED:
+            return 0
+        return known[0] + passed - (passed // DRIFT if self._clock is None else 0)
+
+    def _learn(self, bid: Bid, at: int) -> None:
+        """Take the reading that gives the highest bound, unless that was too high, and notice a clock that was set."""
+        bid.at = at
+        ticks = self._ticker.now().at
+        known = self._times.get(bid.server)
+        if known is not None and abs(at - known[0] - (ticks - known[1])) > ALIKE * SECOND:
+            self.marks.doubt(bid.server)
+        if at < bid._bound or at >= self._bound(bid.server):
+            self._times[bid.server] = at, ticks
+
+    def _remember(self, key: str, seen: Seen) -> None:
+        self._seen.put(key, seen)
+
+    def _judge(self, bid: Bid, found: Record | None, at: int) -> None:
+        """Have doubts if what lies there cannot have come of what we knew when we asked."""
+        seen = bid._seen
+        if found is None and seen.record is not None:
+            lasts = seen.record.lasts(Now(Instant(seen.last), at))
+            if lasts is None or at + seen.shift - seen.last < lasts:
+                self.marks.doubt(bid.server)
+        elif isinstance(found, Host) and isinstance(seen.record, Host) and found.is_behind(seen.record):
+            self.marks.doubt(bid.server)
+
+    def mark(self, place: int) -> bytes:
+        """The key of a mark. `place` is any number: in a cluster it decides on which server it lies."""
+        return self._prefix[:-1] + b"mark{%d}" % place
+
+    def marked(self, look: Look, reply: list[Any]) -> None:
+        """Take the reply of a look at a mark."""
+        if self.marks.hear(look, reply):  # then what was last seen is no guess any more
+            floors = _memory()
+            for key, seen in self._seen.items():
+                floors.put(key, seen._replace(nonce=b"", record=None, is_damaged=False))
+            self._seen = floors
+
+    def _damaged(self, key: str, why: str) -> None:
+        logger.warning(
+            "the record under %r is damaged and counts as none: %s It is replaced at the next write.", key, why
+        )
+
+
+def expiry(lasts: int | None) -> str:
+    """Milliseconds after which the server drops a record that lasts so many microseconds; empty for never."""
+    return "" if lasts is None else str(max(LEAST_EXPIRY, -(-lasts // 1000)))
+
+
+def _head(value: bytes) -> tuple[bytes, int, int] | None:
+    """Nonce, last and shift; None where the script, too, takes the whole value for a nonce."""
+    if len(value) < _HEAD.size:
+        return None
+    nonce, last, shift = _HEAD.unpack_from(value)
+    return (nonce, int(last), int(shift)) if 0 <= last < 2**53 and abs(shift) < 2**53 else None

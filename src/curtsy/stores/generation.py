@@ -1,0 +1,143 @@
+"""Marks: how a Redis server that has lost its records is told from a hand that has removed some of them.
+
+On each server lie a name, drawn by lot, and for each process how often it has looked at that. Is the name another than
+before, the server was flushed. Has it seen fewer of our looks than there were, it has gone back to what it had some
+time ago; then it gets another name, so that all who look later see it, too.
+
+Each look also compares the server's clock with the boot-time clock of the machine that looks, which never jumps (C19).
+The last comparison of each machine lies beside the name, so that it outlives processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from curtsy.core.budget import ALIKE
+from curtsy.core.message import SECOND
+from curtsy.stores import Loss
+from curtsy.system.clock import Clock
+
+LASTS = 2 * 86_400
+"""Seconds for which a server remembers our looks."""
+
+MOST_LEAPS = 16
+"""Leaps of a server's clock that are remembered."""
+
+SCRIPT = f"""
+local known, looks, fresh, ticks, clock = unpack(ARGV)
+looks = tonumber(looks)
+local name, seen = redis.call('GET', KEYS[1]), tonumber(redis.call('GET', KEYS[2]) or 0)
+if not name or (name == known and seen < looks) then
+  name = fresh
+  redis.call('SET', KEYS[1], name)
+end
+redis.call('SET', KEYS[2], math.max(seen, looks) + 1, 'EX', {LASTS})
+local time = tonumber(clock)
+if not time then
+  local parts = redis.call('TIME')
+  time = parts[1] * 1000000 + parts[2]
+end
+ticks = tonumber(ticks)
+local leaps = {{}}
+local is_read, last = pcall(cmsgpack.unpack, redis.call('GET', KEYS[3]) or '')
+if is_read and type(last) == 'table' and last[2] <= ticks then
+  local leap = (time - last[1]) - (ticks - last[2])
+  if leap >= -{ALIKE * SECOND} then  -- else the times of earlier leaps come again, and mean nothing any more
+    leaps = last[3]
+  end
+  if leap > {ALIKE * SECOND} then
+    leaps[#leaps + 1] = {{time - leap, leap}}
+    if #leaps > {MOST_LEAPS} then
+      table.remove(leaps, 1)
+    end
+  end
+end
+redis.call('SET', KEYS[3], cmsgpack.pack({{time, ticks, leaps}}))  -- the server's clock must not remove it
+return {{name, math.max(seen, looks) + 1, leaps}}
+"""
+
+EVERY = 1_000_000_000
+"""Nanoseconds for which a look will do, unless there is a doubt: within them, hosts that are new to us tell nothing."""
+
+
+class Look(NamedTuple):
+    """A look at the mark of a server."""
+
+    server: str
+    number: int
+    words: tuple[Any, ...]
+    """The keys and arguments of the script."""
+
+
+class _Known(NamedTuple):
+    name: bytes
+    looks: int
+    number: int
+    """Of the look that told us."""
+
+    at: int
+    """Microseconds."""
+
+
+class Marks:
+    """The marks of all servers of a store, as this process last saw them. Safe to share among threads."""
+
+    def __init__(self, clock: Clock, is_fake: bool) -> None:
+        self.losses: list[Loss] = []
+        """What was found to be lost so far."""
+        self._clock = clock  # it goes on while the machine sleeps, as the server's does
+        self._is_fake = is_fake
+        self._token = os.urandom(8).hex().encode()
+        self._numbers = itertools.count(1)
+        self._known: dict[bytes, _Known] = {}  # by the mark's key
+        self._looked_at: dict[str, int] = {}  # by server
+        self._leaps: dict[str, list[tuple[int, int]]] = {}  # by server
+
+    def doubt(self, server: str) -> None:
+        """Have the mark looked at before anything else: a record is not what it should be."""
+        self._looked_at.pop(server, None)
+
+    def doubt_all(self) -> None:
+        """Have all marks looked at: we have not heard of the servers for a while."""
+        self._looked_at.clear()
+
+    def doubted(self, servers: Iterable[str]) -> set[str]:
+        """Those of the servers whose marks are to be looked at now."""
+        late = time.monotonic_ns() - EVERY
+        looked_at = self._looked_at
+        return {server for server in servers if looked_at.get(server, late) <= late}
+
+    def ask(self, server: str, key: bytes) -> Look:
+        """Look at the mark of a server, which lies under `key`."""
+        name, looks, _, at = self._known.get(key) or _Known(b"", 0, 0, 0)
+        now = self._clock.now()
+        if now.at - at > LASTS * SECOND // 2:  # the server may forget them soon
+            looks = 0
+        keys = key, key + b":" + self._token, key + b":boot:%d" % now.boot
+        clock = now.epoch if self._is_fake else ""
+        return Look(server, next(self._numbers), (*keys, name, looks, os.urandom(8).hex(), now.at, clock))
+
+    def leap_since(self, server: str, written_at: int) -> int:
+        """Return the microseconds by which the server's clock was set ahead since it showed `written_at`.
+
+        Between two looks it may have moved by ALIKE besides. Too much is safe: the line of a key only stands still.
+        """
+        return sum(leap for before, leap in self._leaps.get(server, ()) if written_at <= before + ALIKE * SECOND)
+
+    def hear(self, look: Look, reply: list[Any]) -> bool:
+        """Take what was found; True if the server has lost its records since."""
+        key, (name, looks, leaps) = look.words[0], reply
+        known = self._known.get(key)
+        if known is not None and known.number > look.number:
+            return False  # another thread has looked later, and was heard before
+        is_lost = known is not None and known.name != name
+        if is_lost:
+            self.losses.append(Loss(name, "it was flushed, or has gone back to what it had some time ago"))
+        self._known[key] = _Known(name, looks, look.number, self._clock.now().at)
+        self._looked_at[look.server] = time.monotonic_ns()
+        self._leaps[look.server] = leaps
+        return is_lost

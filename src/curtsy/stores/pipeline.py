@@ -1,0 +1,164 @@
+"""Line: one event loop's way to a Redis server. What is asked in one tick goes out in one pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from curtsy.core.message import Now
+from curtsy.core.record import Record
+from curtsy.stores import Step
+from curtsy.stores.cas import Bid, Outcome
+from curtsy.stores.redis_server import PATIENCE, Server, aexchange, look, pause_before
+from curtsy.stores.redis_url import FAILURES, NoPermission
+
+BATCH = 128
+"""Updates in one pipeline at most: their steps run in one go, and the loop should not wait long for that."""
+
+FLIGHTS = 4
+"""Pipelines under way at once. What is asked meanwhile goes together in the next one."""
+
+Result = TypeVar("Result")
+Jobs = list[tuple[Step[Any], asyncio.Future[Any]]]
+"""Steps of one key, and who waits for their answers."""
+
+
+class Line:
+    """One event loop's way to the server: what waits there, key by key, and what is under way."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._client: Any = None
+        self._closers: list[Any] = []
+        self._opening = asyncio.Lock()
+        self._waiting: dict[str, Jobs] = {}
+        self._busy: set[str] = set()
+        self._flights: set[asyncio.Task[None]] = set()
+        self._is_called = False
+
+    async def client(self) -> Any:
+        """The client, connected and checked."""
+        async with self._opening:
+            if self._client is None:
+                await self._open()
+        return self._client
+
+    async def _open(self) -> None:
+        client, closers = self._server.address.open_async(self._server.timeout)
+        try:
+            async with asyncio.timeout(self._server.timeout):
+                self._server.judge(await client.info(**self._server.everywhere))
+        except NoPermission:
+            self._server.not_judged()
+        except BaseException as error:
+            for each in closers:
+                await each.aclose()
+            if isinstance(error, FAILURES):
+                raise self._server.failed(error) from error
+            raise
+        self._client, self._closers = client, closers
+
+    async def call(self, ask: Callable[[Any], Awaitable[Result]], bounded: bool = True) -> Result:
+        """Ask the server, and turn what redis-py raises into a StoreError."""
+        client = await self.client() if self._client is None else self._client
+        try:
+            async with asyncio.timeout(self._server.timeout if bounded else None):
+                return await ask(client)
+        except FAILURES as error:
+            raise self._server.failed(error) from error
+
+    def enqueue(self, key: str, step: Step[Any]) -> asyncio.Future[Any]:
+        """Let a step wait for the end of this tick, and until no other of its key is under way."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def unless_cancelled(record: Any, now: Now) -> tuple[Record | None, Any]:
+            return (record, None) if answer.cancelled() else step(record, now)
+
+        self._waiting.setdefault(key, []).append((unless_cancelled, answer))
+        self._call_soon()
+        return answer
+
+    def _call_soon(self) -> None:
+        if not self._is_called and len(self._flights) < FLIGHTS:
+            self._is_called = True
+            self._loop.call_soon(self._depart)
+
+    def _depart(self) -> None:
+        self._is_called = False
+        keys = [key for key in self._waiting if key not in self._busy][:BATCH]
+        if not keys:
+            return
+        self._busy.update(keys)
+        jobs = {key: self._waiting.pop(key) for key in keys}
+        flight = self._loop.create_task(self._fly(jobs))
+        self._flights.add(flight)
+        flight.add_done_callback(self._landed)
+        if self._waiting:
+            self._call_soon()
+
+    def _landed(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        if self._waiting:
+            self._call_soon()
+
+    async def _fly(self, jobs: dict[str, Jobs]) -> None:
+        futures = {Bid(key, [step for step, _ in each]): [answer for _, answer in each] for key, each in jobs.items()}
+
+        def deliver(bid: Bid) -> None:
+            for outcome, answer in zip(bid.outcomes, futures.pop(bid), strict=True):
+                _settle(answer, outcome)
+            self._busy.discard(bid.key)
+            if bid.key in self._waiting:
+                self._call_soon()
+
+        try:
+            await self.take(list(futures), deliver)
+        except Exception as error:
+            for bid, answers in futures.items():
+                # Those who came later would wait for the same server in vain.
+                later = [answer for _, answer in self._waiting.pop(bid.key, [])]
+                for answer in answers + later:
+                    _settle(answer, Outcome(error=error))
+        finally:
+            for bid, answers in futures.items():
+                self._busy.discard(bid.key)
+                for answer in answers:
+                    answer.cancel()  # the loop is being closed; else they are all settled
+
+    async def take(self, bids: list[Bid], done: Callable[[Bid], None] = lambda bid: None) -> None:
+        """Ask until the server has agreed to each bid; `done` is called for each as soon as it has."""
+        client = await self.client() if self._client is None else self._client
+        deadline = time.monotonic() + PATIENCE * self._server.timeout
+        while bids:
+            await self._look_at_marks(client, bids)
+            replies = await self.call(partial(aexchange, self._server.ask(bids)))
+            left = self._server.hear(bids, replies, deadline)
+            for bid in set(bids).difference(left):
+                done(bid)
+            bids = left
+            if bids and (pause := pause_before(bids)):
+                await asyncio.sleep(pause)
+
+    async def _look_at_marks(self, client: Any, bids: list[Bid]) -> None:
+        for each in self._server.looks(client, bids):
+            self._server.swap.marked(each, await self.call(partial(look, each.words)))
+
+    async def close(self) -> None:
+        """Wait for what is under way and disconnect."""
+        while self._flights or self._is_called:
+            await asyncio.wait(self._flights) if self._flights else await asyncio.sleep(0)
+        for each in self._closers:
+            await each.aclose()
+
+
+def _settle(answer: asyncio.Future[Any], outcome: Outcome) -> None:
+    if answer.done():
+        return  # cancelled
+    if outcome.error is not None:
+        answer.set_exception(outcome.error)
+    else:
+        answer.set_result(outcome.answer)

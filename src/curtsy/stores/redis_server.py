@@ -1,0 +1,195 @@
+"""Server: a Redis or Valkey as both faces of its store see it: what is sent there, heard of it, and thought of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+import weakref
+from typing import Any
+
+from curtsy.core.errors import PolicyError, StoreError
+from curtsy.stores import generation
+from curtsy.stores.cas import SCRIPT, SHA, Bid, Swap
+from curtsy.stores.generation import Look
+from curtsy.stores.redis_url import FAILURES, NoScript, parse_address
+from curtsy.system.clock import Clock
+
+OLDEST = (7, 0)
+"""The oldest version of Redis that will do; Valkey counts as the Redis that it says it is."""
+
+MOST_PLACES = 10_000
+"""Numbers that are tried to find a mark on each server of a cluster."""
+
+SEARCH_EVERY = 60.0
+"""Seconds after which a mark is looked for again on a server that had none: it may have got more slots."""
+
+PATIENCE = 10
+"""Times the timeout: how long an update is tried again when others are always faster."""
+
+logger = logging.getLogger("curtsy")
+
+_swaps: weakref.WeakValueDictionary[tuple[str, float], Swap] = weakref.WeakValueDictionary()
+
+
+class Server:
+    """What both faces share: where the server is, what is known of it, and what is thought of it."""
+
+    def __init__(self, url: str, clock: Clock | None, prefix: str, timeout: float) -> None:
+        if not timeout > 0:
+            raise PolicyError(f"timeout = {timeout!r} must be above 0 seconds. Leave it out to use 1.")
+        if "{" in prefix:
+            raise PolicyError(f"prefix = {prefix!r} must not contain {{, which marks where a cluster keeps a key.")
+        self.address = parse_address(url)
+        self.timeout = timeout
+        self.identity = f"{self.address.identity}#{prefix}"
+        self.swap = Swap(prefix, clock, timeout / 2)
+        if clock is None:  # what one store of a process knows, all do
+            self.swap = _swaps.setdefault((self.identity, timeout), self.swap)
+        self._places: dict[str, tuple[int | None, float]] = {}
+        self._is_cluster = self.address.kind == "cluster"
+        self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
+        """What makes redis-py ask every server that holds records."""
+
+    def looks(self, client: Any, bids: list[Bid]) -> list[Look]:
+        """What marks are to be looked at before the bids are made."""
+        try:
+            if self._is_cluster:
+                for bid in bids:
+                    bid.server = client.get_node_from_key(self.swap.name(bid.key)).name
+            doubted = self.swap.marks.doubted([bid.server for bid in bids])
+            places = [(server, self._place(client, server)) for server in doubted]
+            ask, mark = self.swap.marks.ask, self.swap.mark
+            return [ask(server, mark(place)) for server, place in places if place is not None]
+        except FAILURES as error:
+            raise self.failed(error) from error
+
+    def ask(self, bids: list[Bid]) -> list[tuple[Any, ...]]:
+        """What to send for each bid."""
+        return [self.swap.ask(bid) for bid in bids]
+
+    def hear(self, bids: list[Bid], replies: list[Any], deadline: float) -> list[Bid]:
+        """Take the replies, and return the bids that must be asked again."""
+        left = []
+        for bid, reply in zip(bids, replies, strict=True):
+            if isinstance(reply, Exception):
+                bid.fail(self.failed(reply))
+                continue
+            try:
+                if self.swap.hear(bid, reply):
+                    continue
+            except StoreError as error:
+                bid.fail(error)
+                continue
+            if time.monotonic() < deadline:
+                left.append(bid)
+            else:
+                bid.fail(
+                    StoreError(
+                        f"{self.address.shown}: {bid.key!r} could not be updated in {bid.tries} tries, for others "
+                        "were always faster. Use fewer processes for one host, or a server that is nearer."
+                    )
+                )
+        return left
+
+    def _place(self, client: Any, server: str) -> int | None:
+        """A number whose mark lies on `server`: in a cluster, that is decided by what stands in braces.
+
+        None if there is none among many, because it has hardly any slots.
+        """
+        if not self._is_cluster:
+            return 0
+        place, until = self._places.get(server, (0, math.inf))
+        if time.monotonic() > until or (place is not None and not self._lies_on(client, place, server)):
+            there = (each for each in range(MOST_PLACES) if self._lies_on(client, each, server))
+            place = next(there, None)
+            until = math.inf if place is not None else time.monotonic() + SEARCH_EVERY
+        self._places[server] = place, until
+        return place
+
+    def _lies_on(self, client: Any, place: int, server: str) -> bool:
+        return bool(client.get_node_from_key(self.swap.mark(place)).name == server)
+
+    def judge(self, info: dict[str, Any]) -> None:
+        """Refuse a server that is too old, or that may forget: a forgotten limit is a broken one."""
+        for each in [info] if "redis_version" in info else info.values():
+            version = str(each.get("redis_version", ""))
+            numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+            if numbers and numbers < OLDEST:
+                raise PolicyError(f"{self.address.shown} is Redis {version}, and 7.0 or later is needed. Upgrade it.")
+            policy = each.get("maxmemory_policy", "noeviction")
+            if int(each.get("maxmemory", 0)) > 0 and policy != "noeviction":
+                raise PolicyError(
+                    f"{self.address.shown} has maxmemory-policy {policy}: when memory is short it would forget hosts, "
+                    "and with them their limits. Set it to noeviction, or use a server of its own."
+                )
+
+    def not_judged(self) -> None:
+        """Go on without the check, where a managed server does not show its settings."""
+        logger.debug("%s does not let us see its settings: not checked for version and eviction", self.address.shown)
+
+    def failed(self, error: BaseException) -> StoreError:
+        """What redis-py raised, in our words."""
+        self.swap.marks.doubt_all()
+        return self.address.failed(error, self.timeout)
+
+    def closed(self) -> StoreError:
+        """For those who come too late."""
+        return StoreError(f"{self.address.shown} was used after close(). Open another store.")
+
+
+def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
+    """Send what is to be sent in one go; the script's source only where the server does not have it."""
+    if len(words) == 1:
+        try:
+            return [client.execute_command("EVALSHA", SHA, 1, *words[0])]
+        except NoScript:
+            return [client.execute_command("EVAL", SCRIPT, 1, *words[0])]
+    with client.pipeline(transaction=False) as pipeline:
+        _fill(pipeline, "EVALSHA", SHA, words)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+    if missing := _missing(replies):
+        with client.pipeline(transaction=False) as pipeline:
+            _fill(pipeline, "EVAL", SCRIPT, [words[place] for place in missing])
+            for place, reply in zip(missing, pipeline.execute(raise_on_error=False), strict=True):
+                replies[place] = reply
+    return replies
+
+
+async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
+    """The same for tasks."""
+    if len(words) == 1:
+        try:
+            return [await client.execute_command("EVALSHA", SHA, 1, *words[0])]
+        except NoScript:
+            return [await client.execute_command("EVAL", SCRIPT, 1, *words[0])]
+    async with client.pipeline(transaction=False) as pipeline:
+        _fill(pipeline, "EVALSHA", SHA, words)
+        replies: list[Any] = await pipeline.execute(raise_on_error=False)
+    if missing := _missing(replies):
+        async with client.pipeline(transaction=False) as pipeline:
+            _fill(pipeline, "EVAL", SCRIPT, [words[place] for place in missing])
+            for place, reply in zip(missing, await pipeline.execute(raise_on_error=False), strict=True):
+                replies[place] = reply
+    return replies
+
+
+def look(words: tuple[Any, ...], client: Any) -> Any:
+    """Look at a mark."""
+    return client.execute_command("EVAL", generation.SCRIPT, 3, *words)
+
+
+def _fill(pipeline: Any, command: str, script: str, words: list[tuple[Any, ...]]) -> None:
+    for each in words:
+        pipeline.execute_command(command, script, 1, *each)
+
+
+def _missing(replies: list[Any]) -> list[int]:
+    return [place for place, reply in enumerate(replies) if isinstance(reply, NoScript)]
+
+
+def pause_before(bids: list[Bid]) -> float:
+    """How long to let others go first, in seconds, once we have lost a few times: at random, so that we part."""
+    tries = min(bid.tries for bid in bids)
+    return random.random() * min(0.02, 0.0005 * 2**tries) if 3 < tries < 30 else 0.0

@@ -1,0 +1,87 @@
+"""What a crawl says of URLs that no page came of, and of those that it is going to ask for again."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from pathlib import Path
+
+from curtsy.crawling import messages
+from curtsy.crawling.start import acrawl
+from tests.crawling.web import QUICK, crawled, html
+from tests.support.site import Reply, Site, redirect
+
+SECRET = "https://example.org/a?token=hush"
+
+
+async def test_every_url_without_a_page_is_told_with_why_and_what_to_do(site: Site, tmp_path: Path) -> None:
+    """U14: in whole sentences, whatever it was"""
+    said = {
+        "/hidden": ("noindex", "says noindex"),
+        "/copy": ("not_canonical", f"it names {site.url('/original')} as its own URL"),
+        "/twin": ("duplicate", f"it is the same as {site.url('/original')}"),
+        "/to-itself": ("too_many_redirects", "it redirects in a circle"),
+        "/far/6": ("too_many_redirects", "it was redirected more than 5 times"),
+        "/nowhere": ("bad_redirect", "it redirects to where nobody can follow"),
+        "/away": ("other_site", "it redirects to http://elsewhere.example/, which is no part of the crawl"),
+        "/late": ("host_limit", "its host has had its 2 pages"),
+    }
+    site.page("/", html("/original", *[path for path in said if not path.startswith("/far")], "/far/1"))
+    site.page("/original", html())
+    site.page("/twin", html())
+    site.page("/late", html(title="Late"))
+    site.page("/hidden", html(head='<meta name="robots" content="noindex">'))
+    site.page("/copy", html(head='<link rel="canonical" href="/original">'))
+    site.reply("/to-itself", redirect("/to-itself"))
+    site.reply("/nowhere", redirect("javascript:alert(1)"))
+    site.reply("/away", redirect("http://elsewhere.example/"))
+    for number in range(1, 8):
+        site.reply(f"/far/{number}", redirect(f"/far/{number + 1}"))
+    output = tmp_path / "skipped.csv"
+    given = {**QUICK, "concurrency": 1, "drop_duplicates": True, "outputs": [output], "job": tmp_path / "job"}
+    await crawled(site, skip=["/late"], **given)
+
+    await crawled(site, "/late", max_pages_per_host=2, **given)
+
+    found = {row["url"].removeprefix(site.url("")): row for row in csv.DictReader(output.read_text().splitlines())}
+    for path, (reason, why) in said.items():
+        message = found[path]["message"]
+        assert (path, found[path]["reason"]) == (path, reason)
+        assert site.url(path) in message
+        assert why in message
+        assert message.count(". ") >= 1
+        assert message.endswith(".")
+
+
+def test_no_excuse_tells_a_secret() -> None:
+    """F62"""
+    told = [
+        messages.noindex(SECRET),
+        messages.not_canonical(SECRET, SECRET),
+        messages.duplicate(SECRET, SECRET),
+        messages.no_sitemap(SECRET),
+        messages.bad_redirect(SECRET, "it has no host"),
+        messages.redirected_in_circle(SECRET),
+        messages.redirected_too_often(SECRET, 5),
+        messages.redirected_outside(SECRET, SECRET),
+        messages.host_limit(SECRET, 3),
+        messages.reader_crashed(SECRET),
+    ]
+
+    assert not any("hush" in message for message in told)
+
+
+async def test_a_crawl_says_that_it_is_going_to_ask_again(site: Site) -> None:
+    """U14, N4: else nobody would know what it waits for, with nothing queued and nothing on the wire"""
+    site.reply("/", Reply(429, "slower", {"Retry-After": "50"}))
+
+    async with acrawl(site.url("/"), **QUICK) as crawl:
+        running = asyncio.ensure_future(crawl.run())
+        async for snapshot in crawl.snapshots(0.01):
+            if snapshot.waiting_for is not None:
+                break
+        crawl.stop()
+        crawl.stop()
+        await running
+
+    assert snapshot.waiting_for == "1 URL is to be asked for again when the site allows"

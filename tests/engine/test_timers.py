@@ -1,0 +1,429 @@
+"""How a wait is waited: real time with one timer per loop, fake time that passes by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextvars import Context
+from typing import TypeVarTuple
+
+import pytest
+
+from curtsy.core.message import SECOND
+from curtsy.engine.timers import FakeAlarm, SystemAlarm, TaskWaiter, ThreadWaiter
+from curtsy.system.clock import FakeClock
+from tests.support.becoming import becomes, blocks_until
+
+Ts = TypeVarTuple("Ts")
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    """A loop that counts the timers that are set on it and not yet cancelled or due."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handles: list[asyncio.TimerHandle] = []
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self.handles.append(handle)
+        return handle
+
+    @property
+    def timers(self) -> int:
+        return sum(not handle.cancelled() and handle.when() > self.time() for handle in self.handles)
+
+
+# Real time
+
+
+@pytest.mark.parametrize("seconds", [1e10, 1e300])
+def test_a_thread_may_wait_longer_than_the_platform_can(seconds: float) -> None:
+    """L2: it is woken long before"""
+    alarm = SystemAlarm()
+    waiter = alarm.waiter()
+    waiter.wake()
+
+    alarm.sleep(waiter, seconds)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
+def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
+    """L2: a loop that has one such timer wakes all others late"""
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, CountingLoop)
+
+        async def main() -> None:
+            alarm = SystemAlarm()
+            task = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), seconds))
+            await asyncio.sleep(0)
+            await alarm.async_sleep(alarm.async_waiter(), 0.001)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        runner.run(main())
+
+        assert all(math.isfinite(handle.when()) for handle in loop.handles)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, math.nan])
+async def test_nor_in_fake_time(seconds: float) -> None:
+    """L2"""
+    alarm = FakeAlarm(FakeClock(), jump=False)
+    waiter = alarm.async_waiter()
+    waiter.wake()
+
+    await alarm.async_sleep(waiter, seconds)
+
+
+def test_a_thousand_who_wait_cost_one_timer() -> None:
+    """Section 4 of the design: one heap and one timer, whatever they wait for and however long."""
+    with asyncio.Runner(loop_factory=CountingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, CountingLoop)
+
+        async def main() -> int:
+            alarm = SystemAlarm()
+            tasks = [
+                asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 3600 - number)) for number in range(1000)
+            ]
+            await asyncio.sleep(0)
+            timers = loop.timers
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            return timers
+
+        assert runner.run(main()) == 1
+
+
+async def test_nobody_is_woken_before_his_time() -> None:
+    """L2: loops wake early or late by a millisecond; who sleeps until a moment sees that moment past."""
+    alarm = SystemAlarm()
+
+    async def sleep(seconds: float) -> float:
+        due = alarm.now() + seconds
+        await alarm.async_sleep(alarm.async_waiter(), seconds)
+        return alarm.now() - due
+
+    late = await asyncio.gather(*(sleep(number / 10_000) for number in range(200)))
+
+    assert min(late) >= 0
+
+
+@pytest.mark.alone
+async def test_tasks_wake_within_a_couple_of_milliseconds() -> None:
+    """Issue 2, part 6: epoll rounds up to a millisecond, which is made up for."""
+    alarm = SystemAlarm()
+    for _ in range(5):
+        late = []
+        for number in range(100):
+            due = alarm.now() + number / 10_000
+            await alarm.async_sleep(alarm.async_waiter(), number / 10_000)
+            late.append(alarm.now() - due)
+        late.sort()
+        if late[50] < 0.0005 and late[95] < 0.01:
+            return
+    raise AssertionError((late[50], late[95]))
+
+
+async def test_the_soonest_is_woken_first_whatever_the_order_of_lying_down() -> None:
+    """L2"""
+    alarm = SystemAlarm()
+    due: dict[int, float] = {}
+    woken: list[int] = []
+
+    async def sleep(number: int) -> None:
+        due[number] = alarm.now() + number / 500
+        await alarm.async_sleep(alarm.async_waiter(), number / 500)
+        woken.append(number)
+
+    await asyncio.gather(*(sleep(number) for number in (5, 1, 9, 3, 7, 0, 8, 2, 6, 4)))
+
+    assert woken == sorted(due, key=lambda number: due[number])  # by number, unless the machine stood still
+
+
+@pytest.mark.parametrize("seconds", [None, 3600.0])
+async def test_a_wake_up_before_the_sleep_is_not_lost(seconds: float | None) -> None:
+    """L2: for tasks and threads; several are one."""
+    alarm = SystemAlarm()
+    waiter, thread = alarm.async_waiter(), alarm.waiter()
+
+    for each in (waiter, waiter, thread, thread):
+        each.wake()
+
+    await asyncio.wait_for(alarm.async_sleep(waiter, seconds), 10)
+    await asyncio.wait_for(asyncio.to_thread(alarm.sleep, thread, seconds), 10)
+    assert isinstance(waiter, TaskWaiter)
+    assert isinstance(thread, ThreadWaiter)
+    assert not waiter.woken
+    assert not thread.event.is_set()
+
+
+async def test_a_task_is_woken_from_any_thread() -> None:
+    """L9"""
+    alarm = SystemAlarm()
+    waiters = [alarm.async_waiter() for _ in range(100)]
+    sleeping = asyncio.gather(*(alarm.async_sleep(waiter, None) for waiter in waiters))
+
+    def wake() -> None:
+        for waiter in waiters:
+            waiter.wake()
+
+    await asyncio.to_thread(wake)
+
+    await asyncio.wait_for(sleeping, 10)
+
+
+def test_waking_a_task_whose_loop_has_ended_does_nothing() -> None:
+    """L9: a thread may give a place back when nobody is left to take it."""
+
+    async def main() -> TaskWaiter:
+        return TaskWaiter()
+
+    waiter = asyncio.run(main())
+    thread = threading.Thread(target=waiter.wake)
+    thread.start()
+    thread.join()
+
+
+async def test_what_was_not_waited_out_is_not_kept_for_its_whole_time() -> None:
+    """L10: a million waits with a timeout of an hour leave nothing behind for an hour."""
+    alarm = SystemAlarm()
+    waiters = []
+    for _ in range(1000):
+        waiter = alarm.async_waiter()
+        waiters.append(weakref.ref(waiter))
+        sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 3600.0))
+        await asyncio.sleep(0)
+        waiter.wake()
+        await sleeping
+    del waiter, sleeping
+
+    gc.collect()
+
+    assert sum(each() is not None for each in waiters) < 150
+
+
+async def test_a_wake_up_ends_a_wait_and_leaves_no_second_one_behind() -> None:
+    """A timer of a wait that ended early wakes nobody later."""
+    alarm = SystemAlarm()
+    waiter = alarm.async_waiter()
+    sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 0.02))
+    await asyncio.sleep(0)
+    waiter.wake()
+    await sleeping
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(alarm.async_sleep(waiter, None), 0.05)
+
+
+def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
+    """L10: one program may run many loops, one after the other, and break off waits in each."""
+
+    async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+        alarm = SystemAlarm()
+        sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 3600.0))
+        await asyncio.sleep(0)
+        sleeping.cancel()
+        return weakref.ref(asyncio.get_running_loop())
+
+    loops = [asyncio.run(main()) for _ in range(10)]
+
+    gc.collect()
+
+    assert sum(each() is not None for each in loops) <= 1
+
+
+# Fake time
+
+
+def test_fake_time_passes_by_itself_while_everybody_waits() -> None:
+    """A day in milliseconds, for a thread."""
+    clock = FakeClock()
+    alarm = FakeAlarm(clock)
+    before = clock.now()
+    began = time.monotonic()
+
+    alarm.sleep(alarm.waiter(), 86_400.0)
+
+    assert clock.now().at - before.at == 86_400 * SECOND
+    assert clock.now().epoch - before.epoch == 86_400 * SECOND
+    assert time.monotonic() - began < 10
+
+
+async def test_fake_time_stops_at_every_moment_that_somebody_waits_for() -> None:
+    """Tasks and threads together."""
+    clock = FakeClock()
+    alarm = FakeAlarm(clock)
+    began = clock.now().at
+    seen: list[tuple[str, float]] = []
+
+    async def task(seconds: float) -> None:
+        await alarm.async_sleep(alarm.async_waiter(), seconds)
+        seen.append(("task", (clock.now().at - began) / SECOND))
+
+    def thread(seconds: float) -> None:
+        alarm.sleep(alarm.waiter(), seconds)
+        seen.append(("thread", (clock.now().at - began) / SECOND))
+
+    waiting = [task(1.0), asyncio.to_thread(thread, 2.0), task(3.0), asyncio.to_thread(thread, 3600.0)]
+    clock_is_free = threading.Event()
+    alarm.quiet = clock_is_free.is_set
+    tasks = [asyncio.ensure_future(each) for each in waiting]
+    await becomes(lambda: len(alarm._heap) == 4)
+    clock_is_free.set()
+
+    await asyncio.gather(*tasks)
+
+    assert [name for name, _ in seen] == ["task", "thread", "task", "thread"]
+    assert seen[0][1] >= 1.0
+    assert seen[-1][1] >= 3600.0
+
+
+async def test_fake_time_stands_still_while_something_goes_on() -> None:
+    """`quiet` says so: a request on its way takes no fake time."""
+    clock = FakeClock()
+    is_busy = True
+    alarm = FakeAlarm(clock, quiet=lambda: not is_busy)
+    before = clock.now().at
+    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 5.0))
+
+    await asyncio.sleep(0.05)
+
+    assert clock.now().at == before
+    is_busy = False
+    await asyncio.wait_for(sleeping, 10)
+    assert clock.now().at == before + 5 * SECOND
+
+
+async def test_fake_time_waits_for_who_is_woken_to_get_up() -> None:
+    """However busy the machine: between a wake-up and the moment at which its task runs no time passes."""
+    clock = FakeClock()
+    is_woken = False
+    asked = 0
+
+    def quiet() -> bool:
+        nonlocal asked
+        asked += is_woken
+        return is_woken
+
+    alarm = FakeAlarm(clock, quiet=quiet)
+    before = clock.now().at
+    waiter = alarm.async_waiter()
+    sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 100.0))
+    await asyncio.sleep(0)
+
+    waiter.wake()
+    is_woken = True
+    blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
+    time.sleep(20 * alarm.PATIENCE)  # noqa: ASYNC251 -- the loop is kept from running it
+    await sleeping
+
+    assert clock.now().at == before
+
+
+async def test_fake_time_waits_for_a_loop_that_is_at_work() -> None:
+    """A task that computes, or that the machine does not run for a while, does not see time pass meanwhile."""
+    clock = FakeClock()
+    asked = 0
+
+    def quiet() -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    alarm = FakeAlarm(clock, quiet=quiet)
+    before = clock.now().at
+    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 100.0))
+    await asyncio.sleep(0)
+
+    blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
+    time.sleep(20 * alarm.PATIENCE)  # noqa: ASYNC251 -- the loop is at work
+    seen = clock.now().at
+    await asyncio.wait_for(sleeping, 10)
+
+    assert seen == before
+    assert clock.now().at == before + 100 * SECOND
+
+
+@pytest.mark.parametrize("seconds", [5.0, 500.0])
+async def test_fake_time_passes_for_a_loop_that_is_held_up_by_a_wait_of_its_own(seconds: float) -> None:
+    """A blocking wait inside a loop ends all the same, though a task that is due before it cannot get up."""
+    clock = FakeClock()
+    alarm = FakeAlarm(clock)
+    alarm.BUSY = 0.01
+    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 100.0))
+    await asyncio.sleep(0)
+
+    alarm.sleep(alarm.waiter(), seconds)
+
+    await asyncio.wait_for(sleeping, 10)
+    assert clock.now().at >= 1_000 * SECOND + max(seconds, 100.0) * SECOND
+
+
+async def test_fake_time_does_not_pass_in_the_moment_when_it_becomes_quiet() -> None:
+    """What has just ended may have consequences: there must be quiet for a while."""
+    clock = FakeClock()
+    asked: list[float] = []
+
+    def quiet() -> bool:
+        asked.append(time.monotonic())
+        return len(asked) > 3
+
+    alarm = FakeAlarm(clock, quiet=quiet)
+
+    await asyncio.wait_for(alarm.async_sleep(alarm.async_waiter(), 5.0), 10)
+
+    assert len(asked) >= 5
+
+
+async def test_fake_time_does_not_run_on_for_a_wait_that_has_ended() -> None:
+    """Woken or cancelled, nobody waits for that moment any more."""
+    clock = FakeClock()
+    is_busy = True
+    alarm = FakeAlarm(clock, quiet=lambda: not is_busy)
+    before = clock.now().at
+    waiter = alarm.async_waiter()
+    woken = asyncio.ensure_future(alarm.async_sleep(waiter, 100.0))
+    cancelled = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 200.0))
+    await asyncio.sleep(0)
+    waiter.wake()
+    cancelled.cancel()
+    await asyncio.gather(woken, cancelled, return_exceptions=True)
+
+    is_busy = False
+    await alarm.async_sleep(alarm.async_waiter(), 1.0)
+    await asyncio.sleep(0.05)
+
+    assert clock.now().at == before + SECOND
+
+
+async def test_without_jumping_fake_time_is_moved_by_hand() -> None:
+    """Exactly those are woken whose time has come; a part of a microsecond counts as a whole one."""
+    clock = FakeClock()
+    alarm = FakeAlarm(clock, jump=False)
+    woken: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        await alarm.async_sleep(alarm.async_waiter(), seconds)
+        woken.append(seconds)
+
+    tasks = [asyncio.ensure_future(sleep(seconds)) for seconds in (1.0, 0.5, 2.0, 1.000_000_1)]
+    await asyncio.sleep(0)
+    for seconds, expected in ((0.4, []), (0.1, [0.5]), (0.5, [0.5, 1.0]), (0.000_001, [0.5, 1.0, 1.000_000_1])):
+        clock.advance(seconds)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert woken == expected
+    clock.advance(10)
+
+    await asyncio.gather(*tasks)

@@ -1,0 +1,441 @@
+"""The dashboard in a real browser, while a real process fetches (Issue 7, "What must be shown")."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
+from curtsy.core.message import Now
+from curtsy.core.policy import Policies
+from curtsy.engine.gate_steps import charge
+from tests.observe.browser import chromium, looking
+from tests.observe.fetching import fetching
+from tests.observe.serving import TOKEN, Served, serving
+from tests.support.site import Reply, Site, Visit
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+HOSTILE = (
+    "<script>window.pwned = 1</script><img src=x onerror='window.pwned = 1'>\"'></title><svg onload=window.pwned=1>"
+)
+SETTINGS = """
+allowlist:
+  - domain: 127.0.0.2
+    max_requests_per_day: 100000
+    qps: 50
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all tests of this file; each has a window of its own."""
+    with chromium() as browser:
+        yield browser
+
+
+class Scene:
+    """A site, a process that fetches from it, and a dashboard over both."""
+
+    def __init__(self, site: Site, served: Served) -> None:
+        self.site = site
+        self.served = served
+        self.is_ill = threading.Event()
+        """Makes the second host answer 403."""
+
+    def domain(self, number: int) -> str:
+        return f"127.0.0.{number}:{self.site.port}"
+
+    def wait_for(self, *paths: str) -> None:
+        """Wait until each was asked for: what is known of its host stands in the store by then."""
+        give_up_at = time.monotonic() + 30
+        while not {visit.path for visit in self.site.journal}.issuperset(paths):
+            assert time.monotonic() < give_up_at, f"not all of {paths} were asked for"
+            time.sleep(0.02)
+
+    def answer(self, visit: Visit) -> Reply:
+        return Reply(403) if self.is_ill.is_set() else Reply(body="fine")
+
+
+def _linked(visit: Visit) -> Reply:
+    """A page that leads to three more."""
+    number = int(visit.path.rpartition("/")[2])
+    links = "".join(f'<a href="/n/{3 * number + each}">{HOSTILE}</a>' for each in (1, 2, 3))
+    return Reply(body=f"<title>{HOSTILE}</title>{links}", headers=(("Content-Type", "text/html"),))
+
+
+@pytest.fixture(scope="module")
+def scene(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Three hosts that are fetched from all the time, and a fourth that is crawled."""
+    home = tmp_path_factory.mktemp("scene")
+    with Site() as site, serving(home, settings=SETTINGS) as served:
+        scene = Scene(site, served)
+        site.robots(f"# {HOSTILE}\nUser-agent: *\nDisallow: /private/\nAllow: /private/{HOSTILE}\n")
+        site.on("/ill", scene.answer, host="127.0.0.2")
+        site.on("/n/*", _linked, host="127.0.0.4")
+        site.on("/*", lambda visit: Reply(body=f"<title>{HOSTILE}</title>", headers=(("X-Evil", "<b>"),)))
+        urls = [
+            [site.url("/a"), site.url("/b?q=<script>window.pwned=1</script>")],
+            [site.url("/ill", host="127.0.0.2")],
+            [site.url("/c", host="127.0.0.3"), site.url("/private/x", host="127.0.0.3")],
+        ]
+        seeds = [site.url("/n/0", host="127.0.0.4")]
+        with fetching(home, urls, pause=0.1, seeds=seeds), served.store() as store:
+            crawl = CrawlRecord(
+                job=f"job {HOSTILE}", state="running", started_at=time.time(), updated_at=time.time(), pages=30,
+                queued=70, seconds_left=90.0, seeds=(f"https://a.example/{HOSTILE}",),
+                waiting_for=None, hosts=(CrawledHost(HOSTILE, HOSTILE),),
+            )  # fmt: skip
+
+            def step(before: object, now: Now) -> tuple[CrawlRecord, None]:
+                return crawl, None
+
+            store.update(crawl_key("evil"), step)
+            again = CrawlRecord(
+                job="again", state="running", started_at=time.time(), updated_at=time.time(), pages=30, cached=2,
+                is_job=True, pages_before=20, hosts=(CrawledHost("a.example", "waiting", 12),),
+            )  # fmt: skip
+            store.update(crawl_key("again"), lambda before, now: (again, None))
+            scene.wait_for("/a", "/ill", "/c", "/n/0")
+            yield scene
+
+
+ROW = "tr[data-domain='{}']"
+NUMBER = "place => Number(document.querySelector(place)?.textContent.replaceAll(',', ''))"
+
+
+def test_figures_move_and_a_host_that_trips_says_so_until_it_is_reset(browser: Browser, scene: Scene) -> None:
+    """Issue 7"""
+    domain = scene.domain(2)
+    row = ROW.format(domain)
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        page.locator(row).wait_for()
+        before = page.evaluate(NUMBER, f"{row} .col-requests")
+        looked.wait(f"([place, before]) => ({NUMBER})(place) > before + 5", [f"{row} .col-requests", before])
+        looked.wait("() => parseFloat(document.querySelector('#figure-requests .value')?.textContent) > 1")
+        looked.wait("() => document.querySelector('#figure-requests .spark-line')?.getAttribute('d')?.length > 20")
+
+        scene.is_ill.set()
+        page.locator(f"{row}[data-state=open]").wait_for()
+        assert looked.text(f"{row} .badge") == "Breaker open"
+        assert "after 403" in looked.text(row)
+        assert "in 4 min" in looked.text(row) or "in 5 min" in looked.text(row)
+        page.locator("[data-alert=breaker_open]").wait_for()
+        assert domain in looked.text("[data-alert=breaker_open]")
+        assert page.locator("#hosts-body tr").first.get_attribute("data-domain") == domain  # trouble stands first
+
+        page.click(f"{row} a")
+        page.locator("#host-state .c-open").wait_for()
+        assert looked.text("#host-title") == domain
+        assert "Nothing is sent to it" in looked.text("#host-words")
+        scene.is_ill.clear()
+        asked = len([visit for visit in scene.site.journal if visit.path == "/ill"])
+        page.click("#act-reset")
+        looked.wait("() => document.querySelector('#act-said')?.textContent === 'The breaker is closed.'")
+        page.locator("#host-state .c-open").wait_for(state="detached")
+
+    give_up_at = time.monotonic() + 20
+    while len([visit for visit in scene.site.journal if visit.path == "/ill"]) <= asked:
+        assert time.monotonic() < give_up_at, "it was not asked again"
+        time.sleep(0.02)
+    assert scene.served.told("Breaker reset by hand")["domain"] == domain
+
+
+def test_a_crawl_is_seen_as_it_goes_on(browser: Browser, scene: Scene) -> None:
+    """Issue 7: progress, and the time that is left."""
+    fetched = ".crawl[data-job^='museum'] .numbers b"
+    with looking(browser, scene.served.url) as looked:
+        card = looked.page.locator(".crawl[data-job^='museum']")
+        card.wait_for()
+        before = looked.page.evaluate(NUMBER, fetched)
+        looked.wait(f"([place, before]) => ({NUMBER})(place) > before + 3", [fetched, before])
+        looked.wait("() => /About .* left/.test(document.querySelector(\".crawl[data-job^='museum']\")?.textContent)")
+
+        assert card.locator("[role=progressbar]").get_attribute("aria-valuenow") is not None
+        card.locator("summary").click()
+        card.locator("td a").wait_for()
+        assert looked.text(".crawl[data-job^='museum'] td") == scene.domain(4)
+
+
+def test_pages_of_this_run_are_told_from_those_of_all_runs(browser: Browser, scene: Scene) -> None:
+    """Issue 7: what its hosts have adds up to the number that stands above them."""
+    with looking(browser, scene.served.url) as looked:
+        looked.page.locator(".crawl[data-job^=again]").wait_for()
+        looked.page.locator(".crawl[data-job^=museum]").wait_for()
+
+        words = looked.text(".crawl[data-job^=again] .numbers").split("\n")
+        assert words[:3] == ["In all runs:", "30 fetched", "2 from the cache"]
+        assert looked.text(".crawl[data-job^=again] summary") == "Its hosts, in this run: 12 pages"
+        assert looked.text(".crawl[data-job^=museum] summary") == "Its hosts"
+        assert "In all runs" not in looked.text(".crawl[data-job^=museum] .numbers")
+
+
+def test_a_budget_says_what_it_counts(browser: Browser, scene: Scene) -> None:
+    """Issue 7: the process that fetches here has no limit, so it charges nothing for what it sends."""
+    row, note = ROW.format(scene.domain(1)), "by processes that have a limit for the day"
+    with looking(browser, scene.served.url) as looked:
+        looked.wait(f"place => ({NUMBER})(place) > 0", f"{row} .col-requests")
+        assert looked.text(f"{row} .col-budget") == "0 of 200"
+        assert note in looked.text("#overview .note")
+        assert looked.text("#figure-requests").count("charged today") == 1
+
+        looked.page.click(f"{row} a")
+        looked.page.locator("#facts .fact").first.wait_for()
+        assert re.fullmatch(r"Budget of requests\n+0 of 200\n+charged today; [\d,]+ sent ever", looked.text(".fact"))
+        assert note in looked.text("#host .note")
+
+
+def test_a_host_is_paused_resumed_and_its_limit_changed_by_hand(browser: Browser, scene: Scene) -> None:
+    """Issue 7"""
+    with looking(browser, f"{scene.served.url}#/host/{scene.domain(3)}") as looked:
+        page = looked.page
+        page.locator("#facts .fact").first.wait_for()
+
+        page.select_option("#pause-for", "3600")
+        page.click("#act-pause")
+        page.locator("#host-state .c-paused").wait_for()
+        assert "Paused by hand for" in looked.text("#host-words")
+        page.click("#act-resume")
+        page.locator("#host-state .c-paused").wait_for(state="detached")
+
+        page.click("#limit-open")
+        page.select_option("#limit-name", "max_requests_per_day")
+        page.fill("#limit-value", "-3")
+        page.click("#limit-form button[type=submit]")
+        looked.wait("() => document.querySelector('#act-said')?.textContent.includes('must be')")
+        looked.wrong.clear()  # the browser's own line about the 422
+        page.fill("#limit-value", "123456")
+        page.click("#limit-form button[type=submit]")
+        page.locator("#policy tr.by-hand").wait_for()
+        assert "123456" in looked.text("#policy tr.by-hand")
+        page.click("#limit-back")
+        page.locator("#policy tr.by-hand").wait_for(state="detached")
+
+
+def test_the_table_is_sorted_and_searched(browser: Browser, scene: Scene) -> None:
+    """Issue 7: with the keyboard alone, and screen readers are told."""
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        first = "() => document.querySelector('#hosts-body tr')?.dataset.domain"
+        page.locator("#hosts-body tr").nth(3).wait_for()
+
+        page.focus("#sort-host")
+        page.keyboard.press("Enter")
+        looked.wait(f"domain => ({first})() === domain", scene.domain(1))
+        assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+        page.keyboard.press("Enter")
+        looked.wait(f"domain => ({first})() === domain", scene.domain(4))
+        assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+        assert "Sorted by Host" in (page.locator("#said").text_content() or "")
+
+        page.keyboard.press("/")
+        page.keyboard.type("0.0.2")
+        looked.wait("() => document.querySelectorAll('#hosts-body tr').length === 1")
+        assert page.evaluate(first) == scene.domain(2)
+        assert "1 of 4 hosts" in looked.text("#hosts-note")
+        page.fill("#search", "nothing like it")
+        page.locator("#hosts-empty").wait_for()
+        assert looked.text("#hosts-empty") == "No host is like that."
+
+
+def test_the_host_page_shows_fetches_rules_and_policy(browser: Browser, scene: Scene) -> None:
+    """Issue 7: a timeline, robots.txt with the lines that decided, and where each value comes from."""
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        page.click(f"{ROW.format(scene.domain(3))} a")
+
+        page.locator("#fetches tr").first.wait_for()
+        page.locator("#timeline svg line.tl-stem").first.wait_for(state="attached")
+        assert {"/c", "/private/x"} >= set(page.locator("#fetches .url").all_inner_texts())
+        page.locator(".robots li.decided").wait_for()
+        assert page.locator(".robots li.decided").get_attribute("data-line") == "3"
+        assert "Disallow: /private/" in looked.text(".robots li.decided")
+        looked.wait("() => document.querySelector('#host-refused')?.textContent.includes('Forbidden by robots.txt')")
+        assert page.title() == f"{scene.domain(3)} · curtsy"
+        assert page.evaluate("document.activeElement.id") == "host-title"  # the focus follows
+
+        page.goto(f"{scene.served.url}#/host/{scene.domain(2)}")
+        looked.wait("() => document.querySelector('#policy')?.textContent.includes('curtsy.yaml:4')")
+        page.check("#policy-all")
+        assert "built-in" in looked.text("#policy")
+
+
+def test_why_is_answered_for_a_url_that_is_typed_in(browser: Browser, scene: Scene) -> None:
+    """Issue 7"""
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        page.click("nav >> text=Why?")
+        page.fill("#why-url", scene.site.url("/private/x", host="127.0.0.3"))
+        page.keyboard.press("Enter")
+
+        page.locator(".verdict.v-refused").wait_for()
+        assert "robots.txt line 3" in looked.text(".verdict")
+        assert page.locator("[data-check='robots.txt']").get_attribute("data-state") == "no"
+        page.fill("#why-url", "ftp://a.example/")
+        page.click("#why-form button")
+        looked.wait("() => document.querySelector('.verdict h2')?.textContent === 'That is no page'")
+        looked.wrong.clear()  # the browser's own line about the 422
+
+
+def test_what_sites_send_is_shown_as_text_and_does_nothing(browser: Browser, scene: Scene) -> None:
+    """Issue 7: in robots.txt, in URLs, in a crawl's name; nothing runs, and nothing is asked for elsewhere."""
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        evil = page.locator(".crawl[data-job^='job <script>']")
+        evil.wait_for()
+        assert HOSTILE in evil.locator("h3").inner_text()
+        evil.locator("summary").click()
+        evil.locator("td").first.wait_for()
+        page.goto(f"{scene.served.url}#/host/{scene.domain(1)}")
+        page.locator(".robots li").first.wait_for()
+        assert HOSTILE in looked.text(".robots li")
+        looked.wait(
+            "() => [...document.querySelectorAll('#fetches .url')].some(each => each.textContent.includes('script'))"
+        )
+        page.goto(f"{scene.served.url}#/why?url={scene.site.url('/private/')}%3Cscript%3Ewindow.pwned=1%3C/script%3E")
+        page.locator(".verdict").wait_for()
+        page.goto(f"{scene.served.url}#/host/%3Cimg%20src=x%20onerror=window.pwned=1%3E")
+        looked.wait("() => document.querySelector('#host-words')?.textContent.length > 0")
+        looked.wrong = [each for each in looked.wrong if "422" not in each]  # no such host: the browser's own line
+
+        assert page.evaluate("window.pwned") is None
+        assert page.evaluate("document.querySelectorAll('main script, main img, [onerror], [onload]').length") == 0
+        with pytest.raises(Exception, match="TrustedHTML"):  # and could not, even by our mistake
+            page.evaluate("document.body.innerHTML = '<b>x</b>'")
+        looked.wrong = [each for each in looked.wrong if "TrustedHTML" not in each]
+
+
+def test_a_token_is_asked_for_and_remembered(browser: Browser, tmp_path: Path) -> None:
+    """Issue 7"""
+    with serving(tmp_path, CURTSY_DASHBOARD_TOKEN=TOKEN) as served, looking(browser, served.url) as looked:
+        page = looked.page
+        page.locator("#login").wait_for()
+        assert page.locator("#overview").is_hidden()
+        page.fill("#login-token", "not the token at all")
+        page.keyboard.press("Enter")
+        looked.wait("() => document.querySelector('#login-said')?.textContent === 'That is not the token.'")
+        page.fill("#login-token", TOKEN)
+        page.keyboard.press("Enter")
+        page.locator("#overview").wait_for()
+        page.reload()
+        page.locator("#overview").wait_for()
+        assert page.evaluate("document.cookie") == ""
+        looked.wrong = [each for each in looked.wrong if "401" not in each]  # the browser's own lines
+
+
+def test_a_page_goes_on_by_itself_when_the_server_was_started_again(browser: Browser, tmp_path: Path) -> None:
+    """Issue 7: also its actions, though the new server knows another secret."""
+    context = browser.new_context()
+    page = context.new_page()
+    with serving(tmp_path) as served:
+        port = served.port
+        served.act("pause", "a.example")
+        page.goto(f"{served.url}#/host/a.example")
+        page.locator("#host-state .c-paused").wait_for()
+    page.locator("#live[data-state=lost]").wait_for()
+
+    with serving(tmp_path, "--port", str(port)):
+        page.locator("#live[data-state=live]").wait_for()
+        page.click("#act-resume")
+        page.locator("#host-state .c-paused").wait_for(state="detached")
+    context.close()
+
+
+def test_it_is_whole_on_every_screen_by_day_and_by_night(browser: Browser, scene: Scene) -> None:
+    """Issue 7: nothing is cut off sideways; pictures for people to look at are left in $CURTSY_SCREENSHOTS."""
+    folder = os.environ.get("CURTSY_SCREENSHOTS")
+    papers = set()
+    for width, narrow in ((1280, 900), (390, 360)):
+        with looking(browser, scene.served.url, viewport={"width": width, "height": 850}) as looked:
+            page = looked.page
+            page.locator("#hosts-body tr").nth(2).wait_for()
+            for name, place, sign in (
+                ("overview", "#/", "#hosts-body tr"),
+                ("host", f"#/host/{scene.domain(3)}", "#fetches tr"),
+                ("why", f"#/why?url={scene.site.url('/private/x', host='127.0.0.3')}", ".verdict"),
+            ):
+                page.goto(scene.served.url + place)
+                page.locator(sign).first.wait_for()
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+                page.set_viewport_size({"width": narrow, "height": 850})
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+                page.set_viewport_size({"width": width, "height": 850})
+                for scheme in ("light", "dark"):
+                    page.emulate_media(color_scheme=scheme)
+                    papers.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+                    if folder:
+                        page.screenshot(path=Path(folder) / f"{name}-{width}-{scheme}.png", full_page=True)
+            assert len(page.screenshot()) > 10_000
+    assert len(papers) == 2
+
+
+def test_it_can_be_used_without_eyes_or_mouse(browser: Browser, scene: Scene) -> None:
+    """Issue 7: landmarks, labels, a way past the header, a focus that is seen."""
+    with looking(browser, scene.served.url) as looked:
+        page = looked.page
+        page.locator("#hosts-body tr").first.wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        assert page.evaluate("['header', 'nav', 'main', 'footer'].every(name => document.querySelector(name))")
+        unnamed = """() => [...document.querySelectorAll('button, input, select, a')]
+            .filter(each => !(each.textContent.trim() || each.labels?.length || each.getAttribute('aria-label')))
+            .map(each => each.id)"""
+        assert page.evaluate(unnamed) == []
+        page.focus("#search")
+        page.keyboard.press("Tab")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        assert page.locator("#figure-requests svg").get_attribute("aria-label")
+        assert page.locator("[aria-live]").count() >= 2
+
+
+@pytest.mark.alone
+def test_ten_thousand_hosts_are_no_burden(browser: Browser, tmp_path: Path) -> None:
+    """Issue 7: first paint under 1 s, updates under 100 ms of the main thread, rows sent only as they are seen."""
+    policy = Policies().default
+    hasty = policy.but(pause_min=0, pause_max=0, qps=None, concurrency=None)
+    with serving(tmp_path) as served, served.store() as store:
+        for first in range(0, 10_000, 1000):
+            keys = [f"host:site-{number:05}.example" for number in range(first, first + 1000)]
+            store.update_many([(key, charge(policy, 0.5, page=True)) for key in keys])
+        context = browser.new_context()
+        page = context.new_page()
+        page.add_init_script(
+            "window.long = 0; new PerformanceObserver(list => { for (const each of list.getEntries())"
+            " window.long = Math.max(window.long, each.duration); }).observe({type: 'longtask', buffered: true})"
+        )
+        paint = 1000.0
+        for _ in range(3):
+            page.goto(served.url)
+            page.locator("#hosts-body tr").nth(49).wait_for()
+            paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            if paint < 1000:
+                break
+        longest: list[float] = []
+        while sum(each < 100 for each in longest) < 3:
+            number = len(longest)
+            assert number < 7, longest  # a machine that is busy with something else may spoil some
+            page.evaluate("window.long = 0")
+            store.update_many([(f"host:site-{each:05}.example", charge(hasty, 0.5, page=True)) for each in range(50)])
+            page.wait_for_function(
+                "wanted => document.querySelector('#hosts-body tr .col-budget')?.textContent.startsWith(wanted)",
+                arg=f"{number + 2} of",
+            )
+            longest.append(page.evaluate("window.long"))
+        page.click("#next")
+        page.locator("tr[data-domain='site-00050.example']").wait_for()
+        page.fill("#search", "site-09999")
+        page.wait_for_function("() => document.querySelectorAll('#hosts-body tr').length === 1")
+        context.close()
+
+    assert paint < 1000

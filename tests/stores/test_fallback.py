@@ -1,0 +1,890 @@
+"""A store that fails does not stop the program, nor let it forget its manners (B8, F55)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import sqlite3
+import struct
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import redis
+
+from curtsy.core.admission import Decision, Go, Lease, admit, settle
+from curtsy.core.errors import PolicyError, StoreError
+from curtsy.core.host import Host
+from curtsy.core.message import SECOND, Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.policy import Policy
+from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store
+from curtsy.stores.fallback import AsyncShelter, Shelter
+from curtsy.stores.fallback_state import Refuge
+from curtsy.stores.memory import MemoryStore
+from curtsy.stores.outage_spending import Ledger
+from curtsy.stores.redis import AsyncRedisStore, RedisStore
+from curtsy.stores.sqlite import SQLiteStore
+from curtsy.system.clock import Clock, FakeClock
+from tests.stores.places import Awaited
+from tests.stores.steps import Refusal, count, keep, refuse, stamp
+from tests.support.redis_server import RedisServer, redis_available
+
+SLOW = 10.0
+
+
+class Unsteady:
+    """A blocking store that fails on demand: before anything is done, or after everything is."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._store = MemoryStore(clock)
+        self._clock = clock
+        self.identity = "unsteady:"
+        self.is_out = False
+        self.is_silent = False
+        """Does what it is asked, but the answer is lost."""
+        self.unusable = ""
+        """A key whose record it cannot use."""
+        self.asked_at: list[float] = []
+        self.before: Callable[[], None] = lambda: None
+
+    def size(self) -> int:
+        return len(self._store.keys())
+
+    def _check(self) -> None:
+        self.asked_at.append(self._clock.now().at / SECOND)
+        self.before()
+        if self.is_out:
+            raise StoreError("unsteady: is out. Wait.")
+
+    def update(self, key: str, step: Step[Answer]) -> Answer:
+        self._check()
+        if key == self.unusable:
+            raise StoreError("unsteady: a record cannot be used.")
+        answer = self._store.update(key, step)
+        if self.is_silent:
+            raise StoreError("unsteady: is silent. Wait.")
+        return answer
+
+    def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
+        self._check()
+        return self._store.update_many(steps)
+
+    def read(self, key: str) -> Any:
+        self._check()
+        return self._store.read(key)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        self._check()
+        return self._store.keys(prefix)
+
+    def forget(self, key: str) -> None:
+        self._check()
+        self._store.forget(key)
+
+    def now(self) -> Now:
+        self._check()
+        return self._store.now()
+
+    def close(self) -> None:
+        pass
+
+
+class Sheltered:
+    """A shelter of either colour over a real server, told what to do by `await`."""
+
+    def __init__(
+        self, server: RedisServer, clock: FakeClock, colour: str, timeout: float = SLOW, *, is_real: bool = False
+    ) -> None:
+        """With `is_real` the server's own time counts, and only the shelter's is the clock's."""
+        self._clock = clock
+
+        def monotonic() -> float:
+            return clock.now().at / SECOND
+
+        self.shelter: Shelter | AsyncShelter
+        self.store: AsyncStore
+        if colour == "blocking":
+            shelter = Shelter(
+                RedisStore(server.url, clock=None if is_real else clock, timeout=timeout), monotonic=monotonic
+            )
+            self.shelter, self.store = shelter, Awaited(shelter)
+        else:
+            self.store = self.shelter = AsyncShelter(
+                AsyncRedisStore(server.url, clock=None if is_real else clock, timeout=timeout), monotonic=monotonic
+            )
+
+    async def until_back(self) -> None:
+        """Wait until the store is no longer taken to be out."""
+        deadline = time.monotonic() + 10
+        while self.shelter.sheltered:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.002)
+
+    async def until_home(self) -> None:
+        """Wait for what goes on beside the calls; a look may have come too early, so let time pass."""
+        for patience in range(1, 5000):
+            if not self.shelter.sheltered and not self.shelter.held:
+                _wait_for_prober()  # which has still to say so
+                return
+            if not patience % 100:
+                self._clock.advance(1)
+                await self.store.update("host:poke", keep)
+            await asyncio.sleep(0.002)
+        raise AssertionError("the store does not come back")
+
+
+@pytest.fixture(params=["blocking", "async"])
+async def sheltered(request: pytest.FixtureRequest, server: RedisServer, clock: FakeClock) -> AsyncIterator[Sheltered]:
+    made = Sheltered(server, clock, request.param)
+    yield made
+    await made.store.close()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[int], list[str]]]:
+    """What was logged at a level."""
+
+    def lines(level: int) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelno == level]
+
+    with caplog.at_level(logging.INFO, logger="curtsy"):
+        yield lines
+
+
+# Through.
+
+
+async def test_while_the_store_works_everything_goes_through(sheltered: Sheltered, server: RedisServer) -> None:
+    """B8"""
+    store = sheltered.store
+
+    assert await store.update("host:a", count) == 1
+    assert await store.update_many([("host:a", count), ("host:b", count)]) == [2, 1]
+    assert (await store.read("host:a")).requests == 2
+    assert await store.keys("host:") == ["host:a", "host:b"]
+    await store.forget("host:b")
+    assert await store.keys() == ["host:a"]
+    assert not sheltered.shelter.sheltered
+    assert sheltered.shelter.share == 1.0
+    assert server.command("KEYS", "curtsy:{*") == [b"curtsy:{host:a}"]
+
+
+async def test_exceptions_of_steps_are_no_outage(sheltered: Sheltered, log: Callable[[int], list[str]]) -> None:
+    """B8: not even a StoreError, if it is the step's own."""
+
+    def fail(record: Host | None, now: Now) -> tuple[Host, None]:
+        raise StoreError("from the step")
+
+    for step, kind in ((refuse, Refusal), (fail, StoreError)):
+        with pytest.raises(kind):
+            await sheltered.store.update("host:a", step)
+        with pytest.raises(kind):
+            await sheltered.store.update_many([("host:a", step), ("host:b", count)])
+
+    assert not sheltered.shelter.sheltered
+    assert log(logging.WARNING) == []
+    assert (await sheltered.store.read("host:b")).requests == 2
+
+
+# Out.
+
+
+async def test_a_program_goes_on_when_its_store_is_gone_and_says_so_once(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """B8"""
+    store = sheltered.store
+    await store.update("host:a", count)
+    await store.update("host:b", count)
+    server.stop()
+
+    assert await store.update("host:a", count) == 2
+    assert await store.update_many([("host:a", count), ("host:b", keep), ("host:new", count)]) == [3, 1, 1]
+    assert (await store.read("host:a")).requests == 3
+    assert await store.keys("host:") == ["host:a", "host:b", "host:new"]
+    await store.forget("host:b")
+    assert await store.read("host:b") is None
+    with pytest.raises(Refusal):
+        await store.update("host:a", refuse)
+    with pytest.raises(Refusal):
+        await store.update_many([("host:a", refuse), ("host:a", count)])
+    assert await store.update("host:a", keep) == 4
+
+    assert sheltered.shelter.sheltered
+    assert len(log(logging.WARNING)) == 1
+    assert f"redis://127.0.0.1:{server.port}/0 cannot be reached" in log(logging.WARNING)[0]
+    assert "Going on in memory" in log(logging.WARNING)[0]
+
+
+async def test_a_store_that_was_never_there_is_an_outage_too(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock
+) -> None:
+    """B8"""
+    server.stop()
+
+    assert await sheltered.store.update("host:a", count) == 1
+    assert await sheltered.store.update("host:a", count) == 2
+    assert (await sheltered.store.now()).at > 0
+
+    server.start()
+    clock.advance(2)
+    await sheltered.store.update("host:a", keep)
+    await sheltered.until_home()
+    assert (await sheltered.store.read("host:a")).requests == 2
+
+
+async def test_time_goes_on_where_the_stores_clock_left_off(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock
+) -> None:
+    """Design, section 2: instants stay on one time line."""
+    store = sheltered.store
+    before = await store.update("host:a", stamp)
+    clock.advance(3)
+    server.stop()
+
+    during = await store.update("host:a", stamp)
+    clock.advance(0.5)
+    unknown = await store.update("host:new", stamp)
+
+    assert (during.at, during.epoch, during.boot) == (before.at + 3 * SECOND, before.epoch + 3 * SECOND, before.boot)
+    assert unknown.at == before.at + 3 * SECOND + SECOND // 2
+    assert (await store.now()).at == unknown.at
+
+
+async def test_a_server_that_hangs_holds_up_one_call_and_no_other(server: RedisServer, clock: FakeClock) -> None:
+    """F55"""
+    for colour in ("blocking", "async"):
+        sheltered = Sheltered(server, clock, colour, 0.5, is_real=True)
+        await sheltered.store.update("host:a", count_for_days)
+        server.pause()
+
+        waits = []
+        for _ in range(10):
+            start = time.monotonic()
+            await sheltered.store.update("host:a", count_for_days)
+            waits.append(time.monotonic() - start)
+            clock.advance(5)  # so that the store is tried again meanwhile
+            await asyncio.sleep(0)
+
+        assert waits[0] < 2
+        assert max(waits[1:]) < 0.3
+        server.resume()
+        clock.advance(60)
+        await sheltered.store.update("host:a", keep)
+        await sheltered.until_home()
+        assert await sheltered.store.update("host:a", keep) == 11
+        await sheltered.store.forget("host:a")
+        await sheltered.store.close()
+
+
+@contextmanager
+def _full_server() -> Iterator[tuple[RedisStore, Callable[[bool], object]]]:
+    with RedisServer() as server:
+        store = RedisStore(server.url, timeout=SLOW)
+        yield store, lambda is_out: server.command("CONFIG", "SET", "maxmemory", 1 if is_out else 0)
+
+
+@contextmanager
+def _locked_file(path: Path) -> Iterator[tuple[SQLiteStore, Callable[[bool], object]]]:
+    store = SQLiteStore(path, patience=0.05)
+    store.update("host:a", count)
+    program = sqlite3.connect(path, isolation_level=None)
+    yield store, lambda is_out: program.execute("BEGIN IMMEDIATE" if is_out else "ROLLBACK")
+    program.close()
+
+
+@pytest.mark.parametrize("which", ["full server", "locked file"])
+def test_a_store_that_can_be_read_but_not_written_is_out(
+    which: str, tmp_path: Path, log: Callable[[int], list[str]]
+) -> None:
+    """B8: told once, never said to be back, and this process takes no more than its share"""
+    if which == "full server" and (reason := redis_available()):
+        pytest.skip(reason)
+    clock = FakeClock()
+    with _full_server() if which == "full server" else _locked_file(tmp_path / "state.sqlite") as (inner, fail):
+        shelter = Shelter(inner, share=lambda: 0.1, monotonic=lambda: clock.now().at / SECOND)
+        shelter.update("host:a", count)
+        before = shelter.update("host:a", keep)
+        fail(True)
+
+        for number in range(8):
+            shelter.update("host:a", count)
+            shelter.update(f"host:new-{number}", count)
+            assert (shelter.sheltered, shelter.share) == (True, 0.1)
+            clock.advance(40)
+            shelter.update("host:a", keep)
+            _wait_for_prober()
+
+        assert len(log(logging.WARNING)) == 1
+        assert log(logging.INFO) == []
+        fail(False)
+        clock.advance(40)
+        shelter.update("host:a", keep)
+        _wait_for_prober()
+        assert not shelter.sheltered
+        assert inner.read("host:a").requests == before + 8
+        assert sorted(inner.keys()) == ["host:a", *(f"host:new-{number}" for number in range(8))]
+        assert len(log(logging.INFO)) == 1
+        shelter.close()
+
+
+def test_a_dead_store_is_tried_at_growing_intervals() -> None:
+    """F55: after 1, 2, 4 … 30 seconds, however often it is needed."""
+    clock = FakeClock(at=0)
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    inner.is_out = True
+    shelter.update("host:a", count)
+    tried = threading.Event()
+    inner.before = tried.set
+
+    for _ in range(1300):
+        clock.advance(0.1)
+        asked = len(inner.asked_at)
+        is_due = clock.now().at / SECOND >= _next_probe(inner.asked_at)
+        shelter.update("host:a", count)
+        if is_due:
+            assert tried.wait(10)
+            tried.clear()
+            _wait_for_prober()
+        else:
+            assert len(inner.asked_at) == asked
+
+    gaps = [late - early for early, late in itertools.pairwise(inner.asked_at)]
+    assert [round(gap, 3) for gap in gaps] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def _next_probe(asked_at: list[float]) -> float:
+    return asked_at[-1] + min(2.0 ** (len(asked_at) - 1), 30.0) - 1e-6
+
+
+def _wait_for_prober() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "curtsy-shelter":
+            thread.join(10)
+
+
+def test_a_process_has_its_share_of_what_all_have_together_while_the_store_is_out(clock: FakeClock) -> None:
+    """Design, section 3"""
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, share=lambda: 0.25)
+
+    assert shelter.share == 1.0
+    inner.is_out = True
+    shelter.update("host:a", count)
+    assert shelter.share == 0.25
+
+
+async def test_a_server_that_may_forget_is_refused_and_not_replaced() -> None:
+    """Design, section 3: a wrong setting is no outage."""
+    if reason := redis_available():
+        pytest.skip(reason)
+    with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru") as server:
+        shelter, async_shelter = Shelter(RedisStore(server.url)), AsyncShelter(AsyncRedisStore(server.url))
+
+        with pytest.raises(PolicyError, match="maxmemory-policy"):
+            shelter.update("host:a", count)
+        with pytest.raises(PolicyError, match="maxmemory-policy"):
+            await async_shelter.update("host:a", count)
+        shelter.close()
+        await async_shelter.close()
+
+
+# And back.
+
+
+async def test_what_was_counted_in_memory_comes_home(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """B8: joined with what others have counted meanwhile, and one line says so."""
+    store = sheltered.store
+    for _ in range(5):
+        await store.update("host:a", count)
+    port, pid = server.port, server.pid
+    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    with _cut_off(server):
+        for _ in range(3):
+            await store.update("host:a", count)
+        await store.update("host:new", count)
+        assert sheltered.shelter.sheltered
+    for _ in range(2):
+        other.update("host:a", count)
+
+    clock.advance(2)
+    await store.update("host:other", count)
+    await sheltered.until_home()
+
+    assert (server.port, server.pid) == (port, pid)
+    assert other.read("host:a").requests == 10
+    assert other.read("host:new").requests == 1
+    assert other.read("host:other").requests == 1
+    assert await store.update("host:a", count) == 11
+    assert len(log(logging.WARNING)) == 1
+    assert len([line for line in log(logging.INFO) if "is back after 2.0 s" in line]) == 1
+    other.close()
+
+
+@contextmanager
+def _cut_off(server: RedisServer) -> Iterator[None]:
+    """Every connection is refused meanwhile; the server and its records stay."""
+    server.command("CONFIG SET", "requirepass", "nobody-knows")
+    with redis.Redis(host="127.0.0.1", port=server.port, password="nobody-knows") as client:
+        client.execute_command("CLIENT KILL", "TYPE", "normal", "SKIPME", "yes")
+        try:
+            yield
+        finally:
+            client.execute_command("CONFIG SET", "requirepass", "")
+
+
+async def test_a_server_that_lost_its_records_gets_back_what_is_remembered(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock
+) -> None:
+    """B7: a restart without persistence does not open a second budget."""
+    for _ in range(5):
+        await sheltered.store.update("host:a", count)
+    await sheltered.store.update("host:b", count)
+    server.stop()
+    await sheltered.store.update("host:a", count)
+
+    server.start()
+    clock.advance(2)
+    await sheltered.store.update("host:c", count)
+    await sheltered.until_home()
+
+    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    assert [other.read(f"host:{name}").requests for name in "abc"] == [6, 1, 1]
+    other.close()
+
+
+async def test_each_outage_is_warned_about_once(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """B8"""
+    for outage in range(1, 4):
+        await sheltered.store.update("host:a", count)
+        server.stop()
+        for _ in range(5):
+            await sheltered.store.update("host:a", count)
+            clock.advance(7)
+            await asyncio.sleep(0)
+        server.start()
+        clock.advance(60)
+        await sheltered.store.update("host:a", count)
+        await sheltered.until_home()
+
+        assert len([line for line in log(logging.WARNING) if "Going on in memory" in line]) == outage
+        assert len([line for line in log(logging.INFO) if "is back" in line]) == outage
+    assert await sheltered.store.update("host:a", keep) == 21
+
+
+async def test_the_gap_is_kept_before_during_and_after_an_outage(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock
+) -> None:
+    """F55: and there is no burst when the store is back, nor more in a day than the budget."""
+    policy = Policy(qps=1.0, pause_min=0.0, pause_max=0.0, max_requests_per_day=40, max_pages_per_day=0)
+    departures: list[float] = []
+
+    def ask(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
+        return admit(host, now, policy)
+
+    for tick in range(600):
+        if tick == 100:
+            server.stop()
+        if tick == 300:
+            server.start()
+        decision = await sheltered.store.update("host:a", ask)
+        if isinstance(decision, Go):
+            departures.append(clock.now().at / SECOND)
+            await sheltered.store.update("host:a", _settled(policy, decision.lease))
+        clock.advance(0.1)
+        if tick >= 300 and not tick % 20:
+            await asyncio.sleep(0.01)  # let what goes on beside the calls have its turn
+
+    await sheltered.until_home()
+    assert all(late - early > 0.999 for early, late in itertools.pairwise(departures))
+    assert len(departures) == 40
+    assert departures[-1] - departures[0] < 41
+
+
+def _settled(policy: Policy, lease: Lease) -> Step[None]:
+    def step(host: Host | None, now: Now) -> tuple[Host, None]:
+        return settle(host, now, policy, lease, Outcome(Kind.ANSWERED, 200)), None
+
+    return step
+
+
+def test_an_update_whose_outcome_is_unknown_is_answered_once_and_never_counted_for_less(clock: FakeClock) -> None:
+    """F38, F55: the store wrote it, the answer was lost, and it is made again in memory."""
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    assert shelter.update("host:a", count) == 1
+    inner.is_silent = True
+
+    assert shelter.update("host:a", count) == 2
+    assert shelter.update("host:a", count) == 3
+
+    inner.is_silent = False
+    clock.advance(2)
+    shelter.update("host:a", keep)
+    _wait_for_prober()
+    assert shelter.update("host:a", keep) == 4  # one too many: a budget may be used less, never more
+
+
+def test_an_answer_that_comes_after_the_outage_has_begun_counts(clock: FakeClock) -> None:
+    """F55: two calls are under way, one fails, the other gets through."""
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    shelter.update("host:a", count)
+
+    def meanwhile() -> None:
+        inner.before = lambda: None
+        inner.is_out = True
+        shelter.update("host:b", count)
+        assert shelter.sheltered
+        inner.is_out = False
+
+    inner.before = meanwhile
+
+    assert shelter.update("host:a", count) == 2
+    assert shelter.update("host:a", keep) == 2
+    clock.advance(2)
+    shelter.update("host:a", keep)
+    _wait_for_prober()
+    assert shelter.update("host:a", keep) == 2
+
+
+def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_outage(
+    clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """F55"""
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    inner.is_out = True
+    keys = [f"host:{number}" for number in range(20)]
+    for key in keys:
+        shelter.update(key, count)
+    answers = iter(range(12))
+
+    def fail_in_the_middle() -> None:
+        inner.is_out = next(answers, None) is None
+
+    inner.is_out = False
+    inner.before = fail_in_the_middle
+    clock.advance(2)
+    shelter.update("host:0", count)
+    _wait_for_prober()
+    assert shelter.sheltered
+    assert 0 < inner.size() < 20
+    inner.before = lambda: None
+    inner.is_out = False
+    clock.advance(60)
+    shelter.update("host:0", count)
+    _wait_for_prober()
+
+    assert not shelter.sheltered
+    assert [shelter.update(key, keep) for key in keys] == [3] + [1] * 19
+    assert len(log(logging.WARNING)) == 1
+    assert len([line for line in log(logging.INFO) if "is back" in line]) == 1
+
+
+def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> None:
+    """B4: a key changes again just as its record arrives."""
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    inner.is_out = True
+    shelter.update("host:a", count)
+    inner.is_out = False
+    again = itertools.count()
+
+    def count_meanwhile() -> None:
+        if 0 < next(again) < 4:  # the first question is only whether the store is there
+            shelter.update("host:a", count)
+
+    inner.before = count_meanwhile
+    clock.advance(2)
+    shelter.update("host:a", count)
+    _wait_for_prober()
+    inner.before = lambda: None
+
+    assert shelter.held == 0
+    assert shelter.update("host:a", keep) == 5
+
+
+def count_for_days(record: Host | None, now: Now) -> tuple[Host, int]:
+    """As `count`, but written so that it does not expire while the test runs."""
+    changed, answer = count(record, now)
+    return msgspec.structs.replace(changed, written_at=now.at), answer
+
+
+def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) -> None:
+    """B4, F55"""
+    shelter = Shelter(RedisStore(server.url, timeout=1.5))
+    totals = [0] * 4
+    end = threading.Event()
+
+    def work(place: int) -> None:
+        while not end.is_set():
+            shelter.update(f"host:{totals[place] % 3}", count_for_days)
+            totals[place] += 1
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
+    for each in threads:
+        each.start()
+    _until(lambda: sum(totals) > 200)
+    server.pause()
+    _until(lambda: shelter.sheltered)
+    _until(lambda: sum(totals) > 1000)
+    server.resume()
+    _until(lambda: not shelter.sheltered and not shelter.held)
+    seen = sum(totals)
+    _until(lambda: sum(totals) > seen + 200)
+    end.set()
+    for each in threads:
+        each.join()
+
+    counted = sum(shelter.read(f"host:{number}").requests for number in range(3))
+    assert sum(totals) <= counted <= sum(totals) + 4  # what was under way when it hung may count twice
+    shelter.close()
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+async def test_a_record_that_cannot_be_used_is_kept_in_memory_alone(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """Issue 2, point 5: a later version wrote it; the warning says so, and all other keys go on in the store."""
+    value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
+    server.command("SET", "curtsy:{host:a}", value)
+    store = sheltered.store
+
+    assert await store.update("host:a", count) == 1
+    clock.advance(2)
+    assert await store.update("host:a", count) == 2
+    await sheltered.until_back()
+    assert await store.update("host:b", count) == 1
+    assert await store.update("host:a", count) == 3
+
+    assert sheltered.shelter.held == 1
+    assert server.command("GET", "curtsy:{host:a}") == value
+    assert server.command("EXISTS", "curtsy:{host:b}") == 1
+    assert len(log(logging.WARNING)) == 1
+    assert "a later version wrote it" in log(logging.WARNING)[0]
+
+    server.command("DEL", "curtsy:{host:a}")
+    clock.advance(60)
+    await store.update("host:a", count)
+    await sheltered.until_home()
+    assert await store.update("host:a", keep) == 4
+    assert server.command("EXISTS", "curtsy:{host:a}") == 1
+
+
+def test_an_outage_that_is_found_while_looking_after_one_record_is_warned_about(
+    clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """B8"""
+    inner = Unsteady(clock)
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    inner.unusable = "host:a"
+    shelter.update("host:a", count)
+    clock.advance(2)
+    shelter.update("host:b", count)
+    _wait_for_prober()
+    assert not shelter.sheltered
+    inner.is_out = True
+    clock.advance(60)
+
+    shelter.update("host:a", count)
+    _wait_for_prober()
+
+    assert shelter.sheltered
+    assert len(log(logging.WARNING)) == 2
+    inner.is_out, inner.unusable = False, ""
+    clock.advance(60)
+    shelter.update("host:a", count)
+    _wait_for_prober()
+    assert [shelter.update(key, keep) for key in ("host:a", "host:b")] == [3, 1]
+
+
+async def test_a_record_that_cannot_be_read_is_one_outage_however_often_it_is_asked_for(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock, log: Callable[[int], list[str]]
+) -> None:
+    """B8"""
+    value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
+    server.command("SET", "curtsy:{host:a}", value)
+
+    for _ in range(3):
+        assert await sheltered.store.read("host:a") is None
+        clock.advance(40)
+        await sheltered.store.update("host:b", count)
+        await sheltered.until_back()
+
+    assert len(log(logging.WARNING)) == 1
+
+
+async def test_a_removed_record_is_removed_at_home_too_unless_others_use_it(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock
+) -> None:
+    """B8"""
+    store = sheltered.store
+    await store.update_many([("host:a", count), ("host:b", count)])
+    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    with _cut_off(server):
+        await store.forget("host:a")
+        await store.forget("host:b")
+    other.update("host:b", count)
+
+    clock.advance(2)
+    await store.update("host:c", count)
+    await sheltered.until_home()
+
+    assert other.read("host:a") is None
+    assert other.read("host:b").requests == 2
+    other.close()
+
+
+async def test_closing_brings_home_what_is_in_memory(
+    sheltered: Sheltered, server: RedisServer, clock: FakeClock
+) -> None:
+    """B7: a program that ends just after an outage."""
+    await sheltered.store.update("host:a", count)
+    with _cut_off(server):
+        await sheltered.store.update("host:a", count)
+
+    await sheltered.store.close()
+
+    other = RedisStore(server.url, clock=clock, timeout=SLOW)
+    assert other.read("host:a").requests == 2
+    other.close()
+
+
+@pytest.mark.parametrize("is_out", [False, True])
+async def test_a_closed_shelter_says_so(sheltered: Sheltered, server: RedisServer, is_out: bool) -> None:
+    """Store contract: that is no outage."""
+    await sheltered.store.update("host:a", count)
+    if is_out:
+        server.stop()
+        await sheltered.store.update("host:a", count)
+    await sheltered.store.close()
+
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await sheltered.store.update("host:a", count)
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await sheltered.store.read("host:a")
+
+
+async def test_all_who_open_a_store_that_is_out_count_together(log: Callable[[int], list[str]], tmp_path: Path) -> None:
+    """B8: threads and tasks, at once and one after the other: an outage is no licence, and is told once."""
+    nowhere = tmp_path / "file"
+    nowhere.touch()
+    place = f"sqlite:///{nowhere}/hosts.sqlite"
+    blocking, first = open_store(place), open_async_store(place)
+
+    blocking.update("host:a", count)
+    await first.update("host:a", count)
+    blocking.close()
+    await first.close()
+    second = open_async_store(place)
+    await second.update("host:a", count)
+    host = await second.read("host:a")
+
+    assert host.requests == 3
+    assert len(log(logging.WARNING)) == 1
+    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+        await first.update("host:a", count)
+    assert (await second.read("host:a")).requests == 3
+
+    nowhere.unlink()
+    await second.close()
+
+    third = open_store(place, shelter=False)
+    assert third.read("host:a").requests == 3
+    third.close()
+
+
+def test_what_a_process_has_seen_of_a_store_goes_when_it_is_closed(tmp_path: Path) -> None:
+    """U16: the file of another day is another file"""
+    place = tmp_path / "hosts.sqlite"
+    for _ in range(2):
+        store = open_store(f"sqlite:///{place}")
+        store.update("host:a", count)
+        store.close()
+        place.unlink()
+
+    place.mkdir()
+    store = open_store(f"sqlite:///{place}")
+
+    assert store.read("host:a") is None
+    store.close()
+
+
+def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_never_there(clock: FakeClock) -> None:
+    """Design, section 2: no two machines' clocks are ever compared."""
+    inner = Unsteady(clock)  # its calendar is years ahead of this machine's
+    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    inner.is_out = True
+    start = time.monotonic()
+    shelter.update("host:a", lambda host, now: (admit(host, now, Policy())[0], None))
+    inner.is_out = False
+
+    clock.advance(2)
+    shelter.update("host:b", keep)
+    _wait_for_prober()
+
+    host = shelter.read("host:a")
+    passed = (time.monotonic() - start) * SECOND
+    assert host.boot == clock.now().boot
+    assert 0 <= clock.now().at - host.sent_at <= passed
+
+
+def test_what_is_counted_while_another_process_holds_the_ledger_is_kept(clock: FakeClock, tmp_path: Path) -> None:
+    """B8: a process that is stopped within its turn holds nobody up, and makes nobody forget"""
+    inner, ledger = Unsteady(clock), Ledger(str(tmp_path / "state.sqlite"))
+    shelter = Shelter(inner, refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+    inner.is_out = True
+
+    answers = [shelter.update("host:a", count)]
+    with ledger.entry("host:a"):
+        answers += [shelter.update("host:a", count)]
+    answers += [shelter.update("host:a", count)]
+    inner.is_out = False
+    shelter.close()
+
+    assert answers == [1, 2, 3]
+    assert inner.read("host:a").requests == 3
+    assert ledger.keys() == []
+
+
+def test_what_is_no_record_in_the_ledger_holds_nobody_up(
+    clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B8: neither a pipe, nor a file larger than memory, nor a link"""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    ledger = Ledger(str(tmp_path / "state.sqlite"))
+    with ledger.entry("host:a") as entry:
+        entry.write(None, Host(requests=2))
+    [place] = tmp_path.glob("curtsy-*/*")
+    os.mkfifo(place / "pipe")
+    (place / "large").touch()
+    os.truncate(place / "large", 1 << 40)
+    (place / "link").symlink_to("/dev/zero")
+
+    inner = Unsteady(clock)
+    inner.is_out = True
+
+    shelter = Shelter(inner, refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+
+    assert shelter.update("host:a", count) == 3
+    assert ledger.keys() == ["host:a"]
