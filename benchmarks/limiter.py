@@ -321,7 +321,7 @@ def lateness(quick: bool) -> None:
     async def ours() -> tuple[list[float], float, float]:
         store = MemoryStore()
         gate = AsyncGate(AsyncMemoryStore(store))
-        policy = UNLIMITED.but(qps=1.0)
+        policy = UNLIMITED.replace(qps=1.0)
         departures: dict[int, list[float]] = {}
         admissions: dict[int, list[int]] = {}
 
@@ -355,8 +355,8 @@ def lateness(quick: bool) -> None:
 def _hammer(url: str, seconds: float, number: int, results: Any) -> None:
     from curtsy.stores import open_store
 
-    store = open_store(url, shelter=False)
-    policy = UNLIMITED.but(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, zone=UTC)
+    store = open_store(url, fallback=False)
+    policy = UNLIMITED.replace(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, zone=UTC)
     chance = random.Random(number)
     worst, count, ends = 0.0, 0, time.monotonic() + seconds
     while (began := time.monotonic()) < ends:
@@ -377,8 +377,8 @@ def _hammer_tasks(url: str, seconds: float, number: int, results: Any) -> None:
     from curtsy.stores import open_async_store
 
     async def run() -> None:
-        store = open_async_store(url, shelter=False)
-        policy = UNLIMITED.but(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, zone=UTC)
+        store = open_async_store(url, fallback=False)
+        policy = UNLIMITED.replace(qps=100_000.0, burst=1000, max_requests_per_day=10**9, concurrency=64, zone=UTC)
         worst, count, ends = 0.0, 0, time.monotonic() + seconds
 
         async def task(which: int) -> None:

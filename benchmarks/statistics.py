@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from curtsy.core.record import FetchRecord
 from curtsy.core.statistics import PUBLISHED_HOSTS, ProcessStatistics, StatisticsSnapshot, summed
-from curtsy.engine.counters import Tally
+from curtsy.engine.counters import Counters
 from curtsy.observe.metrics import Collector, metrics_text
 from curtsy.stores.codec import pack
 
@@ -39,7 +39,7 @@ def counting(hosts: int) -> float:
     records = [record(number, number % hosts) for number in range(FETCHES)]
 
     def work() -> None:
-        count = Tally().count
+        count = Counters().count
         for each in records:
             count(each)
 
@@ -51,21 +51,21 @@ def main() -> None:
         print(f"count one fetch, {hosts:>6,} hosts      {counting(hosts) * 1e6:8.2f} µs   (at most 1.00)")
 
     tracemalloc.start()
-    tally = Tally()
+    counters = Counters()
     for number in range(FETCHES):
-        tally.count(record(number, number % 1_000))
+        counters.count(record(number, number % 1_000))
     print(f"memory, 1,000 hosts, 20 fetches each  {tracemalloc.get_traced_memory()[0] / 2**20:8.2f} MB")
     tracemalloc.stop()
 
-    told = tally.snapshot(PUBLISHED_HOSTS)
+    told = counters.snapshot(PUBLISHED_HOSTS)
     process = ProcessStatistics(process="one").plus(told, 1_800_000_000.0)
     nothing = StatisticsSnapshot(started_at=-1.0)
-    print(f"snapshot, 1,000 hosts                 {best(tally.snapshot) * 1e3:8.2f} ms")
-    publishing = best(lambda: process.plus(tally.snapshot(PUBLISHED_HOSTS).since(nothing), 1_800_000_001.0))
+    print(f"snapshot, 1,000 hosts                 {best(counters.snapshot) * 1e3:8.2f} ms")
+    publishing = best(lambda: process.plus(counters.snapshot(PUBLISHED_HOSTS).since(nothing), 1_800_000_001.0))
     print(f"what a process tells, every 5 s       {publishing * 1e3:8.2f} ms   {len(pack(process)) / 1024:.0f} KB")
     print(f"sum of 10 processes                   {best(lambda: summed([process] * 10)) * 1e3:8.2f} ms")
     print(
-        f"one scrape                            {best(lambda: metrics_text(Collector(tally.snapshot))) * 1e3:8.2f} ms"
+        f"one scrape                           {best(lambda: metrics_text(Collector(counters.snapshot))) * 1e3:8.2f} ms"
     )
 
 

@@ -176,7 +176,7 @@ class Play:
     """Whether an answer may come twice."""
 
     policy: Policy = field(init=False)
-    flights: list[Flight] = field(default_factory=list)
+    single_flight: list[Flight] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.policy = self.policies[0]
@@ -188,7 +188,7 @@ class Play:
     def run(self, history: Sequence[Event]) -> list[Flight]:
         for event in history:
             self.happen(event)
-        return self.flights
+        return self.single_flight
 
     def happen(self, event: Event) -> None:
         match event:
@@ -198,9 +198,9 @@ class Play:
                     self.wait(round(seconds * SECOND))
                     self.ask(event)
             case Answer(which, outcome, sent):
-                flights = [flight for flight in self.flights if self.may_repeat or not flight.answers]
-                if flights:
-                    self.answer(flights[-1 - which % len(flights)], outcome, sent)
+                single_flight = [flight for flight in self.single_flight if self.may_repeat or not flight.answers]
+                if single_flight:
+                    self.answer(single_flight[-1 - which % len(single_flight)], outcome, sent)
             case Report(outcome):
                 self.keep(settle(self.host, self.now, self.policy, None, outcome))
             case Pass(microseconds):
@@ -236,7 +236,7 @@ class Play:
         if isinstance(decision, Go):
             lease = decision.lease
             until = self.true + round(lease.lasts * SECOND)
-            self.flights.append(
+            self.single_flight.append(
                 Flight(lease, self.policy, ask, self.true, self.true, self.epoch // SECOND, until, self.boot)
             )  # fmt: skip
         elif before is None:
@@ -269,7 +269,7 @@ class Play:
             assert seconds is not None, decision
             self.wait(round(seconds * SECOND))
             decision = self.ask(ask)
-        return self.flights[-1]
+        return self.single_flight[-1]
 
 
 def waiting(decision: Decision) -> float | None:

@@ -11,7 +11,7 @@ import click
 
 from curtsy.cli import SECTIONS, cli
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import GIVEN_OPTIONS, GivenOption
+from curtsy.cli.context import GIVEN_OPTIONS, ContextOption
 from curtsy.cli.exits import MEANINGS
 from curtsy.cli.fields import SHAPES
 
@@ -50,7 +50,7 @@ def walk(command: click.Command, names: tuple[str, ...], parent: click.Context) 
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text = re.sub(r"\n\s*\n", "\n\n", "\n".join(line.strip() for line in (command.help or "").splitlines())).strip()
     parts = [text, f"```text\n{usage}\n```"]
-    own = [each for each in command.params if isinstance(each, click.Option) and not isinstance(each, GivenOption)]
+    own = [each for each in command.params if isinstance(each, click.Option) and not isinstance(each, ContextOption)]
     if own:
         parts.append(options_table(own))
     for full, shape in SHAPES.items():

@@ -92,7 +92,7 @@ class Host:
     size: int
     given: set[int] = field(default_factory=set)
     asked_at: float = float("-inf")
-    rest_until: float = float("-inf")
+    retry_after_until: float = float("-inf")
     recent: deque[float] = field(default_factory=deque)
     open: int = 0
 
@@ -126,7 +126,7 @@ class Ledger:
         return self._plan.most_per_second is None or self._is_welcome(host, now, self._plan.most_per_second)
 
     def _is_welcome(self, host: Host, now: float, most: int) -> bool:
-        is_inside = now < host.rest_until - TOLERANCE
+        is_inside = now < host.retry_after_until - TOLERANCE
         self._inside += is_inside
         recent = host.recent
         recent.append(now)
@@ -134,7 +134,7 @@ class Ledger:
             recent.popleft()
         if not is_inside and len(recent) <= most:
             return True
-        host.rest_until = now + self._plan.latency + RETRY_AFTER
+        host.retry_after_until = now + self._plan.latency + RETRY_AFTER
         return False
 
     def page(self, host: Host, number: int, is_given: bool) -> None:

@@ -21,11 +21,11 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.policy import Policies
 from curtsy.core.result import FetchResult
 from curtsy.core.statistics import StatisticsSnapshot
-from curtsy.engine.batch import MOST_AT_ONCE, Batch, NoUrl
+from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
 from curtsy.engine.download import GIB, DownloadResult
 from curtsy.engine.keywords import ClientKeywords, FetchKeywords
 from curtsy.system.log import LibraryLogger, library_logger
-from curtsy.system.shutdown import at_the_end
+from curtsy.system.shutdown import at_exit
 
 T = TypeVar("T")
 
@@ -206,7 +206,7 @@ def _close_all() -> None:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-at_the_end(_close_all, first=True)
+at_exit(_close_all, first=True)
 
 
 class Client:
@@ -253,22 +253,22 @@ class Client:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         deadline: float | None = None,
-        repeatable: bool | None = None,
+        idempotent: bool | None = None,
     ) -> FetchResult:
         """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
         client = self._opened()
         return self._thread.call(
-            client.fetch(url, method=method, headers=headers, body=body, deadline=deadline, repeatable=repeatable)
+            client.fetch(url, method=method, headers=headers, body=body, deadline=deadline, idempotent=idempotent)
         )
 
     def fetch_many(
-        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Unpack[FetchKeywords]
+        self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
     ) -> Generator[FetchResult, None, None]:
         """Fetch many URLs, and yield each result as it comes; see `AsyncClient.fetch_many`.
 
         `urls` is read by the calling thread, as it goes on.
         """
-        client, batch = self._opened(), Batch(urls, at_once)
+        client, batch = self._opened(), Batch(urls, concurrency)
         done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
         under_way: dict[Future[FetchResult], str] = {}
         try:

@@ -16,9 +16,9 @@ from typing import Any, Self, Unpack
 
 from curtsy.cache.keys import PageCache
 from curtsy.core import messages
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason
-from curtsy.core.fetch_state import NO_TIME, Again, Journey, Refusal
+from curtsy.core.fetch_state import NO_TIME, Again, FetchState, Refusal
 from curtsy.core.flow import closed, fetch, refused_by_settings, set_out
 from curtsy.core.message import SECOND, Failure, Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.policy import Policies, number, whole
@@ -28,20 +28,20 @@ from curtsy.core.robots_flow import rules_for
 from curtsy.core.rules import Rules
 from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.engine.arguments import ask_for, check_parts, part_for, patience_of
-from curtsy.engine.batch import MOST_AT_ONCE, Batch, NoUrl
-from curtsy.engine.context import Passage, Surroundings, rules_key
-from curtsy.engine.counters import Tally
+from curtsy.engine.batch import DEFAULT_CONCURRENCY, Batch, NoUrl
+from curtsy.engine.context import Context, HeldResources, rules_key
+from curtsy.engine.counters import Counters
 from curtsy.engine.download import GIB, DownloadResult
-from curtsy.engine.download_task import Saving
+from curtsy.engine.download_task import DownloadTask
 from curtsy.engine.driver import AsyncDriver, never
 from curtsy.engine.gate import AsyncGate
 from curtsy.engine.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.engine.opening import opened_cache, opened_store
-from curtsy.engine.periodic import Rhythm
-from curtsy.engine.single_flight import Flights, always
-from curtsy.engine.stats_log import Reporter
+from curtsy.engine.periodic import Periodic
+from curtsy.engine.single_flight import SingleFlight, always
+from curtsy.engine.stats_log import StatsLog
 from curtsy.engine.stats_publisher import EVERY, Publisher
-from curtsy.engine.timers import Alarm, FakeAlarm, SystemAlarm
+from curtsy.engine.timers import FakeTimers, SystemTimers, Timers
 from curtsy.http.cookies import Cookies
 from curtsy.http.sender import AiohttpSender, Limits, Sender, check_environment
 from curtsy.settings import CacheMode, Preset, names_contact, new_notices
@@ -93,12 +93,12 @@ class AsyncClient:
         connections: int = 100,
         sender: Sender | None = None,
         clock: FakeClock | None = None,
-        alarm: Alarm | None = None,
+        timers: Timers | None = None,
         **settings: Unpack[SettingKeywords],
     ) -> None:
         check_parts(
             store=store, cache=cache, stale_while_revalidate=stale_while_revalidate, on_record=on_record, proxy=proxy,
-            verify=verify, cookies=cookies, sender=sender, clock=clock, alarm=alarm,
+            verify=verify, cookies=cookies, sender=sender, clock=clock, timers=timers,
         )  # fmt: skip
         named = {
             "user_agent": user_agent,
@@ -120,10 +120,10 @@ class AsyncClient:
         self._on_record = on_record
         self._store = opened_store(store, current, clock)
         self._owns_store = store is None or isinstance(store, str | os.PathLike)
-        self._alarm = alarm or (FakeAlarm(clock) if clock is not None else SystemAlarm())
-        self.gate = AsyncGate(self._store, alarm=self._alarm)
-        if isinstance(self._alarm, FakeAlarm):
-            self._alarm.quiet = lambda: self.gate.lines.out == 0
+        self._timers = timers or (FakeTimers(clock) if clock is not None else SystemTimers())
+        self.gate = AsyncGate(self._store, timers=self._timers)
+        if isinstance(self._timers, FakeTimers):
+            self._timers.quiet = lambda: self.gate.lines.out == 0
         self._owns_cache = cache is None or isinstance(cache, bool | str | os.PathLike)
         mode = current.cache_mode
         self._cache = opened_cache(cache, current)
@@ -138,11 +138,11 @@ class AsyncClient:
         )
         self._locate: Callable[[Url, Limits], Awaitable[str]] | None = getattr(self._sender, "locate", None)
         epoch = time.time if clock is None else lambda: clock.now().epoch / SECOND
-        self.tally = Tally(epoch=epoch)
-        self.gate.tripped = lambda key: self.tally.count_trip(key.removeprefix("host:"))
-        self._around = Surroundings(
+        self.counters = Counters(epoch=epoch)
+        self.gate.tripped = lambda key: self.counters.count_trip(key.removeprefix("host:"))
+        self._around = Context(
             settings=lambda: self._settings.check().policies,
-            now=self._alarm.now,
+            now=self._timers.now,
             epoch=epoch,
             cache=self._cache,
             cache_mode="normal" if mode == "off" else mode,
@@ -158,9 +158,9 @@ class AsyncClient:
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
         )
         # Nobody else can read what is in memory, so it is not told there.
-        self._publisher = None if self.gate.is_immediate else Publisher(self.tally, self._store)
+        self._publisher = None if self.gate.is_immediate else Publisher(self.counters, self._store)
         self._rhythms = self._watching(current.stats_every)
-        self._flights = Flights()
+        self._single_flight = SingleFlight()
         self._renewals: dict[object, asyncio.Task[FetchResult]] = {}
         self._paths: set[Path] = set()
         self._is_closed = False
@@ -171,11 +171,11 @@ class AsyncClient:
                 user_agent=self.policies.user_agent,
             )
 
-    def _watching(self, stats_every: float | None) -> tuple[Rhythm, ...]:
+    def _watching(self, stats_every: float | None) -> tuple[Periodic, ...]:
         """What is done with the counts now and then, while there is something to count."""
-        rhythms = [] if self._publisher is None else [Rhythm(self._publisher.publish, EVERY)]
+        rhythms = [] if self._publisher is None else [Periodic(self._publisher.publish, EVERY)]
         if stats_every is not None:
-            rhythms.append(Rhythm(Reporter(self.tally, self._store, lambda: self.policies).report, stats_every))
+            rhythms.append(Periodic(StatsLog(self.counters, self._store, lambda: self.policies).report, stats_every))
         return tuple(rhythms)
 
     @property
@@ -191,56 +191,56 @@ class AsyncClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         deadline: float | None = None,
-        repeatable: bool | None = None,
+        idempotent: bool | None = None,
     ) -> FetchResult:
         """Fetch one URL, when its turn comes. Never raises for what the web does: look at `ok` and `reason`.
 
-        `deadline` is for all of it, in seconds; one that cannot be met is refused at once. `repeatable` says that a
+        `deadline` is for all of it, in seconds; one that cannot be met is refused at once. `idempotent` says that a
         request which is not GET or HEAD may be sent again. Tasks that ask for the same page at once share one fetch.
         """
         patience = self._deadline if deadline is None else patience_of(deadline)
-        ask = ask_for(url, method, headers, body, patience, repeatable)
+        ask = ask_for(url, method, headers, body, patience, idempotent)
         self._check_open()
-        key = _key_of(ask) if self._flights.under_way else None
-        if key is not None and key in self._flights:
-            return await self._flights.join(key, *self._trip(ask), self._is_for_all(ask))
-        journey, passage = set_out(ask, self._around), Passage()
-        flow = fetch(ask, self._around, journey)
-        effect = self._driver.begin(flow, passage)
+        key = _key_of(ask) if self._single_flight.under_way else None
+        if key is not None and key in self._single_flight:
+            return await self._single_flight.join(key, *self._trip(ask), self._is_for_all(ask))
+        state, resources = set_out(ask, self._around), HeldResources()
+        flow = fetch(ask, self._around, state)
+        effect = self._driver.begin(flow, resources)
         if effect is None:  # a kept page, or a refusal: nobody could have joined it
-            result: FetchResult = passage.result
+            result: FetchResult = resources.result
             return result
-        return await self._flights.join(
+        return await self._single_flight.join(
             key or _key_of(ask),
-            lambda: self._driver.go_on(flow, effect, passage),
-            lambda: self._closed(journey, passage),
+            lambda: self._driver.go_on(flow, effect, resources),
+            lambda: self._closed(state, resources),
             self._is_for_all(ask),
         )
 
     def _trip(
         self,
-        ask: Ask,
+        ask: FetchRequest,
         on_wire: Callable[[bool], None] | None = None,
         place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
         """A fetch to be begun in its time, and what is left to say of it if the client is closed meanwhile."""
-        journey, passage = set_out(ask, self._around), Passage(on_wire=on_wire, place=place)
+        state, resources = set_out(ask, self._around), HeldResources(on_wire=on_wire, place=place)
 
         def work() -> Coroutine[Any, Any, FetchResult]:
             # Who joined another, and takes over from that one, has waited already: the settings may be others.
-            journey.policies = self._around.policies
-            flow = fetch(ask, self._around, journey)
-            return self._driver.go_on(flow, self._driver.begin(flow, passage), passage)
+            state.policies = self._around.policies
+            flow = fetch(ask, self._around, state)
+            return self._driver.go_on(flow, self._driver.begin(flow, resources), resources)
 
-        return work, lambda: self._closed(journey, passage)
+        return work, lambda: self._closed(state, resources)
 
-    def _closed(self, journey: Journey, passage: Passage) -> FetchResult:
+    def _closed(self, state: FetchState, resources: HeldResources) -> FetchResult:
         """The result of a fetch that was ended by `close()`, told as any other."""
-        result = closed(journey, passage.is_sent, passage.is_robots)
+        result = closed(state, resources.is_sent, resources.is_robots)
         self._told(result.record)
         return result
 
-    def _is_for_all(self, ask: Ask) -> Callable[[FetchResult], bool]:
+    def _is_for_all(self, ask: FetchRequest) -> Callable[[FetchResult], bool]:
         """Whether what comes of a fetch is also for those who join it: a deadline is each one's own."""
         if ask.deadline is None:
             return always
@@ -254,7 +254,7 @@ class AsyncClient:
 
     async def visit(
         self,
-        ask: Ask,
+        ask: FetchRequest,
         on_wire: Callable[[bool], None] | None = None,
         place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> FetchResult:
@@ -263,7 +263,7 @@ class AsyncClient:
         `place` is called before each of them, and what it answers is waited for.
         """
         self._check_open()
-        return await self._flights.join(object(), *self._trip(ask, on_wire, place))
+        return await self._single_flight.join(object(), *self._trip(ask, on_wire, place))
 
     async def locate(self, url: str) -> str:
         """The address that a URL's host is reached at, as the sender tells it; empty if it cannot."""
@@ -282,9 +282,9 @@ class AsyncClient:
         return refused.reason, refused.message
 
     @property
-    def alarm(self) -> Alarm:
+    def timers(self) -> Timers:
         """What its waits are waited on."""
-        return self._alarm
+        return self._timers
 
     @property
     def store(self) -> AsyncStore:
@@ -306,14 +306,14 @@ class AsyncClient:
         return self._around.epoch()
 
     async def fetch_many(
-        self, urls: Iterable[str], *, at_once: int = MOST_AT_ONCE, **options: Unpack[FetchKeywords]
+        self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
     ) -> AsyncGenerator[FetchResult, None]:
         """Fetch many URLs, all with the same options, and yield each result as it comes. One that fails stops no other.
 
-        `urls` is read while fewer than `at_once` are under way. A host that has a hundred of them lets others go first:
+        `urls` is read while fewer than `concurrency` are under way. A host with a hundred of them lets others go first:
         up to 10,000 of its URLs are put off to find theirs.
         """
-        batch = Batch(urls, at_once)
+        batch = Batch(urls, concurrency)
         under_way: dict[asyncio.Task[FetchResult], str] = {}
         done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would look at all each time
         try:
@@ -353,16 +353,16 @@ class AsyncClient:
         that the server sends; `decode` undoes a Content-Encoding, and such a body cannot be resumed.
         """
         self._check_open()
-        ask = Ask(url, deadline=patience_of(deadline))
+        ask = FetchRequest(url, deadline=patience_of(deadline))
         part = part_for(url, path, max_size, decode)
         if part.path in self._paths:
             raise PolicyError(f"path = {str(path)!r} is being written by another download. Wait for it.")
         around = replace(self._around, cache=None, told=lambda record: None)
         driver = AsyncDriver(around, self._store, self.gate, self._sender)
-        saving = Saving(ask, part, driver, self._told)
+        saving = DownloadTask(ask, part, driver, self._told)
         self._paths.add(part.path)
         try:
-            return await self._flights.join(object(), saving.work, saving.closed)
+            return await self._single_flight.join(object(), saving.work, saving.closed)
         finally:
             self._paths.discard(part.path)
             part.close()
@@ -376,14 +376,14 @@ class AsyncClient:
         """The same, or why they cannot be had: the host may not be asked now, or never; None if this is closed."""
         policy = self.policies.of(url.domain)
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
-        journey = Journey(Ask(url.text), self._around, self._around.now(), self.policies)
+        state = FetchState(FetchRequest(url.text), self._around, self._around.now(), self.policies)
         self._check_open()
         if self._around.cache_mode == "offline":  # nobody is asked: what is remembered holds, however old
             kept: Rules | None = await self.store.read(rules_key(url.origin))
             is_known = kept is not None and kept.is_known
             return kept if is_known else Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
-        answer = await self._flights.join(
-            object(), lambda: self._driver.run(rules_for(request, policy, journey)), lambda: None
+        answer = await self._single_flight.join(
+            object(), lambda: self._driver.run(rules_for(request, policy, state)), lambda: None
         )  # fmt: skip
         return await self.rules_or_why(url, user_agent) if isinstance(answer, Again) else answer
 
@@ -398,13 +398,13 @@ class AsyncClient:
 
     def stats(self) -> StatisticsSnapshot:
         """What this client has done so far."""
-        return self.tally.snapshot()
+        return self.counters.snapshot()
 
     def _told(self, record: FetchRecord) -> None:
-        self.tally.count(record)
-        for rhythm in self._rhythms:
-            if not rhythm.is_running:
-                rhythm.start()
+        self.counters.count(record)
+        for periodic in self._rhythms:
+            if not periodic.is_running:
+                periodic.start()
         if _log.hears(logging.INFO):
             words = "Fetched" if record.reason is None else _WORDS.get(record.reason, "Not fetched")
             _log.info(words, **record.as_dict())
@@ -414,11 +414,11 @@ class AsyncClient:
             except Exception as error:  # the page has come all the same
                 _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
 
-    def _later(self, ask: Ask) -> bool:
+    def _later(self, ask: FetchRequest) -> bool:
         """Renew a kept copy after it was served; each variant of a page by itself."""
         key = _key_of(ask)
         if key not in self._renewals:
-            task = asyncio.ensure_future(self._renewing.run(fetch(ask, self._renewing.surroundings)))
+            task = asyncio.ensure_future(self._renewing.run(fetch(ask, self._renewing.context)))
             self._renewals[key] = task
             task.add_done_callback(lambda _: self._renewals.pop(key, None))
         return True
@@ -443,12 +443,12 @@ class AsyncClient:
                 stack.push_async_callback(self._store.close)
             if self._publisher is not None:
                 stack.push_async_callback(self._publisher.publish)
-            for rhythm in self._rhythms:
-                stack.push_async_callback(rhythm.stop)
+            for periodic in self._rhythms:
+                stack.push_async_callback(periodic.stop)
             stack.push_async_callback(self._sender.close)
             for task in self._renewals.values():
                 task.cancel()
-            await self._flights.close()
+            await self._single_flight.close()
             while under_way := {*self._renewals.values(), *self._around.unfinished, *self.gate._background}:
                 await asyncio.wait(under_way)
 
@@ -461,7 +461,7 @@ class AsyncClient:
         await self.close()
 
 
-def _key_of(ask: Ask) -> object:
+def _key_of(ask: FetchRequest) -> object:
     """What is the same for all who may share a fetch, however they spell it.
 
     What may change something is nobody else's: a key that no other has.

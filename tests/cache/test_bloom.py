@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.cache import packed_schema
-from curtsy.cache.bloom import LOOK, MOST, REST, SIZE, Census
+from curtsy.cache.bloom import LOOK, MOST, REST, SIZE, BloomFilter
 from curtsy.cache.packed import PackedCache
 from tests.support.pages import ROOT, body_of, fill, page, url_of
 
@@ -62,11 +62,11 @@ class Time:
 
 def take(
     db: sqlite3.Connection, now: Callable[[], float] = time.monotonic, most: int = MOST, looks: int = 100
-) -> Census:
-    census = Census(most, now)
+) -> BloomFilter:
+    bloom = BloomFilter(most, now)
     for _ in range(looks):
-        census.look(db)
-    return census
+        bloom.look(db)
+    return bloom
 
 
 @given(st.lists(numbers, max_size=200), numbers)
@@ -74,10 +74,10 @@ def test_what_is_in_the_file_is_never_lacking_and_what_is_not_mostly_is(kept: li
     """N6"""
     db = connect(":memory:", kept)
 
-    census = take(db, Time())
+    bloom = take(db, Time())
 
-    assert not any(census.lacks(number) for number in kept)
-    assert census.lacks(other) == all((number >> 3 ^ other >> 3) & (8 * SIZE - 1) for number in kept)
+    assert not any(bloom.lacks(number) for number in kept)
+    assert bloom.lacks(other) == all((number >> 3 ^ other >> 3) & (8 * SIZE - 1) for number in kept)
     db.close()
 
 
@@ -94,16 +94,16 @@ def test_it_is_taken_some_rows_at_a_time_and_tells_nothing_before_it_is_whole(pa
 def test_what_is_added_is_not_lacking_be_it_before_its_turn_to_be_read_or_after(path: Path) -> None:
     """N6"""
     db = connect(path, list(range(0, 1000 * packed_schema.BATCH, 100)))
-    census = take(db, Time(), looks=1)
+    bloom = take(db, Time(), looks=1)
 
     for number in (-50, 52, 10**6):
-        census.add(number)
+        bloom.add(number)
         db.execute("INSERT INTO pages VALUES (?, 0, 0, NULL)", (number,))
     for _ in range(100):
-        census.look(db)
+        bloom.look(db)
 
-    assert census.lacks(-60)
-    assert not any(census.lacks(number) for number in (-50, 52, 10**6))
+    assert bloom.lacks(-60)
+    assert not any(bloom.lacks(number) for number in (-50, 52, 10**6))
     db.close()
 
 
@@ -112,20 +112,20 @@ def test_it_tells_nothing_after_another_has_written_while_it_was_taken_or_later(
     """N6"""
     ours, theirs = connect(path, list(range(2 * packed_schema.BATCH))), connect(path, [])
     now = Time()
-    census = take(ours, now, looks=looks)
+    bloom = take(ours, now, looks=looks)
 
     theirs.execute("INSERT INTO pages VALUES (-1, 0, 0, NULL)")
     now.seconds += LOOK
     for _ in range(100):
-        census.look(ours)
-    assert not census.lacks(-1)
-    assert not census.lacks(-20)
+        bloom.look(ours)
+    assert not bloom.lacks(-1)
+    assert not bloom.lacks(-20)
 
     now.seconds += REST
     for _ in range(100):
-        census.look(ours)
-    assert not census.lacks(-1)
-    assert census.lacks(-20)
+        bloom.look(ours)
+    assert not bloom.lacks(-1)
+    assert bloom.lacks(-20)
     ours.close()
     theirs.close()
 
@@ -133,12 +133,12 @@ def test_it_tells_nothing_after_another_has_written_while_it_was_taken_or_later(
 def test_it_is_not_gone_on_with_by_another_connection(path: Path) -> None:
     """N6: to that one, what the first one writes is another's"""
     ours, theirs = connect(path, []), connect(path, [])
-    census = take(ours, Time())
-    assert census.lacks(1)
+    bloom = take(ours, Time())
+    assert bloom.lacks(1)
 
-    census.look(theirs)
+    bloom.look(theirs)
 
-    assert not census.lacks(1)
+    assert not bloom.lacks(1)
     ours.close()
     theirs.close()
 
@@ -147,14 +147,14 @@ def test_what_it_tells_holds_for_a_moment_only(path: Path) -> None:
     """N6: another process may have written meanwhile"""
     db = connect(path, [])
     now = Time()
-    census = take(db, now)
-    assert census.lacks(1)
+    bloom = take(db, now)
+    assert bloom.lacks(1)
 
     now.seconds += LOOK
-    assert not census.lacks(1)
+    assert not bloom.lacks(1)
 
-    census.look(db)
-    assert census.lacks(1)
+    bloom.look(db)
+    assert bloom.lacks(1)
     db.close()
 
 

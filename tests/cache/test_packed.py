@@ -21,7 +21,7 @@ import pytest
 from curtsy.cache import packed_schema
 from curtsy.cache.keys import Checked
 from curtsy.cache.packed import PackedCache
-from curtsy.cache.packed_file import OURS, PackFile
+from curtsy.cache.packed_file import OURS, PackedFile
 from curtsy.cache.packed_schema import BATCH, SCHEMA, TABLES, first_number
 from curtsy.system.clock import FakeClock
 from tests.support.pages import ROOT, body_of, fill, hold, page, url_of, writer
@@ -245,7 +245,7 @@ def test_whatever_comes_in_the_middle_of_a_transaction_it_is_rolled_back(
     path: Path, error: type[BaseException]
 ) -> None:
     """U16, F42: else all others would wait, and the next work find one begun"""
-    file = PackFile(str(path), SCHEMA, TABLES, set(), FakeClock())
+    file = PackedFile(str(path), SCHEMA, TABLES, set(), FakeClock())
 
     def broken(db: sqlite3.Connection) -> None:
         db.execute("BEGIN IMMEDIATE")

@@ -119,7 +119,7 @@ class Shell:
     def store(self) -> Iterator[Store]:
         """The store that the commands use."""
         path = Path(self.env["XDG_STATE_HOME"]) / "curtsy" / "state.sqlite"
-        store = open_store(f"sqlite:///{path}", shelter=False)
+        store = open_store(f"sqlite:///{path}", fallback=False)
         yield store
         store.close()
 

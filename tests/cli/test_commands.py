@@ -16,7 +16,7 @@ import pytest
 from curtsy import __version__
 from curtsy.cli import COMMANDS, SECTIONS, cli
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import GIVEN_OPTIONS, Given
+from curtsy.cli.context import GIVEN_OPTIONS, CommandContext
 from curtsy.cli.fields import SHAPES
 from tests.cli.shell import CURTSY, Shell, stop
 
@@ -65,7 +65,7 @@ def _parse(arguments: list[str]) -> None:
     command: click.Command = cli
     context: click.Context | None = None
     while isinstance(command, Group):
-        context = click.Context(command, info_name="curtsy", parent=context, obj=Given())
+        context = click.Context(command, info_name="curtsy", parent=context, obj=CommandContext())
         _, rest, _ = command.make_parser(context).parse_args(list(arguments))
         _, found, arguments = command.resolve_command(context, rest)
         assert found is not None

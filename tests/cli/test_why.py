@@ -15,7 +15,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.rules import Rules, learned
-from curtsy.observe.why import Assessment, assess, recall
+from curtsy.observe.why import Explanation, assess, recall
 from curtsy.observe.why_checks import Check, Known
 from curtsy.settings import Settings, load
 from curtsy.stores.memory import MemoryStore
@@ -138,13 +138,13 @@ def settings(tmp_path: Path) -> Settings:
     return load(directory=tmp_path, user_directory=tmp_path / "user", env={})
 
 
-def assessed(settings: Settings, host: Host | None = None, rules: Rules | None = None, **more: Any) -> Assessment:
+def assessed(settings: Settings, host: Host | None = None, rules: Rules | None = None, **more: Any) -> Explanation:
     allowing = learned(None, CLOCK.now(), settings.policies.default, b"User-agent: *\nDisallow: /no\n")
     assert isinstance(URL, Url)
     return assess(URL, settings, Known(CLOCK.now(), host, rules=rules or allowing, **more))
 
 
-def named(found: Assessment, name: str) -> Check:
+def named(found: Explanation, name: str) -> Check:
     return next(check for check in found.checks if check.name == name)
 
 
@@ -310,7 +310,7 @@ def test_a_delay_that_is_too_long_and_a_request_under_way_are_told(settings: Set
     policy, now = settings.policies.default, CLOCK.now()
     long = msgspec.structs.replace(asked(settings), crawl_delay=301 * 1_000_000)
     busy, _ = admit(None, now, policy)
-    resting = msgspec.structs.replace(asked(settings, 10), rest_until=now.at + 7_000_000)
+    resting = msgspec.structs.replace(asked(settings, 10), retry_after_until=now.at + 7_000_000)
 
     too_long, waiting, rests = assessed(settings, long), assessed(settings, busy), assessed(settings, resting)
 

@@ -94,11 +94,11 @@ def test_what_has_no_end_is_not_read_to_its_end() -> None:
     st.lists(st.sampled_from("abc"), max_size=40), st.integers(1, 8), st.integers(1, 4), st.integers(1, 6), st.data()
 )
 def test_each_is_handed_out_once_in_its_hosts_order_and_never_too_many(
-    hosts: str, at_once: int, crowd: int, ahead: int, data: st.DataObject
+    hosts: str, concurrency: int, crowd: int, ahead: int, data: st.DataObject
 ) -> None:
     """N10: whatever the hosts, and in whichever order they are done"""
     given = [f"http://{host}.example/{number}" for number, host in enumerate(hosts)]
-    batch = Batch(given, at_once, crowd=crowd, ahead=ahead)
+    batch = Batch(given, concurrency, crowd=crowd, ahead=ahead)
     out: list[str] = []
     under_way: list[str] = []
 
@@ -106,7 +106,7 @@ def test_each_is_handed_out_once_in_its_hosts_order_and_never_too_many(
         new = handed_out(batch)
         out += new
         under_way += new
-        assert len(under_way) == min(at_once, len(given) - len(out) + len(under_way))
+        assert len(under_way) == min(concurrency, len(given) - len(out) + len(under_way))
         if not under_way:
             break
         batch.end(under_way.pop(data.draw(st.integers(0, len(under_way) - 1))))
@@ -129,13 +129,13 @@ def test_a_registered_domain_has_a_quarter_of_the_room_while_there_are_others() 
     assert len(handed_out(batch)) == 25, "and the room that nobody else wants"
 
 
-@pytest.mark.parametrize("at_once", WRONG)
-def test_room_for_none_is_an_error_before_anything_is_read(at_once: Any) -> None:
+@pytest.mark.parametrize("concurrency", WRONG)
+def test_room_for_none_is_an_error_before_anything_is_read(concurrency: Any) -> None:
     """U6"""
     urls = Reading(of_host("a", 3))
 
-    with pytest.raises(PolicyError, match=r"^at_once = .* must be a whole number of at least 1\.$"):
-        Batch(urls, at_once)
+    with pytest.raises(PolicyError, match=r"^concurrency = .* must be a whole number of at least 1\.$"):
+        Batch(urls, concurrency)
 
     assert urls.count == 0
 
@@ -149,10 +149,10 @@ def test_what_is_no_list_is_told_apart() -> None:
 async def test_both_clients_look_at_it_first() -> None:
     """U6"""
     async with client() as web:
-        with pytest.raises(PolicyError, match="at_once = 0"):
-            await anext(web.fetch_many([], at_once=0))
-    with Client(store="memory:", cache=False) as blocking, pytest.raises(PolicyError, match="at_once = 0"):
-        next(blocking.fetch_many([], at_once=0))
+        with pytest.raises(PolicyError, match="concurrency = 0"):
+            await anext(web.fetch_many([], concurrency=0))
+    with Client(store="memory:", cache=False) as blocking, pytest.raises(PolicyError, match="concurrency = 0"):
+        next(blocking.fetch_many([], concurrency=0))
 
 
 async def test_a_host_with_a_long_line_holds_up_no_other(site: Site) -> None:

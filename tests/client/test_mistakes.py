@@ -171,7 +171,7 @@ def iterated(record: object) -> Iterator[object]:
         ("on_record", iterated, "on_record = .* neither async nor a generator"),
         ("sender", 3, "sender = 3 must be a Sender"),
         ("sender", AiohttpSender, "must be a Sender"),
-        ("alarm", 3, "alarm = 3 must be an Alarm"),
+        ("timers", 3, "timers = 3 must be a Timers"),
         ("verify", 3, "verify = 3 must be True, the path of a CA file"),
         ("verify", None, "verify = None must be True, the path of a CA file"),
         ("proxy", 3, "proxy = 3 must be an http or https URL"),
@@ -253,12 +253,12 @@ async def test_one_that_is_like_none_is_told_where_all_are_listed() -> None:
         ({"deadline": math.nan}, "deadline = nan must be a number of at least 0"),
         ({"deadline": math.inf}, "deadline = inf must be a finite number of at least 0"),
         ({"deadline": True}, "deadline = True must be a number of at least 0"),
-        ({"repeatable": "x"}, "repeatable = 'x' must be True or False"),
+        ({"idempotent": "x"}, "idempotent = 'x' must be True or False"),
         ({"headers": {"X-Count": 1}}, "header 'X-Count' must be text"),
         ({"headers": ["X-Count"]}, "headers = 'list' must be a mapping"),
         ({"method": None}, "method = None must be text"),
     ],
-    ids=["body", "text", "nan", "inf", "true", "repeatable", "header", "headers", "method"],
+    ids=["body", "text", "nan", "inf", "true", "idempotent", "header", "headers", "method"],
 )
 async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
     site: Site, options: dict[str, Any], message: str

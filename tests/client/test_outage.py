@@ -20,8 +20,8 @@ import pytest
 
 from curtsy.client import AsyncClient
 from curtsy.core.errors import Reason
-from curtsy.stores.fallback import AsyncShelter
-from curtsy.stores.outage_spending import Ledger
+from curtsy.stores.fallback import AsyncFallbackStore
+from curtsy.stores.outage_spending import OutageSpending
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from tests.client.fetching import AGENT, UNPACED
 from tests.support.noon import zone_at_noon
@@ -103,7 +103,7 @@ def test_processes_that_cannot_write_have_one_budget_between_them(
 
     assert len(site.journal) == LIMIT
     assert spent(path) == LIMIT
-    assert Ledger(str(path)).keys() == []
+    assert OutageSpending(str(path)).keys() == []
 
 
 def test_processes_at_once_that_cannot_write_have_one_budget_between_them(site: Site, tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_a_process_that_is_stopped_while_it_writes_holds_nobody_up(
     """C18: the wait is bounded for all at once, deadlines hold, the loop goes on; then the store is used again"""
     site.page("/*", "x")
     path = tmp_path / "state.sqlite"
-    store = AsyncShelter(AsyncSQLiteStore(path, patience=0.5))
+    store = AsyncFallbackStore(AsyncSQLiteStore(path, patience=0.5))
     lags = []
 
     async def watch() -> None:
@@ -230,7 +230,7 @@ def test_a_lock_of_another_program_is_waited_for_once(site: Site, tmp_path: Path
     program.execute("BEGIN IMMEDIATE")
 
     async def fetch() -> list[Reason | None]:
-        store = AsyncShelter(AsyncSQLiteStore(path, patience=0.2))
+        store = AsyncFallbackStore(AsyncSQLiteStore(path, patience=0.2))
         async with AsyncClient(**settings(store)) as web:
             return [(await web.fetch(site.url(f"/{number}"))).reason for number in range(5)]
 

@@ -226,8 +226,8 @@ async def test_a_post_is_not_sent_twice_unless_the_caller_says_so(site: Site) ->
 
     async with client(**ALONE) as web:
         once = await web.fetch(site.url("/"), method="POST", body=b"x")
-        often = await web.fetch(site.url("/"), method="POST", body=b"x", repeatable=True)
-        never = await web.fetch(site.url("/"), repeatable=False)
+        often = await web.fetch(site.url("/"), method="POST", body=b"x", idempotent=True)
+        never = await web.fetch(site.url("/"), idempotent=False)
 
     assert (once.record.attempts, often.record.attempts, never.record.attempts) == (1, 4, 1)
     assert [visit.body for visit in site.journal] == [b"x"] * 5 + [b""]

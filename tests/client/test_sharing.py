@@ -15,7 +15,7 @@ import pytest
 from curtsy.client import AsyncClient
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.record import FetchRecord
-from curtsy.engine.single_flight import Flights
+from curtsy.engine.single_flight import SingleFlight
 from curtsy.stores.memory import MemoryStore
 from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, until
@@ -245,7 +245,7 @@ async def test_many_may_be_endless_and_what_is_not_wanted_any_more_is_given_back
             number += 1
 
     async with client(**UNPACED) as web:
-        results = web.fetch_many(numbers(), at_once=4)
+        results = web.fetch_many(numbers(), concurrency=4)
         got = [await anext(results) for _ in range(3)]
         await results.aclose()
 
@@ -352,7 +352,7 @@ async def test_who_would_take_over_when_all_is_closed_is_told_so_and_asks_nobody
     await asyncio.sleep(0)
     clock.advance(7)
     first.cancel()
-    while web._flights.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
+    while web._single_flight.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
         await asyncio.sleep(0)
 
     await web.close()
@@ -365,20 +365,20 @@ async def test_who_would_take_over_when_all_is_closed_is_told_so_and_asks_nobody
 
 async def test_when_all_is_closed_whoever_had_joined_has_been_told() -> None:
     """Issue 4, 1: what he has to say comes before the store is closed"""
-    flights = Flights()
+    single_flight = SingleFlight()
     endless = asyncio.Event()
 
     async def work() -> str:
         await endless.wait()
         return "done"
 
-    first, second = [asyncio.ensure_future(flights.join("a", work, lambda: "closed")) for _ in range(2)]
+    first, second = [asyncio.ensure_future(single_flight.join("a", work, lambda: "closed")) for _ in range(2)]
     await asyncio.sleep(0)
     first.cancel()
-    while flights.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
+    while single_flight.under_way:  # noqa: ASYNC110 -- the very turn of the loop counts
         await asyncio.sleep(0)
 
-    await flights.close()
+    await single_flight.close()
 
     assert first.cancelled()
     assert second.done()

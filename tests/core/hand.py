@@ -7,7 +7,7 @@ from typing import Any
 
 from curtsy.core.admission import Go, Lease, Settled
 from curtsy.core.cache import Entry, Mode, entry_of
-from curtsy.core.effects import Ask, Claim, Effect, Enter, Hold, Later, Learn, MayRetry, Send, Settle
+from curtsy.core.effects import Claim, Effect, Enter, FetchRequest, Hold, Later, Learn, MayRetry, Send, Settle
 from curtsy.core.flow import fetch
 from curtsy.core.message import Headers, Request, Response, Url, parse_url
 from curtsy.core.policy import Policies, Policy
@@ -83,7 +83,7 @@ class Hand:
         self.answers: list[Any] = []
         self._answers = {name: list(given) for name, given in answers.items()}
 
-    def carry(self, ask: Ask) -> FetchResult:
+    def carry(self, ask: FetchRequest) -> FetchResult:
         """Carry a fetch to its end."""
         flow = fetch(ask, self.world)
         answer: Any = None

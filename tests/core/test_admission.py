@@ -80,7 +80,7 @@ def test_no_history_breaks_the_record(history: list[Event], several: list[Policy
 
     play.run(history)
 
-    numbers = [flight.lease.number for flight in play.flights]
+    numbers = [flight.lease.number for flight in play.single_flight]
     assert numbers == sorted(set(numbers))
 
 
@@ -110,17 +110,17 @@ def test_a_denial_changes_nothing_and_go_charges_exactly_one(history: list[Event
 @given(histories(reboots, clocks, settings_changes, overrides, changes, reports), st.integers(1, 3))
 def test_never_more_requests_on_their_way_than_allowed(history: list[Event], most: int) -> None:
     """P1, C11: live places, with holders that crash, answers that come twice or late, reboots and clocks that jump."""
-    play = Play([FREE.but(concurrency=most, breaker=True), FREE.but(concurrency=most, qps=1.0, breaker=True)])
+    play = Play([FREE.replace(concurrency=most, breaker=True), FREE.replace(concurrency=most, qps=1.0, breaker=True)])
 
     for event in history:
         if isinstance(event, Change) and isinstance(event.what, Override):
             # An override of the concurrency itself is another property's.
             limits = tuple(each for each in event.what.limits if each[0] != "concurrency")
             event = Change(Override(limits))
-        count = len(play.flights)
+        count = len(play.single_flight)
         play.happen(event)
-        for flight in play.flights[count:]:
-            live = [each for each in play.flights if each is not flight and _is_live(each, flight)]
+        for flight in play.single_flight[count:]:
+            live = [each for each in play.single_flight if each is not flight and _is_live(each, flight)]
             assert len(live) < most
 
 
@@ -196,7 +196,7 @@ def test_nothing_waits_longer_for_a_site_than_obey_retry_after(history: list[Eve
 @pytest.mark.parametrize("changes", [{}, {"on_429": "retry"}, {"on_429": "trip"}, {"breaker": True, "on_429": "retry"}])
 def test_a_long_rest_is_refused_without_a_breaker_and_until_its_end(changes: dict[str, Any], quota: float) -> None:
     """C2"""
-    play = Play([FREE.but(**changes)])
+    play = Play([FREE.replace(**changes)])
     answer = Outcome(Kind.ANSWERED, 200, quota=quota) if quota else Outcome(Kind.FAILED, 503, retry_after=50_000.0)
 
     play.answer(play.depart(), answer)
@@ -217,7 +217,7 @@ def _later(now: Now, microseconds: int) -> Now:
 
 def test_a_crashed_holders_place_is_free_exactly_when_its_lease_runs_out() -> None:
     """Design, rule 5; F53"""
-    play = Play([FREE.but(concurrency=1, timeout=30.0)])
+    play = Play([FREE.replace(concurrency=1, timeout=30.0)])
     play.ask()
 
     decision = play.ask()
@@ -233,7 +233,7 @@ def test_a_crashed_holders_place_is_free_exactly_when_its_lease_runs_out() -> No
 
 def test_who_asks_again_after_something_that_says_nothing_of_the_host_rests_first() -> None:
     """N2: as after a failure of a proxy; it is no failure of the host's, and costs nothing"""
-    play = Play([FREE.but(max_requests_per_day=10)])
+    play = Play([FREE.replace(max_requests_per_day=10)])
 
     play.answer(play.depart(), Outcome(Kind.ABANDONED, sent=False, rest=3.0))
 
@@ -244,7 +244,7 @@ def test_who_asks_again_after_something_that_says_nothing_of_the_host_rests_firs
 
 def test_a_stale_lease_releases_nothing_and_refunds_nothing() -> None:
     """Design, section 4: a release is compare-and-clear by its own number."""
-    play = Play([FREE.but(concurrency=1, max_requests_per_day=10, max_pages_per_day=10)])
+    play = Play([FREE.replace(concurrency=1, max_requests_per_day=10, max_pages_per_day=10)])
     dead = play.depart()
     living = play.depart()
 
@@ -259,7 +259,7 @@ def test_a_stale_lease_releases_nothing_and_refunds_nothing() -> None:
 @pytest.mark.parametrize("concurrency", [None, 1])
 def test_a_lease_that_ran_out_refunds_nothing_though_nobody_took_its_place(concurrency: int | None) -> None:
     """F53: a dead worker's charge is never given back."""
-    play = Play([FREE.but(concurrency=concurrency, max_requests_per_day=10)])
+    play = Play([FREE.replace(concurrency=concurrency, max_requests_per_day=10)])
     flight = play.depart()
     play.wait(35 * SECOND)
 
@@ -272,7 +272,7 @@ def test_a_lease_that_ran_out_refunds_nothing_though_nobody_took_its_place(concu
 
 def test_a_renewed_place_is_kept_and_an_unknown_one_is_not_made() -> None:
     """Design, rule 5: long downloads renew their lease."""
-    play = Play([FREE.but(concurrency=1)])
+    play = Play([FREE.replace(concurrency=1)])
     flight = play.depart()
     play.wait(30 * SECOND)
 
@@ -288,7 +288,7 @@ def test_a_renewed_place_is_kept_and_an_unknown_one_is_not_made() -> None:
 
 def test_fewer_places_than_are_taken_means_waiting_for_enough_of_them() -> None:
     """P1: a setting that was just changed holds for the very next request."""
-    play = Play([FREE.but(concurrency=3), FREE.but(concurrency=1)])
+    play = Play([FREE.replace(concurrency=3), FREE.replace(concurrency=1)])
     for _ in range(3):
         play.ask()
         play.wait(SECOND)
@@ -301,7 +301,7 @@ def test_fewer_places_than_are_taken_means_waiting_for_enough_of_them() -> None:
 
 def test_a_cancelled_request_gives_its_place_back_at_once() -> None:
     """L2, design, rule 5"""
-    play = Play([FREE.but(concurrency=1, max_requests_per_day=1)])
+    play = Play([FREE.replace(concurrency=1, max_requests_per_day=1)])
     flight = play.depart()
 
     play.answer(flight, UNSENT)
@@ -323,7 +323,7 @@ def test_a_report_by_hand_in_half_open_leaves_the_places_of_others_alone() -> No
 
 def test_the_last_page_is_waited_for_while_it_may_come_back_and_not_longer() -> None:
     """B5: a request on its way has a page set aside; a dead holder's is spent."""
-    play = Play([FREE.but(concurrency=2, max_pages_per_day=1)])
+    play = Play([FREE.replace(concurrency=2, max_pages_per_day=1)])
     play.depart()
 
     waiting = play.ask()
@@ -349,7 +349,7 @@ def test_the_last_page_is_waited_for_while_it_may_come_back_and_not_longer() -> 
 )
 def test_the_latest_moment_of_all_wins(changes_: dict[str, float], because: str, seconds: float) -> None:
     """C1"""
-    policy = Policy(qps=0.5, pause_min=1, pause_max=1, delay=3, concurrency=None).but(**changes_)
+    policy = Policy(qps=0.5, pause_min=1, pause_max=1, delay=3, concurrency=None).replace(**changes_)
     play = Play([policy])
     play.happen(Change(CrawlDelay(7.0)))
     play.depart()
@@ -365,7 +365,7 @@ def test_the_latest_moment_of_all_wins(changes_: dict[str, float], because: str,
 )
 def test_a_rest_a_place_and_the_pace_are_one_question(rest: float, held: bool, delay: float, because: str) -> None:
     """C1: when may this domain be asked next? One answer, and it is the whole wait."""
-    play = Play([FREE.but(delay=delay, concurrency=1)])
+    play = Play([FREE.replace(delay=delay, concurrency=1)])
     flight = play.depart()
     if not held:
         play.answer(flight, PAGE)
@@ -389,7 +389,7 @@ def test_a_crawl_delay_that_was_just_learned_holds_for_the_very_next_request() -
 
 def test_a_crawl_delay_too_long_to_wait_for_is_refused_but_not_for_robots_txt_itself() -> None:
     """R8, F33"""
-    play = Play([FREE.but(max_crawl_delay=300.0)])
+    play = Play([FREE.replace(max_crawl_delay=300.0)])
     play.depart()
     for delay in (300.1, 999_999_999.0, 1e300):
         play.happen(Change(CrawlDelay(delay)))
@@ -485,7 +485,7 @@ def test_a_wrong_limit_by_hand_is_an_error_and_changes_nothing(limit: tuple[str,
 
 def test_a_limit_by_hand_that_no_longer_fits_the_settings_is_left_out() -> None:
     """U9: settings are changed while running; a decision never raises for it."""
-    play = Play([FREE.but(pause_max=9), FREE.but(pause_max=2)])
+    play = Play([FREE.replace(pause_max=9), FREE.replace(pause_max=2)])
     play.happen(Change(Override((("pause_min", 8.0), ("delay", 4.0)))))
     play.depart()
 
@@ -496,7 +496,7 @@ def test_a_limit_by_hand_that_no_longer_fits_the_settings_is_left_out() -> None:
 
 def test_limits_by_hand_that_fit_only_together_hold_though_another_no_longer_fits() -> None:
     """U9"""
-    play = Play([FREE, FREE.but(pause_max=2, qps=1.0, strategy="sliding_window")])
+    play = Play([FREE, FREE.replace(pause_max=2, qps=1.0, strategy="sliding_window")])
     play.happen(Change(Override((("pause_min", 7.0), ("pause_max", 9.0), ("burst", 1.5)))))
     play.depart()
 
@@ -507,7 +507,7 @@ def test_limits_by_hand_that_fit_only_together_hold_though_another_no_longer_fit
 
 def test_a_token_is_given_back_once() -> None:
     """Design, section 3: a global token that was not used goes back."""
-    play = Play([FREE.but(qps=1.0, burst=3)])
+    play = Play([FREE.replace(qps=1.0, burst=3)])
     for _ in range(3):
         flight = play.depart()
 
@@ -520,7 +520,7 @@ def test_a_token_is_given_back_once() -> None:
 
 def test_a_token_is_not_given_back_when_another_was_taken_since() -> None:
     """It would bring two requests together."""
-    play = Play([FREE.but(qps=1.0, burst=2)])
+    play = Play([FREE.replace(qps=1.0, burst=2)])
     first = play.depart()
     play.depart()
 
@@ -533,7 +533,7 @@ def test_a_token_is_not_given_back_when_another_was_taken_since() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_was_taken_and_given_back_was_never_taken(strategy: Strategy, count: int) -> None:
     """L2: whatever left before, and however long ago"""
-    policy = FREE.but(qps=0.7, burst=3, strategy=strategy)
+    policy = FREE.replace(qps=0.7, burst=3, strategy=strategy)
     taken = 0
     for gap in (0, SECOND // 3, SECOND, 2 * SECOND, 3 * SECOND, 5 * SECOND, 10 * SECOND):
         plain, lent = Play([policy]), Play([policy])
@@ -556,7 +556,7 @@ def test_what_was_taken_and_given_back_was_never_taken(strategy: Strategy, count
 
 def test_a_turn_that_was_given_back_is_the_next_ones_with_its_pause() -> None:
     """Q1: who found that it need not go takes no time of the others'"""
-    play = Play([FREE.but(pause_min=10.0, pause_max=10.0)])
+    play = Play([FREE.replace(pause_min=10.0, pause_max=10.0)])
     play.depart()
     play.wait(10 * SECOND)
     decision = play.ask()
@@ -569,7 +569,7 @@ def test_a_turn_that_was_given_back_is_the_next_ones_with_its_pause() -> None:
 
 def test_one_of_several_tokens_that_is_given_back_is_one() -> None:
     """Q1: of a batch, the others are used"""
-    play = Play([FREE.but(qps=1.0, burst=4)])
+    play = Play([FREE.replace(qps=1.0, burst=4)])
     play.depart()
     play.wait(10 * SECOND)
     decision = play.ask(Ask(count=4))
@@ -583,8 +583,8 @@ def test_one_of_several_tokens_that_is_given_back_is_one() -> None:
 
 def test_a_burst_that_was_lowered_and_raised_again_is_no_second_burst() -> None:
     """Q12: sliding_window, whose departures beyond a smaller burst are forgotten"""
-    large = FREE.but(qps=1.0, burst=5, strategy="sliding_window")
-    play = Play([large, large.but(burst=1)])
+    large = FREE.replace(qps=1.0, burst=5, strategy="sliding_window")
+    play = Play([large, large.replace(burst=1)])
     for _ in range(5):
         play.depart()
     play.happen(Settings(1))
@@ -597,7 +597,7 @@ def test_a_burst_that_was_lowered_and_raised_again_is_no_second_burst() -> None:
 
 def test_more_at_once_than_a_burst_that_was_lowered_by_hand_is_a_decision_all_the_same() -> None:
     """Q12, U9: sliding_window, of which nothing has left"""
-    play = Play([FREE.but(qps=1.0, burst=3, strategy="sliding_window")])
+    play = Play([FREE.replace(qps=1.0, burst=3, strategy="sliding_window")])
     flight = play.depart(Ask(count=3))
     play.happen(Change(Return(flight.lease, 3)))
     play.happen(Change(Override((("burst", 1.0),))))
@@ -628,10 +628,10 @@ def test_counting_by_hand_touches_no_pace() -> None:
 )
 def test_no_request_leaves_sooner_than_forecast(history: list[Event], policy: Policy, ahead: int) -> None:
     """L2, U5: a timeout that cannot be met fails at once; so one that can must not be said to fail."""
-    policy = policy.but(max_requests_per_day=0, max_pages_per_day=0)
+    policy = policy.replace(max_requests_per_day=0, max_pages_per_day=0)
     play = Play([policy])
     play.run(history)
-    for flight in play.flights:  # whoever holds a place may give it back at any moment
+    for flight in play.single_flight:  # whoever holds a place may give it back at any moment
         if not flight.answers:
             play.answer(flight, PAGE)
     play.happen(Change(Resume()))
@@ -650,7 +650,7 @@ def test_no_request_leaves_sooner_than_forecast(history: list[Event], policy: Po
 
 def test_a_taken_place_is_no_reason_to_foresee_a_wait() -> None:
     """U5: it may come free at any moment."""
-    play = Play([FREE.but(concurrency=1, qps=2.0)])
+    play = Play([FREE.replace(concurrency=1, qps=2.0)])
     play.depart()
 
     assert forecast(play.host, play.now, play.policy, 0) == 0.5
@@ -673,7 +673,7 @@ def test_when_the_next_may_go_is_what_the_forecast_says(history: list[Event], po
 
 def test_the_forecast_of_an_even_stream_is_exact() -> None:
     """L2: a timeout that cannot be met fails at once."""
-    play = Play([FREE.but(qps=0.5)])
+    play = Play([FREE.replace(qps=0.5)])
     play.depart()
 
     assert [forecast(play.host, play.now, play.policy, ahead) for ahead in (0, 1, 10)] == [2.0, 4.0, 22.0]

@@ -40,7 +40,7 @@ from tests.strategies import (
     retry_afters,
 )
 
-GUARDED = FREE.but(breaker=True, breaker_error_rate=None)
+GUARDED = FREE.replace(breaker=True, breaker_error_rate=None)
 GOOD = Outcome(Kind.ANSWERED, 200)
 NOT_FOUND = Outcome(Kind.ANSWERED, 404)
 NOT_MODIFIED = Outcome(Kind.NOT_MODIFIED, 304)
@@ -112,7 +112,7 @@ def known(play: Play) -> Host:
 )
 def test_what_one_answer_does_to_it(on_429: On429, outcome: Outcome, expected: State, left: float | None) -> None:
     """C2, Q5"""
-    play = Play([GUARDED.but(on_429=on_429)])
+    play = Play([GUARDED.replace(on_429=on_429)])
     flight = play.depart()
     play.wait(SECOND)
 
@@ -162,7 +162,7 @@ def test_what_says_nothing_of_its_health_neither_counts_nor_resets(between: Outc
 
 def test_any_number_of_404s_is_an_answer() -> None:
     """U6"""
-    play = Play([GUARDED.but(breaker_error_rate=0.1, breaker_min_replies=1)])
+    play = Play([GUARDED.replace(breaker_error_rate=0.1, breaker_min_replies=1)])
 
     for _ in range(100):
         play.answer(play.depart(), NOT_FOUND)
@@ -189,7 +189,9 @@ def test_it_opens_exactly_when_the_share_of_errors_in_the_window_is_too_large(
     failures: list[bool], rate: float, least: int
 ) -> None:
     """Q12: a breaker that goes by error rate, within one window."""
-    policy = GUARDED.but(breaker_failures=10**6, breaker_error_rate=rate, breaker_min_replies=least, breaker_window=1e6)
+    policy = GUARDED.replace(
+        breaker_failures=10**6, breaker_error_rate=rate, breaker_min_replies=least, breaker_window=1e6
+    )
     play = Play([policy])
     replies = errors = 0
 
@@ -204,7 +206,7 @@ def test_it_opens_exactly_when_the_share_of_errors_in_the_window_is_too_large(
 
 def test_a_window_long_past_counts_for_nothing_and_the_last_one_for_half() -> None:
     """Q12"""
-    policy = GUARDED.but(breaker_failures=100, breaker_error_rate=0.5, breaker_min_replies=10, breaker_window=60.0)
+    policy = GUARDED.replace(breaker_failures=100, breaker_error_rate=0.5, breaker_min_replies=10, breaker_window=60.0)
     seen = []
     for pause in (61, 121):
         play = Play([policy])
@@ -223,11 +225,11 @@ def test_a_window_long_past_counts_for_nothing_and_the_last_one_for_half() -> No
 @given(st.integers(0, 100), st.integers(0, 100), st.floats(0.01, 1))
 def test_failures_and_errors_open_it_by_plain_arithmetic(replies: int, errors: int, rate: float) -> None:
     """Q5, Q12"""
-    policy = GUARDED.but(breaker_error_rate=rate, breaker_min_replies=20, breaker_failures=3)
+    policy = GUARDED.replace(breaker_error_rate=rate, breaker_min_replies=20, breaker_failures=3)
 
     assert too_many(3, 0, 0, policy)
     assert too_many(2, replies, errors, policy) == (replies >= 20 and errors >= rate * replies)
-    assert not too_many(2, replies, errors, policy.but(breaker_error_rate=None))
+    assert not too_many(2, replies, errors, policy.replace(breaker_error_rate=None))
 
 
 # While it is open
@@ -252,12 +254,12 @@ def test_every_request_is_refused_until_the_cooldown_is_over_and_told_how_long(p
 @given(long_lists(st.tuples(outcomes, durations), 20))
 def test_late_answers_from_before_the_trip_count_for_nothing(late: list[tuple[Outcome, int]]) -> None:
     """Issue 2, 3: neither good nor bad ones, while it is open or half open."""
-    play = Play([GUARDED.but(timeout=86_400.0)])
-    flights = [play.depart() for _ in late]
+    play = Play([GUARDED.replace(timeout=86_400.0)])
+    single_flight = [play.depart() for _ in late]
     play.answer(play.depart(), BLOCKED)
     tripped_at, trips = known(play).tripped_at, known(play).trips
 
-    for flight, (outcome, passed) in zip(flights, late, strict=True):
+    for flight, (outcome, passed) in zip(single_flight, late, strict=True):
         play.wait(passed)
         play.answer(flight, outcome)
         assert (known(play).tripped_at, known(play).trips) == (tripped_at, trips)
@@ -265,7 +267,7 @@ def test_late_answers_from_before_the_trip_count_for_nothing(late: list[tuple[Ou
 
 def test_late_failures_from_before_it_closed_count_for_nothing() -> None:
     """Issue 2, 3"""
-    play = Play([GUARDED.but(timeout=86_400.0)])
+    play = Play([GUARDED.replace(timeout=86_400.0)])
     late = [play.depart() for _ in range(5)]
     play.answer(play.depart(), BLOCKED)
     play.wait(300 * SECOND)
@@ -295,14 +297,14 @@ def test_a_report_by_hand_while_it_is_open_says_nothing_new() -> None:
 @given(long_lists(st.integers(0, 2 * SECOND), 40), st.none() | st.integers(1, 5))
 def test_exactly_one_trial_is_let_through_however_many_ask(pauses: list[int], concurrency: int | None) -> None:
     """Q4: fifty of fifty is what others let through."""
-    play = half_open(GUARDED.but(concurrency=concurrency, timeout=10 * 86_400.0))
-    before = len(play.flights)
+    play = half_open(GUARDED.replace(concurrency=concurrency, timeout=10 * 86_400.0))
+    before = len(play.single_flight)
 
     for passed in pauses:
         play.wait(passed)
         play.ask()
 
-    trials = play.flights[before:]
+    trials = play.single_flight[before:]
     assert len(trials) == min(1, len(pauses))
     assert all(flight.lease.trial for flight in trials)
 
@@ -325,13 +327,13 @@ def test_exactly_one_trial_is_let_through_however_many_ask(pauses: list[int], co
 )
 def test_no_history_has_two_trials_on_their_way(history: list[Event], concurrency: int | None) -> None:
     """Q4: half-open's one trial is the lease itself; it is free again when its holder died, and not before."""
-    play = Play([GUARDED.but(concurrency=concurrency)])
+    play = Play([GUARDED.replace(concurrency=concurrency)])
 
     for event in history:
-        count = len(play.flights)
+        count = len(play.single_flight)
         play.happen(event)
-        for flight in play.flights[count:]:
-            assert not (flight.lease.trial and any(_is_a_trial_on_its_way(each, flight) for each in play.flights))
+        for flight in play.single_flight[count:]:
+            assert not (flight.lease.trial and any(_is_a_trial_on_its_way(each, flight) for each in play.single_flight))
 
 
 def _is_a_trial_on_its_way(other: Flight, flight: Flight) -> bool:
@@ -356,7 +358,7 @@ def test_a_trial_that_is_answered_closes_it(outcome: Outcome) -> None:
 @pytest.mark.parametrize("on_429", ["obey", "trip", "retry"])
 def test_a_trial_that_fails_opens_it_again_for_twice_as_long(outcome: Outcome, on_429: On429) -> None:
     """Q4, issue 2: an escalating cooldown, even if the site says when to come back."""
-    play = half_open(GUARDED.but(on_429=on_429))
+    play = half_open(GUARDED.replace(on_429=on_429))
 
     play.answer(play.depart(), outcome)
 
@@ -404,7 +406,7 @@ def test_the_cooldown_doubles_up_to_its_cap_and_is_at_least_what_the_site_said(
     trials: int, retry_after: float | None, least: float, most: float
 ) -> None:
     """Issue 2, 3; C2: max(min(cooldown x 2^trials, max_cooldown), min(retry_after, max_retry_after))"""
-    policy = GUARDED.but(breaker_cooldown=least, breaker_max_cooldown=most)
+    policy = GUARDED.replace(breaker_cooldown=least, breaker_max_cooldown=most)
 
     seconds = cooldown(trials, retry_after, policy) / SECOND
 
@@ -414,7 +416,7 @@ def test_the_cooldown_doubles_up_to_its_cap_and_is_at_least_what_the_site_said(
 
 def test_a_host_that_fails_its_trials_is_left_alone_for_longer_and_longer_and_a_success_ends_that() -> None:
     """Issue 2, 3"""
-    play = opened(GUARDED.but(breaker_max_cooldown=3600.0))
+    play = opened(GUARDED.replace(breaker_max_cooldown=3600.0))
     seen = []
     for outcome in (FAILED, FAILED, FAILED, FAILED, FAILED, GOOD, BLOCKED):
         decision = play.ask()
@@ -463,7 +465,7 @@ def test_a_calendar_that_was_set_back_in_a_reboot_keeps_the_cooldown_whole() -> 
 
 def test_it_can_be_reset_by_hand() -> None:
     """U6: manual reset ends the opening, its history and every rest."""
-    play = opened(GUARDED.but(adapt=True))
+    play = opened(GUARDED.replace(adapt=True))
     play.wait(300 * SECOND)
     play.answer(play.depart(), slowed(5000.0))
 
@@ -488,11 +490,11 @@ def test_it_can_be_tripped_by_hand() -> None:
 def test_failures_that_left_before_a_reset_count_for_nothing() -> None:
     """U6"""
     play = Play([GUARDED])
-    flights = [play.depart() for _ in range(3)]
+    single_flight = [play.depart() for _ in range(3)]
     play.wait(SECOND)
     play.happen(Change(Reset()))
 
-    for flight in flights:
+    for flight in single_flight:
         play.answer(flight, FAILED)
 
     assert where(play) is State.CLOSED
@@ -514,8 +516,8 @@ def test_trips_are_counted_and_state_and_decision_agree(history: list[Event]) ->
         decision = play.ask(Ask(page=False))
         is_open = isinstance(decision, No) and decision.reason is Reason.CIRCUIT_OPEN
         # A long rest that the site asked for binds whatever the breaker makes of the answer.
-        told_at, rest_until = known(play).told_at, known(play).rest_until
-        rests = play.at < rest_until and 0 < told_at < rest_until - GUARDED.obey_retry_after * SECOND
+        told_at, retry_after_until = known(play).told_at, known(play).retry_after_until
+        rests = play.at < retry_after_until and 0 < told_at < retry_after_until - GUARDED.obey_retry_after * SECOND
         assert is_open == (where(play) is State.OPEN or rests)
 
 
@@ -529,7 +531,7 @@ def test_states_follow_from_the_trip_and_the_cooldown() -> None:
 
 def test_a_host_that_recovers_is_asked_as_often_as_before() -> None:
     """Q4: closing leaves nothing behind."""
-    play = half_open(GUARDED.but(qps=1.0))
+    play = half_open(GUARDED.replace(qps=1.0))
     play.answer(play.depart(), GOOD)
     began = play.true
 
@@ -563,4 +565,4 @@ def test_nothing_that_another_site_leads_to_says_anything_to_the_breaker(
 
     names = ("tripped_at", "cooldown", "failures", "failed_trials", "trips", "replies", "errors", "closed_at")
     assert [getattr(mixed, name) for name in names] == [getattr(others, name) for name in names]
-    assert mixed.rest_until == (now.at + round(rests * SECOND) if rests else 0)
+    assert mixed.retry_after_until == (now.at + round(rests * SECOND) if rests else 0)

@@ -46,7 +46,7 @@ from tests.strategies import (
     settings_changes,
 )
 
-BUDGET = FREE.but(max_requests_per_day=5, max_pages_per_day=3, concurrency=2)
+BUDGET = FREE.replace(max_requests_per_day=5, max_pages_per_day=3, concurrency=2)
 PAGE = Outcome(Kind.ANSWERED, 200, page=True)
 NO_PAGE = Outcome(Kind.ANSWERED, 404)
 NOT_MODIFIED = Outcome(Kind.NOT_MODIFIED, 304)
@@ -71,9 +71,9 @@ spending: st.SearchStrategy[list[Event]] = long_lists(
 )
 
 
-def dates(flights: list[Flight], zone: ZoneInfo) -> Counter[date]:
+def dates(single_flight: list[Flight], zone: ZoneInfo) -> Counter[date]:
     """How many left on each local date, by the calendar as it stood when they left."""
-    return Counter(datetime.fromtimestamp(flight.second, zone).date() for flight in flights)
+    return Counter(datetime.fromtimestamp(flight.second, zone).date() for flight in single_flight)
 
 
 def is_counted(flight: Flight) -> bool:
@@ -97,13 +97,13 @@ def has_jumped(one: Flight, later: Flight) -> bool:
     return abs(offset_of(later) - offset_of(one)) > ALIKE
 
 
-def judge(flights: list[Flight], limit: int, zone: ZoneInfo) -> None:
+def filters(single_flight: list[Flight], limit: int, zone: ZoneInfo) -> None:
     """Check what the site saw: C19, by the true time.
 
     Around a jump, no 24 h that end with a request have more than the limit. A calendar day without one has no more.
     """
-    counted = [flight for flight in flights if is_counted(flight)]
-    jumps = [later.left_at for one, later in pairwise(flights) if has_jumped(one, later)]
+    counted = [flight for flight in single_flight if is_counted(flight)]
+    jumps = [later.left_at for one, later in pairwise(single_flight) if has_jumped(one, later)]
     for flight in counted:
         lately = [each for each in counted if 0 <= flight.left_at - each.left_at < DAY]
         if any(0 <= flight.left_at - jump < DAY for jump in jumps):
@@ -123,7 +123,7 @@ def test_no_history_of_the_clock_opens_a_second_budget(
     history: list[Event], zone: ZoneInfo, limit: int, concurrency: int | None
 ) -> None:
     """B4, B6, C19: clocks set back and forth by days, reboots, crashed holders, late answers."""
-    policy = BUDGET.but(zone=zone, max_requests_per_day=limit, max_pages_per_day=0, concurrency=concurrency)
+    policy = BUDGET.replace(zone=zone, max_requests_per_day=limit, max_pages_per_day=0, concurrency=concurrency)
     play = Play([policy], may_repeat=concurrency is not None)  # only a place tells a second answer from the first
 
     for event in history:
@@ -133,7 +133,7 @@ def test_no_history_of_the_clock_opens_a_second_budget(
         if isinstance(event, Reboot):
             play.ask()  # a clock set ahead before the first look would be the same
 
-    judge(play.flights, limit, zone)
+    filters(play.single_flight, limit, zone)
 
 
 def seems_longer(play: Play) -> bool:
@@ -153,13 +153,15 @@ def test_no_history_of_the_clock_gets_more_pages_than_the_limit(
     history: list[Event], zone: ZoneInfo, limit: int, concurrency: int | None
 ) -> None:
     """B4, B5, C19: a page is set aside for each request that may bring one."""
-    policy = BUDGET.but(zone=zone, max_requests_per_day=0, max_pages_per_day=limit, concurrency=concurrency)
+    policy = BUDGET.replace(zone=zone, max_requests_per_day=0, max_pages_per_day=limit, concurrency=concurrency)
     play = Play([policy], may_repeat=concurrency is not None)
 
     play.run([event for event in history if not isinstance(event, Reboot)])
 
-    every = [flight for flight in play.flights if flight.asked.page and (not flight.outcome or flight.outcome.page)]
-    jumps = [later.left_at for one, later in pairwise(play.flights) if has_jumped(one, later)]
+    every = [
+        flight for flight in play.single_flight if flight.asked.page and (not flight.outcome or flight.outcome.page)
+    ]
+    jumps = [later.left_at for one, later in pairwise(play.single_flight) if has_jumped(one, later)]
     for flight in every:
         if any(0 <= flight.left_at - jump < DAY for jump in jumps):
             assert sum(0 <= flight.left_at - each.left_at < DAY for each in every) <= limit
@@ -172,7 +174,7 @@ def test_whatever_the_clock_did_the_budget_opens_again_when_it_says(
 ) -> None:
     """C19: no clock closes a day for ever. A day has up to 25 h; after a jump it takes 24 h at most."""
     limits = {"max_requests_per_day": 0 if is_page else limit, "max_pages_per_day": limit if is_page else 0}
-    play = Play([BUDGET.but(zone=zone, concurrency=None, **limits)])
+    play = Play([BUDGET.replace(zone=zone, concurrency=None, **limits)])
     play.run([event for event in history if not isinstance(event, Answer)])
     decision = play.ask()
     while isinstance(decision, Go):
@@ -195,11 +197,11 @@ def test_whatever_the_clock_did_the_budget_opens_again_when_it_says(
 )
 def test_zones_that_come_and_go_open_no_second_budget(history: list[Event], zones: list[ZoneInfo]) -> None:
     """B6: a setting that was changed, or processes in several zones that share a store."""
-    play = Play([BUDGET.but(zone=zone, max_pages_per_day=0) for zone in zones])
+    play = Play([BUDGET.replace(zone=zone, max_pages_per_day=0) for zone in zones])
 
     play.run(history)
 
-    counted = [flight for flight in play.flights if is_counted(flight)]
+    counted = [flight for flight in play.single_flight if is_counted(flight)]
     for one, other in pairwise(counted):
         if one.policy is not other.policy:
             assert sum(0 <= other.left_at - each.left_at < 22 * HOUR for each in counted) <= 2 * 5
@@ -210,7 +212,7 @@ def test_zones_that_come_and_go_open_no_second_budget(history: list[Event], zone
 @given(asks, st.lists(clocks, max_size=5))
 def test_a_day_that_was_spent_stays_so_when_the_clock_comes_back(ask: Ask, jumps: list[SetClock]) -> None:
     """B6, C10: a clock set back never opens a second budget for a day already used."""
-    play = Play([BUDGET.but(max_requests_per_day=1)])
+    play = Play([BUDGET.replace(max_requests_per_day=1)])
     play.ask(ask)
     there = play.epoch
 
@@ -222,12 +224,12 @@ def test_a_day_that_was_spent_stays_so_when_the_clock_comes_back(ask: Ask, jumps
     decision = play.ask(ask)
     assert isinstance(decision, No)
     assert decision.reason is Reason.DOMAIN_BUDGET_EXCEEDED
-    assert len(play.flights) == 1
+    assert len(play.single_flight) == 1
 
 
 def test_processes_in_two_zones_have_one_budget_between_them() -> None:
     """B6: each rollover of the one would be a new day for the other."""
-    here, there = (BUDGET.but(zone=ZoneInfo(name), max_pages_per_day=0) for name in ("UTC", "Asia/Tokyo"))
+    here, there = (BUDGET.replace(zone=ZoneInfo(name), max_pages_per_day=0) for name in ("UTC", "Asia/Tokyo"))
     play = Play([here, there])
     for _ in range(24 * 6):
         for which in (1, 0):
@@ -235,19 +237,19 @@ def test_processes_in_two_zones_have_one_budget_between_them() -> None:
             play.ask()
         play.wait(HOUR // 2)
 
-    assert len(play.flights) == 4 * 5, "in three days, which touch four dates"
+    assert len(play.single_flight) == 4 * 5, "in three days, which touch four dates"
 
 
 @pytest.mark.parametrize("steps", [1, -1], ids=["fast", "slow"])
 def test_a_clock_that_runs_wrong_is_not_believed(steps: int) -> None:
     """C19: a step of half a minute between any two requests adds up to a jump within the day."""
-    play = Play([BUDGET.but(max_requests_per_day=100, max_pages_per_day=0, qps=None)])
+    play = Play([BUDGET.replace(max_requests_per_day=100, max_pages_per_day=0, qps=None)])
     for _ in range(24 * 60):
         play.ask()
         play.wait(MINUTE * 2)
         play.happen(SetClock(steps * 50 * SECOND))
 
-    times = [flight.left_at for flight in play.flights]
+    times = [flight.left_at for flight in play.single_flight]
     assert all(sum(0 <= one - other < DAY for other in times) <= 100 for one in times)
     assert len(times) >= 200
 
@@ -295,7 +297,7 @@ def test_robots_txt_counts_as_a_request_and_never_as_a_page() -> None:
 
 def test_a_refund_that_comes_after_midnight_goes_to_the_day_that_was_charged() -> None:
     """B5, B6"""
-    play = Play([BUDGET.but(timeout=86_400.0)])
+    play = Play([BUDGET.replace(timeout=86_400.0)])
     flight = play.depart()
     play.wait(DAY * 3 // 4)
     play.depart()
@@ -347,7 +349,7 @@ def test_pages_up_to_the_limit_are_allowed_and_the_next_is_not() -> None:
 @pytest.mark.parametrize(("limit", "count"), [(1, 1), (2, 2), (0, 500)])
 def test_a_limit_of_one_is_one_and_of_nothing_is_none(limit: int, count: int) -> None:
     """B12: limit 0; limit 1; B1: 0 means unlimited."""
-    play = Play([FREE.but(max_requests_per_day=limit)])
+    play = Play([FREE.replace(max_requests_per_day=limit)])
 
     allowed = sum(isinstance(play.ask(), Go) for _ in range(500))
 
@@ -356,7 +358,7 @@ def test_a_limit_of_one_is_one_and_of_nothing_is_none(limit: int, count: int) ->
 
 def test_either_limit_may_be_unlimited_alone() -> None:
     """B1, B3: either limit can be overridden alone."""
-    play = Play([FREE.but(max_requests_per_day=0, max_pages_per_day=1)])
+    play = Play([FREE.replace(max_requests_per_day=0, max_pages_per_day=1)])
     play.answer(play.depart(), PAGE)
 
     decision = play.ask(Ask(page=False))
@@ -369,7 +371,7 @@ def test_either_limit_may_be_unlimited_alone() -> None:
 @pytest.mark.parametrize("zone", ZONES, ids=str)
 def test_a_new_day_starts_with_a_full_budget(zone: ZoneInfo) -> None:
     """B6, B12: day change, at midnight of the configured zone, to the second."""
-    play = Play([FREE.but(max_requests_per_day=1, zone=zone)])
+    play = Play([FREE.replace(max_requests_per_day=1, zone=zone)])
     play.depart()
     refused = play.ask()
     assert isinstance(refused, No)
@@ -389,7 +391,7 @@ def test_a_new_day_starts_with_a_full_budget(zone: ZoneInfo) -> None:
 
 def test_a_budget_survives_a_reboot() -> None:
     """B7"""
-    play = Play([FREE.but(max_requests_per_day=1)])
+    play = Play([FREE.replace(max_requests_per_day=1)])
     play.depart()
 
     play.at, play.boot = SECOND, 2
@@ -410,7 +412,7 @@ def test_what_was_counted_by_hand_counts() -> None:
 
 def test_a_limit_that_was_lowered_holds_at_once() -> None:
     """Design, rule 3"""
-    play = Play([BUDGET, BUDGET.but(max_requests_per_day=2)])
+    play = Play([BUDGET, BUDGET.replace(max_requests_per_day=2)])
     for _ in range(3):
         play.answer(play.depart(), NO_PAGE)
 
@@ -472,14 +474,14 @@ def test_a_budget_is_not_doubled_in_the_hour_that_comes_again() -> None:
     """B6: a zone that sets its clocks back over midnight has an hour of the old date after the new day began."""
     tz = ZoneInfo("America/St_Johns")
     last_evening = datetime(2010, 11, 6, 22, 0, tzinfo=tz)
-    play = Play([FREE.but(max_requests_per_day=3, zone=tz)])
+    play = Play([FREE.replace(max_requests_per_day=3, zone=tz)])
     play.epoch = int(last_evening.timestamp()) * SECOND
 
     for _ in range(4 * 360):
         play.ask()
         play.wait(10 * SECOND)
 
-    assert len(play.flights) == 6
+    assert len(play.single_flight) == 6
     assert datetime.fromtimestamp(play.epoch / SECOND, tz) == last_evening + timedelta(hours=3)
 
 
@@ -505,7 +507,7 @@ def spent(policy: Policy) -> Play:
 @pytest.mark.parametrize("page", [True, False])
 def test_a_host_that_is_tripped_and_has_its_budget_spent_is_refused_for_the_breaker(page: bool) -> None:
     """B13: cooldown, then budget"""
-    policy = BUDGET.but(breaker=True, breaker_cooldown=300.0)
+    policy = BUDGET.replace(breaker=True, breaker_cooldown=300.0)
     play = spent(policy)
     play.host = amend(play.host, play.now, policy, Trip())
 
@@ -550,7 +552,7 @@ def story(begins: datetime) -> list[tuple[object, ...]]:
             case Go(_, requests_left, pages_left):
                 told.append(("go", requests_left, pages_left))
                 play.wait(SECOND)
-                play.answer(play.flights[-1], Outcome(Kind.FAILED, 500) if 20 <= number < 30 else PAGE)
+                play.answer(play.single_flight[-1], Outcome(Kind.FAILED, 500) if 20 <= number < 30 else PAGE)
             case Wait(seconds, because):
                 told.append(("wait", seconds, because))
                 play.wait(round(seconds * SECOND))
@@ -580,7 +582,7 @@ def test_a_host_is_asked_alike_at_night_and_at_noon_on_weekdays_and_on_holidays(
 
 def test_a_record_has_two_days_at_most_however_long_a_host_is_known() -> None:
     """Design, section 3: a record stays small."""
-    play = Play([BUDGET.but(max_requests_per_day=9)])
+    play = Play([BUDGET.replace(max_requests_per_day=9)])
     for _ in range(40):
         play.depart()
         play.wait(7 * HOUR)
@@ -592,7 +594,7 @@ def test_a_record_has_two_days_at_most_however_long_a_host_is_known() -> None:
 
 def test_a_clock_that_ran_ahead_and_was_put_right_costs_no_more_than_a_day() -> None:
     """B6, C19: a machine that woke in the wrong year."""
-    play = Play([FREE.but(max_requests_per_day=3)])
+    play = Play([FREE.replace(max_requests_per_day=3)])
     play.happen(SetClock(400 * DAY))
     play.depart()
     play.happen(SetClock(-400 * DAY))
@@ -608,7 +610,7 @@ def test_a_clock_that_ran_ahead_and_was_put_right_costs_no_more_than_a_day() -> 
 @pytest.mark.parametrize("years", [-1, 1])
 def test_a_reboot_with_a_wrong_date_closes_nothing_for_ever(years: int) -> None:
     """C19: what was spent runs out by the clock of the new run, though nothing is admitted meanwhile."""
-    play = Play([FREE.but(max_requests_per_day=2)])
+    play = Play([FREE.replace(max_requests_per_day=2)])
     play.happen(SetClock(years * 365 * DAY))
     assert [isinstance(play.ask(), Go) for _ in range(3)] == [True, True, False]
     play.happen(Reboot(60 * SECOND))
@@ -652,12 +654,12 @@ def test_days_that_went_two_ways_are_joined_with_all_that_was_spent(
     before: list[Event], theirs: list[Event], ours: list[Event], zone: ZoneInfo
 ) -> None:
     """B8, F55: what was counted while the store was out is not lost, whatever the calendars did meanwhile."""
-    store, alone = Play([BUDGET.but(zone=zone)]), Play([BUDGET.but(zone=zone)])
+    store, alone = Play([BUDGET.replace(zone=zone)]), Play([BUDGET.replace(zone=zone)])
     store.run(before)
     alone.host, alone.epoch, alone.at, alone.boot = store.host, store.epoch, store.at, store.boot
     base = store.host.days if store.host else ()
     for play, events in ((store, theirs), (alone, ours)):
-        play.flights = []
+        play.single_flight = []
         play.run([event for event in events if not isinstance(event, Answer | Reboot)])
     there = store.host.days if store.host else ()
     here = alone.host.days if alone.host else ()

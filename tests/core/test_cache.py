@@ -206,11 +206,11 @@ def test_a_copy_from_the_future_is_not_fresh_for_nobody_knows_its_age() -> None:
         ("only-if-cached", "max-age=100", 1, True),
     ],
 )
-def test_a_request_can_ask_for_more_or_less(wish: str, response: str, after: float, is_fresh: bool) -> None:
+def test_a_request_can_ask_for_more_or_less(wanted: str, response: str, after: float, is_fresh: bool) -> None:
     """N6: RFC 9111, 5.2.1"""
     entry = kept(cache_control=response)
 
-    found = freshness(entry, ask(cache_control=wish), NOW + after)
+    found = freshness(entry, ask(cache_control=wanted), NOW + after)
 
     assert isinstance(found, Fresh if is_fresh else Stale)
 
@@ -726,10 +726,10 @@ def test_no_store_is_never_kept_whatever_stands_beside_it(others: list[str]) -> 
 
 @given(any_headers, any_headers, any_headers, st.sampled_from([200, 301, 302, 304, 404, 500]))
 def test_nothing_that_a_site_or_a_caller_says_raises_and_what_is_kept_can_be_written(
-    first: list[tuple[str, str]], wish: list[tuple[str, str]], second: list[tuple[str, str]], status: int
+    first: list[tuple[str, str]], wanted: list[tuple[str, str]], second: list[tuple[str, str]], status: int
 ) -> None:
     """F12, F15, N7"""
-    request = Request(ask().url, headers=Headers(wish))
+    request = Request(ask().url, headers=Headers(wanted))
     outcome = absorb(Absent(), ask(), Response(200, Headers(first), b"x"), NOW)
     entry = outcome.entry if isinstance(outcome, Store) else None
     found = freshness(entry, request, NOW + 5)

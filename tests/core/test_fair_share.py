@@ -8,7 +8,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.fair_share import GROUPS, SPELL, Shares, Turns, share_of
+from curtsy.core.fair_share import GROUPS, SPELL, FairQueue, FairShares, share_of
 
 SITES = st.integers(1, 6)
 ADDRESSES = st.integers(1, 3)
@@ -20,8 +20,8 @@ def homes(draw: st.DrawFn) -> dict[int, int]:
     return draw(st.dictionaries(SITES, ADDRESSES))
 
 
-def located(homes: dict[int, int]) -> Turns:
-    turns = Turns()
+def located(homes: dict[int, int]) -> FairQueue:
+    turns = FairQueue()
     for site, address in homes.items():
         turns.locate(site, address)
     return turns
@@ -114,7 +114,7 @@ def test_full_groups_are_passed_over_and_no_others(
 
 def test_three_thousand_hosts_of_one_site_cost_another_site_one_turn() -> None:
     """Q1, F61"""
-    turns = Turns()
+    turns = FairQueue()
     for number in range(1, 3001):
         turns.assign(number, 1)
         turns.add(number)
@@ -126,7 +126,7 @@ def test_three_thousand_hosts_of_one_site_cost_another_site_one_turn() -> None:
 
 def test_three_thousand_sites_at_one_address_cost_another_site_one_turn() -> None:
     """Q1, F61"""
-    turns = Turns()
+    turns = FairQueue()
     for number in range(1, 3001):
         turns.locate(number, 7)
         turns.assign(number, number)
@@ -139,7 +139,7 @@ def test_three_thousand_sites_at_one_address_cost_another_site_one_turn() -> Non
 
 def test_what_goes_to_the_front_goes_there_for_a_site_that_waits_for_nothing_else() -> None:
     """F61: of a site with others in line, it is only the first of that site"""
-    turns = Turns()
+    turns = FairQueue()
     for number, site in ((1, 1), (2, 2), (3, 3)):
         turns.assign(number, site)
         turns.add(number)
@@ -157,7 +157,7 @@ def test_what_goes_to_the_front_goes_there_for_a_site_that_waits_for_nothing_els
 @given(st.integers(1, 12), st.lists(st.tuples(SITES, st.sampled_from(["ask", "end", "wait"])), max_size=60))
 def test_no_group_has_more_than_a_quarter_while_others_want_places(places: int, history: list[tuple[int, str]]) -> None:
     """Q1: of those granted since; alone, a group may have all"""
-    shares: Shares[int] = Shares(places)
+    shares: FairShares[int] = FairShares(places)
     now = 0.0
     held: deque[int] = deque()
     wanted_at: dict[int, float] = {}

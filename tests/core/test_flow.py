@@ -13,10 +13,10 @@ from curtsy.core.cache import Entry, Mode
 from curtsy.core.effects import (
     Admitted,
     Amend,
-    Ask,
     Claim,
     Effect,
     Enter,
+    FetchRequest,
     Hold,
     Keep,
     Later,
@@ -46,7 +46,7 @@ def test_the_way_of_a_page_whose_rules_are_known() -> None:
     """Design, section 2"""
     hand = Hand()
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Claim", "Enter", "Send", "Settle", "Tell"]
     assert result.ok
@@ -59,7 +59,7 @@ def test_the_way_of_a_page_on_a_fresh_origin() -> None:
         claim=[Claimed(None)], send=[robots(b"User-agent: *\nCrawl-delay: 7\n"), Response(200, Headers(), b"x")]
     )
 
-    assert hand.carry(Ask(URL)).ok
+    assert hand.carry(FetchRequest(URL)).ok
 
     assert hand.kinds() == [
         "Claim", "Enter", "Send", "Settle", "Learn", "Amend", "Enter", "Send", "Settle", "Tell",
@@ -76,8 +76,8 @@ def test_a_page_is_entered_for_with_the_delay_that_the_rules_ask_of_its_agent() 
         claim=[Claimed(None)], send=[robots(b"User-agent: *\nCrawl-delay: 7\n"), Response(200, Headers(), b"x")]
     )
 
-    hand.carry(Ask(URL))
-    hand.carry(Ask(URL))
+    hand.carry(FetchRequest(URL))
+    hand.carry(FetchRequest(URL))
 
     assert [effect.change for effect in hand.of(Amend)] == [CrawlDelay(7.0, "https://example.org", joined=True)]
     assert [effect.crawl_delay for effect in hand.of(Enter) if not effect.robots] == [7_000_000] * 2
@@ -93,7 +93,7 @@ def test_only_an_origin_that_had_a_delay_takes_one_back(before: bytes | None, af
     old = None if before is None else Rules(body=before)
     hand = Hand(claim=[Claimed(old)], send=[robots(after), Response(200, Headers(), b"x")])
 
-    hand.carry(Ask(URL))
+    hand.carry(FetchRequest(URL))
 
     assert [effect.change for effect in hand.of(Amend)] == amended
 
@@ -105,7 +105,7 @@ def test_tries_are_counted_for_each_page_and_retries_only_if_something_was_sent_
     hops = Hand(send=[Response(503, Headers(), b""), moved, Failure(Reason.BAD_RESPONSE, "garbage", 0.1)])
     late = Hand(send=[nameless, Response(200, Headers(), b"x")])
 
-    result, found = hops.carry(Ask(URL)), late.carry(Ask(URL))
+    result, found = hops.carry(FetchRequest(URL)), late.carry(FetchRequest(URL))
 
     assert "tries" not in result.message
     assert (result.record.attempts, result.record.retries) == (3, 1)
@@ -116,7 +116,7 @@ def test_a_fresh_copy_asks_for_nothing() -> None:
     """Design, section 2, 4: by the rules remembered, even old ones"""
     hand = Hand(World(cache_mode="normal"), recall=[kept({"Cache-Control": "max-age=900"})])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Recall", "Remember", "Tell"]
     assert (result.body, result.from_cache, result.record.attempts) == (b"kept", True, 0)
@@ -129,7 +129,7 @@ def test_a_miss_when_nothing_may_be_asked_is_told(has_cache: bool) -> None:
     world.has_cache = has_cache
     hand = Hand(world)
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Recall", "Tell"]
     assert result.reason is Reason.NOT_IN_CACHE
@@ -144,7 +144,7 @@ def test_a_stale_copy_that_may_be_used_is_renewed_later_and_only_this_hop() -> N
         send=[Response(303, Headers([("Location", URL)]), b"")],
     )
 
-    result = hand.carry(Ask("https://example.org/form", "POST", body=b"order"))
+    result = hand.carry(FetchRequest("https://example.org/form", "POST", body=b"order"))
 
     [again] = hand.of(Later)
     assert (again.ask.url, again.ask.method, again.ask.body) == (URL, "GET", None)
@@ -156,7 +156,7 @@ def test_a_stale_copy_is_asked_about_with_its_validators_and_kept() -> None:
     copy = kept({"ETag": '"1"', "Cache-Control": "max-age=60"}, age=100)
     hand = Hand(World(cache_mode="normal"), recall=[copy], send=[Response(304, Headers([("ETag", '"1"')]), b"")])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Recall", "Claim", "Enter", "Send", "Settle", "Keep", "Tell"]
     assert hand.of(Send)[0].request.headers.get("if-none-match") == '"1"'
@@ -172,7 +172,7 @@ def test_what_is_denied_is_only_told(policy: Policy) -> None:
     """U9"""
     hand = Hand(World(Policies(policy)))
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Tell"]
     assert result.reason in (Reason.DOMAIN_DENIED, Reason.PATH_DENIED)
@@ -182,7 +182,7 @@ def test_a_place_that_ran_out_before_it_was_used_is_entered_for_again() -> None:
     """Design, section 4: the process was stopped, or asleep; nothing was sent, so nothing is settled or counted"""
     hand = Hand(send=[None, Response(200, Headers(), b"x")])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Claim", "Enter", "Send", "Enter", "Send", "Settle", "Tell"]
     assert result.record.attempts == 1
@@ -195,7 +195,7 @@ def test_places_that_ran_out_are_no_redirects_of_robots_txt() -> None:
         send=[*[None] * 9, robots(b"User-agent: *\nDisallow: /"), Response(200, Headers(), b"x")],
     )
 
-    assert hand.carry(Ask(URL)).reason is Reason.ROBOTS_DISALLOWED
+    assert hand.carry(FetchRequest(URL)).reason is Reason.ROBOTS_DISALLOWED
 
 
 def test_a_long_wait_for_robots_txt_holds_the_claim_anew() -> None:
@@ -204,7 +204,7 @@ def test_a_long_wait_for_robots_txt_holds_the_claim_anew() -> None:
         claim=[Claimed(None)], enter=[Ticket(90.0), Ticket()], send=[robots(b""), Response(200, Headers(), b"x")]
     )
 
-    assert hand.carry(Ask(URL)).ok
+    assert hand.carry(FetchRequest(URL)).ok
 
     assert hand.kinds()[:5] == ["Claim", "Enter", "Hold", "Send", "Settle"]
 
@@ -214,7 +214,7 @@ def test_rules_that_somebody_else_fetched_meanwhile_are_not_fetched_again() -> N
     rules = Known(Rules(body=b"User-agent: *\nDisallow: /"), 3600.0)
     hand = Hand(claim=[Claimed(None)], enter=[Ticket(90.0)], hold=[rules])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert result.reason is Reason.ROBOTS_DISALLOWED
     assert hand.kinds() == ["Claim", "Enter", "Hold", "PutBack", "Release", "Tell"]
@@ -226,7 +226,7 @@ def test_rules_that_somebody_else_is_fetching_are_waited_for() -> None:
         claim=[Claimed(None), Known(Rules(body=b""), 3600.0)], enter=[Ticket(90.0), Ticket()], hold=[Busy(30.0)]
     )
 
-    assert hand.carry(Ask(URL)).ok
+    assert hand.carry(FetchRequest(URL)).ok
     assert hand.kinds() == ["Claim", "Enter", "Hold", "PutBack", "Release", "Claim", "Enter", "Send", "Settle", "Tell"]
 
 
@@ -235,7 +235,7 @@ def test_when_not_even_robots_txt_may_be_asked_for_the_task_is_given_back(answer
     """R5"""
     hand = Hand(claim=[Claimed(None)], enter=[answer])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Claim", "Enter", "Release", "Tell"]
     assert result.reason is (Reason.CIRCUIT_OPEN if isinstance(answer, No) else Reason.DEADLINE)
@@ -247,7 +247,7 @@ def test_a_client_that_is_closed_learns_nothing_of_robots_txt(reason: Reason) ->
     moved = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
     hand = Hand(claim=[Claimed(None)], send=[moved, Failure(reason, "no"), Response(200, Headers(), b"x")])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     if reason is not Reason.ADDRESS_REFUSED:
         assert (result.reason, hand.of(Learn)) == (reason, [])
@@ -261,7 +261,7 @@ def test_a_deadline_that_ends_on_the_way_to_another_host_is_no_failure_of_robots
     moved = Response(301, Headers([("Location", "https://elsewhere.example/robots.txt")]), b"")
     hand = Hand(claim=[Claimed(None)], send=[moved], enter=[Ticket(), Late(5.0)])
 
-    result = hand.carry(Ask(URL, deadline=30.0))
+    result = hand.carry(FetchRequest(URL, deadline=30.0))
 
     assert (result.reason, hand.of(Learn)) == (Reason.DEADLINE, [])
     assert hand.kinds()[-2:] == ["Release", "Tell"]
@@ -271,7 +271,7 @@ def test_a_retry_waits_in_the_gate_and_nowhere_else() -> None:
     """Design, rule 6: retry says whether, admission says when; the rest is in what is settled"""
     hand = Hand(send=[Response(500, Headers(), b""), Response(200, Headers(), b"x")])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert hand.kinds() == ["Claim", "Enter", "Send", "MayRetry", "Settle", "Enter", "Send", "Settle", "Tell"]
     assert hand.of(Settle)[0].outcome.rest == 1.0
@@ -282,7 +282,7 @@ def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> N
     """U4, U5"""
     hand = Hand(send=[Response(503, Headers(), b"")], enter=[Ticket(), No(Reason.CIRCUIT_OPEN, 300.0)])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert (result.status, result.reason, result.retry_after) == (503, Reason.HTTP_STATUS, 300.0)
     assert (hand.of(MayRetry), hand.world.retries_put_back) == ([MayRetry()], 1)
@@ -292,7 +292,7 @@ def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> N
 def test_a_retry_that_is_cancelled_is_given_back_unless_it_was_sent(moment: type[Effect] | None, put_back: int) -> None:
     """Issue 4, 4: the share of retries is for those that are sent"""
     world = World(Policies(Policy(respect_robots=False), user_agent="testbot/1.0"))
-    flow = fetch(Ask(URL), world)
+    flow = fetch(FetchRequest(URL), world)
     effect = flow.send(None)
     for answer in (Ticket(), Response(503, Headers(), b""), True, Settled(0.0), Ticket()):
         effect = flow.send(answer)
@@ -308,7 +308,7 @@ def test_a_retry_that_is_cancelled_is_given_back_unless_it_was_sent(moment: type
 def test_a_retry_that_begins_anew_and_is_refused_then_is_given_back() -> None:
     """Issue 4, 4; U9: the settings have changed while it stood in line"""
     world = World(Policies(Policy(respect_robots=False), user_agent="testbot/1.0"))
-    flow = fetch(Ask(URL), world)
+    flow = fetch(FetchRequest(URL), world)
     effect = flow.send(None)
     for answer in (Ticket(), Response(503, Headers(), b""), True, Settled(0.0)):
         effect = flow.send(answer)
@@ -331,7 +331,7 @@ def test_the_last_answer_says_when_the_breaker_closes_that_it_opened(
     world.max_retries = 0
     hand = Hand(world, send=[Response(429, Headers(), b"")], settle=[Settled(0.2, open_for)])
 
-    assert hand.carry(Ask(URL)).retry_after == retry_after
+    assert hand.carry(FetchRequest(URL)).retry_after == retry_after
 
 
 def test_rules_that_end_while_a_page_stands_in_line_are_asked_for_anew() -> None:
@@ -340,7 +340,7 @@ def test_rules_that_end_while_a_page_stands_in_line_are_asked_for_anew() -> None
     hand = Hand(claim=[Known(old, 10.0), Known(new, 3600.0)], enter=[Ticket(20.0)])
     hand.world.known_rules = lambda origin: None  # type: ignore[method-assign]
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert result.reason is Reason.ROBOTS_DISALLOWED
     assert hand.kinds() == ["Claim", "Enter", "PutBack", "Claim", "Tell"]
@@ -352,7 +352,7 @@ def test_rules_that_others_have_learned_while_a_page_stood_in_line_hold_for_it()
     hand = Hand(enter=[Ticket(20.0)])
     hand.world.known_rules = lambda origin: new  # type: ignore[method-assign]
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert result.reason is Reason.ROBOTS_DISALLOWED
     assert hand.kinds() == ["Claim", "Enter", "PutBack", "Tell"]
@@ -366,7 +366,7 @@ def test_what_was_cut_off_before_it_was_sent_is_not_charged() -> None:
         send=[Failure(Reason.TIMEOUT, "no connection")],
     )
 
-    hand.carry(Ask(URL, deadline=10.0))
+    hand.carry(FetchRequest(URL, deadline=10.0))
 
     assert hand.of(Settle)[0].outcome is UNSENT
 
@@ -379,7 +379,7 @@ def test_a_fetch_that_is_refused_after_a_wait_says_how_long_that_was() -> None:
             self.world.seconds += 5 * isinstance(effect, Enter)
             return super()._answer(effect)
 
-    assert Slow(enter=[No(Reason.CIRCUIT_OPEN, 300.0)]).carry(Ask(URL)).record.waited == 5.0
+    assert Slow(enter=[No(Reason.CIRCUIT_OPEN, 300.0)]).carry(FetchRequest(URL)).record.waited == 5.0
 
 
 def test_what_went_to_a_host_that_redirects_is_told_apart() -> None:
@@ -388,7 +388,7 @@ def test_what_went_to_a_host_that_redirects_is_told_apart() -> None:
     page = Response(200, Headers(), b"xxx", 0.1, 0.1, wire_bytes=3)
     hand = Hand(send=[Response(500, Headers(), b"", 0.1, 0.1), moved, page])
 
-    record = hand.carry(Ask(URL)).record
+    record = hand.carry(FetchRequest(URL)).record
 
     assert (record.domain, record.attempts, record.bytes) == ("elsewhere.example", 3, 8)
     assert record.elsewhere == (Share("example.org", 2, 1, 0, 5),)
@@ -399,7 +399,7 @@ def test_when_the_share_of_retries_is_used_up_the_answer_stands() -> None:
     """Issue 4, 4"""
     hand = Hand(send=[Response(500, Headers(), b"")], mayretry=[False])
 
-    assert hand.carry(Ask(URL)).status == 500
+    assert hand.carry(FetchRequest(URL)).status == 500
     assert len(hand.of(Send)) == 1
 
 
@@ -407,7 +407,7 @@ def test_a_deadline_leaves_the_rest_of_its_time_to_each_step() -> None:
     """U5"""
     hand = Hand(enter=[Ticket(4.0), Ticket(3.0)], send=[Response(500, Headers(), b""), Response(200, Headers(), b"x")])
 
-    hand.carry(Ask(URL, deadline=10.0))
+    hand.carry(FetchRequest(URL, deadline=10.0))
 
     assert [effect.deadline for effect in hand.of(Enter)] == [10.0, 6.0]
     assert [effect.timeout for effect in hand.of(Send)] == [6.0, 3.0]
@@ -417,7 +417,7 @@ def test_a_timeout_at_the_deadline_is_not_repeated_and_says_nothing_of_the_host(
     """U5, U6"""
     hand = Hand(enter=[Ticket(10.0)], send=[Failure(Reason.TIMEOUT, "no answer", 1.0)])
 
-    result = hand.carry(Ask(URL, deadline=10.0))
+    result = hand.carry(FetchRequest(URL, deadline=10.0))
 
     assert result.reason is Reason.TIMEOUT
     assert [effect.outcome.kind for effect in hand.of(Settle)] == [Kind.ABANDONED]
@@ -428,7 +428,7 @@ def test_cookies_are_taken_of_pages_and_not_of_robots_txt() -> None:
     """F64"""
     hand = Hand(claim=[Claimed(None)])
 
-    hand.carry(Ask(URL))
+    hand.carry(FetchRequest(URL))
 
     assert hand.world.cookies == [URL]
 
@@ -439,12 +439,12 @@ def test_a_claim_without_a_verdict_does_not_forbid_a_kept_page() -> None:
     claimed = Rules(claimed_by=7, claimed_until=9e9)
     hand = Hand(world, recall=[kept({"Cache-Control": "max-age=900"})], remember=[claimed])
 
-    assert hand.carry(Ask(URL)).from_cache
+    assert hand.carry(FetchRequest(URL)).from_cache
 
 
 def test_somebody_whose_client_was_closed_is_told_so() -> None:
     """F62"""
-    result = closed(set_out(Ask("https://user:pw@example.org/?token=abc"), World()))
+    result = closed(set_out(FetchRequest("https://user:pw@example.org/?token=abc"), World()))
 
     assert (result.ok, result.reason) == (False, Reason.CLOSED)
     assert "pw" not in result.message
@@ -466,10 +466,10 @@ def test_what_was_on_its_way_when_the_client_was_closed_is_counted_for_what_it_i
     is_sent: bool, is_robots: bool, page_sent: bool, counts: tuple[int, int, int]
 ) -> None:
     """F62: attempts are without robots.txt"""
-    journey = set_out(Ask(URL), World())
-    journey.attempts, journey.robots_requests, journey.page_sent = 1, 1, page_sent
+    state = set_out(FetchRequest(URL), World())
+    state.attempts, state.robots_requests, state.page_sent = 1, 1, page_sent
 
-    record = closed(journey, is_sent, is_robots).record
+    record = closed(state, is_sent, is_robots).record
 
     assert (record.attempts, record.retries, record.robots_requests) == counts
 
@@ -540,7 +540,7 @@ def test_whatever_comes_every_place_is_given_back_and_one_record_is_told(
         recall=[copy],
     )
 
-    result = hand.carry(Ask(URL, method, deadline=deadline))
+    result = hand.carry(FetchRequest(URL, method, deadline=deadline))
 
     kinds = hand.kinds()
     assert (kinds.count("Tell"), kinds[-1]) == (1, "Tell")
@@ -594,7 +594,7 @@ def test_rules_that_are_good_for_less_than_a_turn_takes_still_let_a_page_go() ->
     hand = Hand(claim=[ended], enter=[Ticket(20.0)])
     hand.world.known_rules = lambda origin: None  # type: ignore[method-assign]
 
-    assert hand.carry(Ask(URL)).ok
+    assert hand.carry(FetchRequest(URL)).ok
     assert hand.kinds() == ["Claim", "Enter", "PutBack", "Claim", "Enter", "Send", "Settle", "Tell"]
     assert [effect.rank for effect in hand.of(Enter)] == [None, 1000.0]
 
@@ -606,6 +606,6 @@ def test_a_crawl_delay_that_came_while_a_page_stood_in_line_holds_for_it() -> No
     hand.world.known_rules = lambda origin: slow  # type: ignore[method-assign]
     hand.world.heeded = lambda origin: {}  # type: ignore[method-assign]
 
-    assert hand.carry(Ask(URL)).ok
+    assert hand.carry(FetchRequest(URL)).ok
     assert [effect.crawl_delay for effect in hand.of(Enter)] == [0, 7_000_000]
     assert len(hand.of(Send)) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from curtsy.core.effects import Ask, Learn, Release, Send, Settle
+from curtsy.core.effects import FetchRequest, Learn, Release, Send, Settle
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, Headers, Response
 from curtsy.core.outcome import Kind
@@ -21,7 +21,7 @@ def test_a_proxy_that_fails_teaches_nothing_of_robots_txt(before: list[Response]
     failure = Failure(reason, "the proxy http://proxy.test cannot be reached", ended_at_proxy=True)
     hand = Hand(claim=[Claimed(None)], send=[*before, failure])
 
-    result = hand.carry(Ask(URL))
+    result = hand.carry(FetchRequest(URL))
 
     assert result.reason is reason
     assert "the proxy http://proxy.test cannot be reached" in result.message
@@ -38,7 +38,7 @@ def test_an_earlier_copy_goes_on_being_used_while_a_proxy_fails() -> None:
     copy = Rules(body=b"User-agent: *\nDisallow: /private\n")
     hands = [Hand(claim=[Claimed(copy)], send=[failure, page]) for _ in range(2)]
 
-    results = [hand.carry(Ask(url)) for hand, url in zip(hands, (f"{URL}/../private", URL), strict=True)]
+    results = [hand.carry(FetchRequest(url)) for hand, url in zip(hands, (f"{URL}/../private", URL), strict=True)]
 
     assert [result.reason for result in results] == [Reason.ROBOTS_DISALLOWED, None]
     assert [hand.of(Learn) for hand in hands] == [[], []]

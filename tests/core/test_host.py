@@ -71,10 +71,12 @@ def test_no_instant_lies_ahead_of_now_whatever_the_clocks_did(
     assert all(getattr(after, name) <= now.at for name in PAST)
     assert all(place.left_at <= now.at for place in after.places)
     # Never: stays never. What was ahead is not further ahead than it was.
-    for name in (*PAST, "rest_until"):
+    for name in (*PAST, "retry_after_until"):
         assert bool(getattr(after, name)) == bool(getattr(before, name))
-    if before.rest_until:
-        assert after.rest_until - now.at <= max(0, before.rest_until - before.written_at) or jump + back < 0
+    if before.retry_after_until:
+        assert (
+            after.retry_after_until - now.at <= max(0, before.retry_after_until - before.written_at) or jump + back < 0
+        )
     assert (after.paused_until < 0) == (before.paused_until < 0)
     for name in ("serial", "delay", "cooldown", "spent", "roll", "failures", "requests", "pages", "trips"):
         assert getattr(after, name) == getattr(before, name)
@@ -105,7 +107,7 @@ def test_a_reboot_changes_no_decision_but_by_the_time_that_passed(
 
 def test_a_record_in_time_is_handed_on_as_it_is() -> None:
     """Design, section 2: a step that changes nothing returns the very record that it was given."""
-    play = Play([FREE.but(qps=1.0)])
+    play = Play([FREE.replace(qps=1.0)])
     play.depart()
 
     host, decision = admit(play.host, play.now, play.policy)
@@ -116,7 +118,7 @@ def test_a_record_in_time_is_handed_on_as_it_is() -> None:
 
 def test_a_clock_that_ran_backwards_does_not_stall_the_host() -> None:
     """Design, section 4: wall-clock limiters stall for an hour after a clock step."""
-    play = Play([FREE.but(qps=0.5)])
+    play = Play([FREE.replace(qps=0.5)])
     play.depart()
     play.wait(SECOND)
     play.happen(Change(CrawlDelay(1.0)))
@@ -130,7 +132,7 @@ def test_a_clock_that_ran_backwards_does_not_stall_the_host() -> None:
 @pytest.mark.parametrize("step", ["admit", "settle", "amend"])
 def test_every_step_writes_down_when(step: str) -> None:
     """Design, section 3: by that a clock that ran backwards is found out."""
-    play = Play([FREE.but(qps=0.5)])
+    play = Play([FREE.replace(qps=0.5)])
     flight = play.depart()
     play.wait(SECOND)
     if step == "admit":
@@ -156,7 +158,7 @@ def test_a_rest_that_no_request_earned_does_not_grow_when_a_clock_runs_backwards
 
 def test_an_answer_that_counts_is_not_taken_for_a_late_one_after_a_clock_ran_backwards() -> None:
     """U6: `closed_at` is moved like the rest, or the breaker would be deaf until the clock has caught up."""
-    play = Play([FREE.but(breaker=True)])
+    play = Play([FREE.replace(breaker=True)])
     play.depart()
     play.wait(DAY)
     play.happen(Change(Trip()))
@@ -172,7 +174,7 @@ def test_an_answer_that_counts_is_not_taken_for_a_late_one_after_a_clock_ran_bac
 
 def test_the_state_of_a_breaker_can_be_asked_for_after_a_reboot() -> None:
     """U6"""
-    play = Play([FREE.but(breaker=True)], at=5 * DAY)
+    play = Play([FREE.replace(breaker=True)], at=5 * DAY)
     play.happen(Change(Trip()))
     host = known(play)
 
@@ -195,7 +197,7 @@ def test_a_record_is_never_dropped_while_it_says_something(
     history: list[Event], policy: Policy, qps: float | None, idle: int
 ) -> None:
     """Design, section 4: dropped at that time, a fresh record permits nothing that the kept one would refuse."""
-    policy = policy.but(qps=qps, max_crawl_delay=86_400.0)
+    policy = policy.replace(qps=qps, max_crawl_delay=86_400.0)
     play = Play([policy])
     play.run(history)
     play.happen(Change(CrawlDelay(None)))  # it is learned again before the next page, with robots.txt
@@ -283,7 +285,7 @@ def test_what_a_host_has_taught_us_is_kept_for_a_week(outcome: Outcome) -> None:
 
 def test_a_slow_bucket_is_kept_until_it_is_full_again() -> None:
     """L1: at one request a day a burst of ten is back after ten days."""
-    play = Play([FREE.but(qps=1 / 86_400, burst=10)])
+    play = Play([FREE.replace(qps=1 / 86_400, burst=10)])
     for _ in range(10):
         play.depart()
 
@@ -295,7 +297,7 @@ def test_a_slow_bucket_is_kept_until_it_is_full_again() -> None:
 
 def test_a_long_rest_and_a_long_lease_are_kept_to_their_end() -> None:
     """C2: Retry-After is believed up to 30 days, if one sets it so; a lease lasts as long as its request may."""
-    patient = FREE.but(max_retry_after=30 * 86_400.0, timeout=20 * 86_400.0, concurrency=1)
+    patient = FREE.replace(max_retry_after=30 * 86_400.0, timeout=20 * 86_400.0, concurrency=1)
     resting, held = Play([patient]), Play([patient])
     resting.answer(resting.depart(), Outcome(Kind.FAILED, 503, retry_after=25 * 86_400.0))
     held.depart()
@@ -306,7 +308,7 @@ def test_a_long_rest_and_a_long_lease_are_kept_to_their_end() -> None:
 
 def test_a_day_is_remembered_for_two_more_than_it_can_last() -> None:
     """B6: for clocks that are set back."""
-    play = Play([FREE.but(max_requests_per_day=1)])
+    play = Play([FREE.replace(max_requests_per_day=1)])
     play.happen(Change(Spend()))
 
     assert known(play).lasts(play.now) == 25 * HOUR + 2 * DAY
@@ -353,7 +355,7 @@ def test_two_records_that_went_their_own_way_are_joined_carefully(
     host = store.host.joined(alone.host, base)
 
     pair = (store.host, alone.host)
-    for name in ("sent_at", "rest_until", "backed_off_at"):
+    for name in ("sent_at", "retry_after_until", "backed_off_at"):
         assert getattr(host, name) == max((each for each in (getattr(one, name) for one in pair) if each), default=0)
     for name in ("delay", "failures", "crawl_delay", "latency", "failed_trials", "serial"):
         assert getattr(host, name) == max(getattr(each, name) for each in pair)
@@ -383,14 +385,14 @@ def test_joining_with_what_did_not_change_is_the_record_itself() -> None:
     play = Play([Policy(concurrency=2)])
     play.depart()
     base = known(play)
-    play.answer(play.flights[0], GOOD)
+    play.answer(play.single_flight[0], GOOD)
 
     assert known(play).joined(base, base) == known(play)
 
 
 def test_tokens_of_both_sides_are_spent() -> None:
     """F55: comes back without a burst."""
-    play = Play([FREE.but(qps=1.0, burst=3)])
+    play = Play([FREE.replace(qps=1.0, burst=3)])
     play.depart()
     base = known(play)
     sides = []
@@ -408,7 +410,7 @@ def test_tokens_of_both_sides_are_spent() -> None:
 
 def test_the_windows_of_both_sides_are_joined_with_all_their_departures() -> None:
     """Q12, F55: those of the same microsecond too."""
-    policy = FREE.but(qps=1.0, burst=4, strategy="sliding_window")
+    policy = FREE.replace(qps=1.0, burst=4, strategy="sliding_window")
     now = Now(Instant(SECOND), START)
     one, _ = admit(None, now, policy, count=2)
     other, _ = admit(None, now, policy, count=2)
@@ -475,7 +477,7 @@ def test_one_that_is_ahead_is_left_as_it_is() -> None:
     """B8: a breaker that has closed since, a pause that was ended"""
     play = Play([Policy()])
     play.depart()
-    play.answer(play.flights[0], GOOD)
+    play.answer(play.single_flight[0], GOOD)
     old = amend(known(play), play.now, play.policy, Pause())
     play.wait(10 * SECOND)
     play.depart()
@@ -486,7 +488,7 @@ def test_one_that_is_ahead_is_left_as_it_is() -> None:
 def test_one_that_was_begun_without_knowing_is_caught_up() -> None:
     """B8"""
     now = Now(Instant(90 * SECOND), START)
-    policy = FREE.but(max_requests_per_day=100)
+    policy = FREE.replace(max_requests_per_day=100)
     before, begun = Host(), Host()
     for _ in range(30):
         before = admit(before, Now(Instant(SECOND), START), policy)[0] or before

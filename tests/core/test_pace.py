@@ -64,7 +64,7 @@ def least_gap(play: Play, roll: float) -> float:
     for limits in (host.overrides, host.overrides):
         for name, value in limits:
             try:
-                policy = policy.but(**{name: int(value) if name == "concurrency" and value else value})
+                policy = policy.replace(**{name: int(value) if name == "concurrency" and value else value})
             except ValueError:
                 continue
     gaps = [policy.delay * SECOND, policy.pause_min * SECOND]
@@ -82,11 +82,11 @@ def least_gap(play: Play, roll: float) -> float:
 def check_gaps(play: Play, history: list[Event]) -> None:
     """Run a history, and look at each departure as it happens."""
     for event in history:
-        count, before = len(play.flights), play.host
+        count, before = len(play.single_flight), play.host
         play.happen(event)
-        if len(play.flights) == count or before is None or count == 0:
+        if len(play.single_flight) == count or before is None or count == 0:
             continue
-        flight, earlier = play.flights[count], play.flights[:count]
+        flight, earlier = play.single_flight[count], play.single_flight[:count]
         last = max(each.sent_at for each in earlier)
         roll = earlier[-1].asked.roll
         play.host, after = before, play.host
@@ -96,10 +96,10 @@ def check_gaps(play: Play, history: list[Event]) -> None:
 
 PACED = [
     Policy(max_requests_per_day=0, max_pages_per_day=0, concurrency=None, zone=FREE.zone),
-    FREE.but(qps=2.5),
-    FREE.but(qps=0.4, strategy="leaky_bucket", burst=5),
-    FREE.but(qps=4.0, strategy="sliding_window", delay=0.25),
-    FREE.but(pause_min=1.5, pause_max=5.5, breaker=True, adapt=True),
+    FREE.replace(qps=2.5),
+    FREE.replace(qps=0.4, strategy="leaky_bucket", burst=5),
+    FREE.replace(qps=4.0, strategy="sliding_window", delay=0.25),
+    FREE.replace(pause_min=1.5, pause_max=5.5, breaker=True, adapt=True),
     FREE,
 ]
 
@@ -133,20 +133,20 @@ def test_a_reboot_brings_no_two_requests_closer(history: list[Event], first: int
 @given(long_lists(st.tuples(durations, st.floats(0, 1)), 30), rates)
 def test_the_interval_is_counted_from_the_real_departure(delays: list[tuple[int, float]], qps: float) -> None:
     """Design, section 4: a late departure never shortens the next gap."""
-    play = Play([FREE.but(qps=qps, concurrency=1, timeout=3 * 86_400.0)])
+    play = Play([FREE.replace(qps=qps, concurrency=1, timeout=3 * 86_400.0)])
 
     for took, sent in delays:
         flight = play.depart()
         play.wait(took)
         play.answer(flight, GOOD, sent)
 
-    sent_at = [flight.sent_at for flight in play.flights]
+    sent_at = [flight.sent_at for flight in play.single_flight]
     assert all((b - a + TICK) * qps >= SECOND * (1 - 1e-9) for a, b in pairwise(sent_at))
 
 
 def test_a_record_that_was_lost_on_the_way_still_spaces_the_next_request() -> None:
     """F54: the store was flushed between a request and its answer."""
-    play = Play([FREE.but(qps=0.5)])
+    play = Play([FREE.replace(qps=0.5)])
     flight = play.depart()
     play.host = None
     play.wait(SECOND)
@@ -180,20 +180,20 @@ def test_a_token_bucket_lets_no_more_go_in_any_window_than_burst_and_rate(
     history: list[Event], qps: float, burst: float
 ) -> None:
     """L1, Q1: in any W seconds at most burst + rate x W."""
-    play = Play([FREE.but(qps=qps, burst=burst)])
+    play = Play([FREE.replace(qps=qps, burst=burst)])
 
-    flights = play.run(history)
+    single_flight = play.run(history)
 
-    assert_rate(flights, qps, burst)
+    assert_rate(single_flight, qps, burst)
 
 
-def assert_rate(flights: list[Flight], qps: float, burst: float, late: int = 0) -> None:
-    for first in range(len(flights)):
+def assert_rate(single_flight: list[Flight], qps: float, burst: float, late: int = 0) -> None:
+    for first in range(len(single_flight)):
         total = 0
-        most = max(burst, flights[first].asked.count)
-        for flight in flights[first:]:
+        most = max(burst, single_flight[first].asked.count)
+        for flight in single_flight[first:]:
             total += flight.asked.count
-            window = (flight.left_at - flights[first].left_at + late) / SECOND
+            window = (flight.left_at - single_flight[first].left_at + late) / SECOND
             assert total <= max(most, flight.asked.count) + qps * window + 1e-6
 
 
@@ -201,7 +201,7 @@ def assert_rate(flights: list[Flight], qps: float, burst: float, late: int = 0) 
 @given(long_lists(durations, 30), rates)
 def test_a_schedule_makes_up_for_lateness_and_for_no_more(delays: list[int], qps: float) -> None:
     """Q2, design, section 4: the global rate keeps its schedule, so that lateness does not add up."""
-    play = Play([FREE.but(qps=qps)])
+    play = Play([FREE.replace(qps=qps)])
 
     for late in delays:
         host, decision = admit(play.host, play.now, play.policy, scheduled=True)
@@ -210,17 +210,17 @@ def test_a_schedule_makes_up_for_lateness_and_for_no_more(delays: list[int], qps
             host, decision = admit(play.host, play.now, play.policy, scheduled=True)
         assert isinstance(decision, Go)
         play.host = host
-        play.flights.append(
+        play.single_flight.append(
             Flight(decision.lease, play.policy, Ask(), play.true, play.true, 0, 0, 1),
         )
 
-    assert_rate(play.flights, qps, 1, FORGIVEN)
+    assert_rate(play.single_flight, qps, 1, FORGIVEN)
 
 
 @pytest.mark.parametrize("qps", [1.0, 0.8, 0.5, 7.0, 300.0])
 def test_a_stream_that_waits_as_told_takes_exactly_its_time(qps: float) -> None:
     """Q2: ten requests take nine intervals, to the microsecond."""
-    play = Play([FREE.but(qps=qps)])
+    play = Play([FREE.replace(qps=qps)])
 
     for _ in range(10):
         play.depart()
@@ -231,7 +231,7 @@ def test_a_stream_that_waits_as_told_takes_exactly_its_time(qps: float) -> None:
 
 def test_lateness_of_a_scheduled_stream_does_not_add_up() -> None:
     """Q2: a hundred departures, each 3 ms late."""
-    play = Play([FREE.but(qps=10.0)])
+    play = Play([FREE.replace(qps=10.0)])
     for _ in range(100):
         host, decision = admit(play.host, play.now, play.policy, scheduled=True)
         if isinstance(decision, Wait):
@@ -245,7 +245,7 @@ def test_lateness_of_a_scheduled_stream_does_not_add_up() -> None:
 
 def test_a_scheduled_request_a_moment_after_the_clocks_zero_is_remembered() -> None:
     """An instant of 0 means never: a first departure must not be stamped so."""
-    play = Play([FREE.but(qps=1.0)], at=5)
+    play = Play([FREE.replace(qps=1.0)], at=5)
 
     play.host, _ = admit(None, play.now, play.policy, scheduled=True)
 
@@ -256,23 +256,27 @@ def test_a_scheduled_request_a_moment_after_the_clocks_zero_is_remembered() -> N
 @given(streams, rates, st.integers(1, 5))
 def test_a_leaky_bucket_lets_requests_leave_evenly(history: list[Event], qps: float, burst: int) -> None:
     """Q12: it saves nothing; who takes several at once is followed by as many intervals."""
-    play = Play([FREE.but(qps=qps, burst=burst, strategy="leaky_bucket")])
+    play = Play([FREE.replace(qps=qps, burst=burst, strategy="leaky_bucket")])
 
-    flights = play.run(history)
+    single_flight = play.run(history)
 
-    assert all((b.left_at - a.left_at) * qps >= a.asked.count * SECOND - 1e-3 for a, b in pairwise(flights))
+    assert all((b.left_at - a.left_at) * qps >= a.asked.count * SECOND - 1e-3 for a, b in pairwise(single_flight))
 
 
 @ANY
 @given(streams, rates, st.integers(3, 6))
 def test_a_sliding_window_never_holds_more_than_the_burst(history: list[Event], qps: float, burst: int) -> None:
     """Q12: at most `burst` requests in any `burst / qps` seconds."""
-    play = Play([FREE.but(qps=qps, burst=burst, strategy="sliding_window")])
+    play = Play([FREE.replace(qps=qps, burst=burst, strategy="sliding_window")])
 
-    flights = play.run(history)
+    single_flight = play.run(history)
 
-    for first in range(len(flights)):
-        within = [each for each in flights[first:] if (each.left_at - flights[first].left_at) * qps < burst * SECOND]
+    for first in range(len(single_flight)):
+        within = [
+            each
+            for each in single_flight[first:]
+            if (each.left_at - single_flight[first].left_at) * qps < burst * SECOND
+        ]
         assert sum(each.asked.count for each in within) <= burst
 
 
@@ -282,20 +286,20 @@ def test_a_sliding_window_counts_from_the_real_departures(
     events: list[tuple[int, int, float]], burst: int
 ) -> None:  # fmt: skip
     """Q12, design, rule 5: settle() stamps the real moment of sending, whatever has left since."""
-    play = Play([FREE.but(qps=2.0, burst=burst, strategy="sliding_window")])
+    play = Play([FREE.replace(qps=2.0, burst=burst, strategy="sliding_window")])
 
     for which, took, sent in events:
         flight = play.depart()
-        known = [each.sent_at for each in play.flights if each is not flight]
+        known = [each.sent_at for each in play.single_flight if each is not flight]
         assert sum(flight.left_at - each < burst * SECOND / 2 - TICK for each in known) < burst
         play.wait(took % (2 * SECOND))
-        on_their_way = [each for each in play.flights if not each.answers]
+        on_their_way = [each for each in play.single_flight if not each.answers]
         play.answer(on_their_way[-1 - which % len(on_their_way)], GOOD, sent)
 
 
 def test_a_sliding_window_survives_a_reboot() -> None:
     """Design, rule 1: each of its departures is moved over to the new run of the clock."""
-    play = Play([FREE.but(qps=1.0, burst=3, strategy="sliding_window")])
+    play = Play([FREE.replace(qps=1.0, burst=3, strategy="sliding_window")])
     for _ in range(3):
         play.depart()
         play.wait(SECOND // 2)
@@ -310,7 +314,7 @@ def test_a_sliding_window_survives_a_reboot() -> None:
 @pytest.mark.parametrize("strategy", ["token_bucket", "leaky_bucket", "sliding_window"])
 def test_a_rate_that_was_just_set_holds_for_the_very_next_request(strategy: Strategy) -> None:
     """Design, rule 3: a record holds facts, so a changed setting holds at once."""
-    play = Play([FREE, FREE.but(qps=0.5, strategy=strategy)])
+    play = Play([FREE, FREE.replace(qps=0.5, strategy=strategy)])
     play.depart()
 
     play.happen(Settings(1))
@@ -320,7 +324,7 @@ def test_a_rate_that_was_just_set_holds_for_the_very_next_request(strategy: Stra
 
 def test_a_burst_is_saved_up_and_no_more_than_that() -> None:
     """L1: the bucket starts full and never holds more than its capacity."""
-    play = Play([FREE.but(qps=2.0, burst=3)])
+    play = Play([FREE.replace(qps=2.0, burst=3)])
 
     for _ in range(2):
         assert [isinstance(play.ask(), Go) for _ in range(4)] == [True, True, True, False]
@@ -330,7 +334,7 @@ def test_a_burst_is_saved_up_and_no_more_than_that() -> None:
 @pytest.mark.parametrize("rest", [2, 3, 4])
 def test_a_burst_that_was_spent_comes_back_only_as_fast_as_the_rate(rest: int) -> None:
     """L1, Q1: a rest that is longer than the interval is not yet one that is long enough."""
-    play = Play([FREE.but(qps=1.0, burst=5)])
+    play = Play([FREE.replace(qps=1.0, burst=5)])
 
     assert [isinstance(play.ask(), Go) for _ in range(6)] == [True] * 5 + [False]
     play.wait(rest * SECOND + SECOND // 2)
@@ -360,7 +364,7 @@ def test_what_is_spent_flows_back_and_the_moment_it_has_is_the_one_foretold(
     spent: int, elapsed: int, qps: float
 ) -> None:
     """Q1: GCRA in whole numbers; rounding never lets anybody go too soon."""
-    policy = FREE.but(qps=qps)
+    policy = FREE.replace(qps=qps)
 
     left = spent_after(spent, elapsed, policy)
     ready = rate_ready(0, spent, (), policy)
@@ -386,7 +390,7 @@ def test_a_pause_lies_between_its_bounds_and_follows_its_dice(low: float, span: 
 
 def test_every_process_agrees_on_the_pause_because_its_roll_is_kept() -> None:
     """P1, design, section 4"""
-    play = Play([FREE.but(pause_min=1.5, pause_max=5.5)])
+    play = Play([FREE.replace(pause_min=1.5, pause_max=5.5)])
     play.depart(Ask(roll=0.5))
 
     waits = {play.ask(Ask(roll=roll)) for roll in (0.0, 0.3, 0.99)}
@@ -399,7 +403,7 @@ def test_every_process_agrees_on_the_pause_because_its_roll_is_kept() -> None:
 
 def test_a_429_doubles_the_delay_up_to_ten_seconds() -> None:
     """N8: from 200 ms where there is no delay at all."""
-    delay, policy, seen = 0, FREE.but(adapt=True), []
+    delay, policy, seen = 0, FREE.replace(adapt=True), []
     for _ in range(8):
         delay = raised(delay, None, policy)
         seen.append(delay / SECOND)
@@ -409,16 +413,16 @@ def test_a_429_doubles_the_delay_up_to_ten_seconds() -> None:
 
 def test_doubling_starts_from_what_was_configured() -> None:
     """N8"""
-    assert raised(0, None, FREE.but(adapt=True, delay=3.0)) == 6 * SECOND
-    assert raised(0, None, FREE.but(adapt=True, qps=0.5)) == 4 * SECOND
-    assert raised(0, None, FREE.but(adapt=True, delay=60.0)) == 60 * SECOND
+    assert raised(0, None, FREE.replace(adapt=True, delay=3.0)) == 6 * SECOND
+    assert raised(0, None, FREE.replace(adapt=True, qps=0.5)) == 4 * SECOND
+    assert raised(0, None, FREE.replace(adapt=True, delay=60.0)) == 60 * SECOND
 
 
 @ANY
 @given(st.integers(0, DAY), st.none() | st.integers(-SECOND, 10**15), st.floats(0, 100))
 def test_a_429_never_makes_the_delay_shorter(delay: int, told: int | None, configured: float) -> None:
     """U7: Retry-After 0 or a date in the past never makes us faster."""
-    policy = FREE.but(adapt=True, delay=configured)
+    policy = FREE.replace(adapt=True, delay=configured)
 
     after = raised(delay, told, policy)
 
@@ -430,7 +434,7 @@ def test_a_429_never_makes_the_delay_shorter(delay: int, told: int | None, confi
 @given(long_lists(st.sampled_from((True, True, True, True, False)), 100), st.sampled_from((0.0, 0.5, 3.0)))
 def test_a_raised_delay_sinks_by_a_tenth_after_every_ten_successes(answered: list[bool], configured: float) -> None:
     """N8: never below what was configured, and not by anything but successes."""
-    play = Play([FREE.but(adapt=True, delay=configured)])
+    play = Play([FREE.replace(adapt=True, delay=configured)])
     expected, calm = 0.0, 0
 
     for is_good in answered:
@@ -453,11 +457,11 @@ def test_a_raised_delay_sinks_by_a_tenth_after_every_ten_successes(answered: lis
 
 def test_one_episode_is_one_step_however_many_answers_say_so() -> None:
     """N8, design, section 4"""
-    play = Play([FREE.but(adapt=True)])
-    flights = [play.depart() for _ in range(20)]
+    play = Play([FREE.replace(adapt=True)])
+    single_flight = [play.depart() for _ in range(20)]
     play.wait(SECOND)
 
-    for flight in flights:
+    for flight in single_flight:
         play.answer(flight, SLOWED)
         play.wait(SECOND)
 
@@ -467,7 +471,7 @@ def test_one_episode_is_one_step_however_many_answers_say_so() -> None:
 
 def test_the_delay_becomes_what_the_server_said() -> None:
     """N8, C2: it rests that long, and from then on is asked no more often than that, up to max_delay."""
-    play = Play([FREE.but(adapt=True)])
+    play = Play([FREE.replace(adapt=True)])
     play.answer(play.depart(), Outcome(Kind.SLOWED, 429, retry_after=7.0))
 
     assert play.ask() == Wait(7.0, "rest")
@@ -478,7 +482,7 @@ def test_the_delay_becomes_what_the_server_said() -> None:
 @pytest.mark.parametrize("outcome", [GOOD, Outcome(Kind.FAILED, 500), Outcome(Kind.BLOCKED, 403)])
 def test_other_answers_leave_the_delay_as_it_is(outcome: Outcome) -> None:
     """N8"""
-    play = Play([FREE.but(adapt=True)])
+    play = Play([FREE.replace(adapt=True)])
 
     play.answer(play.depart(), outcome)
 
@@ -497,7 +501,7 @@ def test_nothing_adapts_when_that_is_switched_off() -> None:
 
 def test_a_retry_after_of_nothing_is_no_licence() -> None:
     """U7"""
-    play = Play([FREE.but(qps=0.5, adapt=True)])
+    play = Play([FREE.replace(qps=0.5, adapt=True)])
 
     play.answer(play.depart(), Outcome(Kind.SLOWED, 429, retry_after=0.0))
 
@@ -514,7 +518,7 @@ def test_a_retry_after_of_nothing_is_no_licence() -> None:
 )
 def test_no_rest_is_believed_beyond_max_retry_after(outcome: Outcome) -> None:
     """C2, F50: not even that of a RateLimit field on a good answer."""
-    play = Play([FREE.but(max_retry_after=3600.0)])
+    play = Play([FREE.replace(max_retry_after=3600.0)])
 
     play.answer(play.depart(), outcome)
 
@@ -524,9 +528,9 @@ def test_no_rest_is_believed_beyond_max_retry_after(outcome: Outcome) -> None:
 def test_a_rest_is_not_cut_short_by_a_later_and_shorter_one() -> None:
     """C1, C2: of two answers in flight, the one that asks for more is obeyed."""
     play = Play([FREE])
-    flights = [play.depart(), play.depart()]
+    single_flight = [play.depart(), play.depart()]
 
-    for flight, seconds in zip(flights, (50.0, 5.0), strict=True):
+    for flight, seconds in zip(single_flight, (50.0, 5.0), strict=True):
         play.answer(flight, Outcome(Kind.SLOWED, 429, retry_after=seconds))
 
     assert play.ask() == Wait(50.0, "rest")
@@ -534,7 +538,7 @@ def test_a_rest_is_not_cut_short_by_a_later_and_shorter_one() -> None:
 
 def test_failures_do_not_make_a_raised_delay_sink() -> None:
     """N8: by a tenth after every 10 successes."""
-    play = Play([FREE.but(adapt=True)])
+    play = Play([FREE.replace(adapt=True)])
     play.answer(play.depart(), SLOWED)
 
     for _ in range(30):
@@ -549,7 +553,7 @@ def test_failures_do_not_make_a_raised_delay_sink() -> None:
 def test_no_bad_answer_lets_the_next_request_go_sooner(history: list[Event], policy: Policy, outcome: Outcome) -> None:
     """U7: whatever it says, and whenever it comes."""
     free = {"concurrency": None, "breaker": False, "max_requests_per_day": 0, "max_pages_per_day": 0}
-    play = Play([policy.but(**free, max_crawl_delay=86_400.0)])
+    play = Play([policy.replace(**free, max_crawl_delay=86_400.0)])
     play.run([*history, Change(Resume())])
     if play.host is not None and play.host.crawl_delay > DAY:
         return
@@ -574,7 +578,7 @@ def test_the_delay_of_a_slow_site_is_continuous_and_bounded(
     latency: int, step: int, factor: float, target: float
 ) -> None:
     """Q12: factor x (response time - target), up to max_delay."""
-    policy = FREE.but(adapt=True, latency_factor=factor, target_latency=target)
+    policy = FREE.replace(adapt=True, latency_factor=factor, target_latency=target)
 
     one, other = latency_delay(latency, policy), latency_delay(latency + step, policy)
 
@@ -585,7 +589,7 @@ def test_the_delay_of_a_slow_site_is_continuous_and_bounded(
 
 def test_a_site_that_answers_slowly_is_asked_less_often() -> None:
     """Q12"""
-    play = Play([FREE.but(adapt=True, target_latency=1.0, latency_factor=5.0)])
+    play = Play([FREE.replace(adapt=True, target_latency=1.0, latency_factor=5.0)])
 
     play.answer(play.depart(), Outcome(Kind.ANSWERED, 200, latency=1.5))
 
@@ -608,7 +612,7 @@ def test_the_smoothed_response_time_lies_among_those_seen(samples: list[int]) ->
 @ANY
 def test_a_delay_sinks_to_nothing_and_never_rises(delay: int, configured: float) -> None:
     """N8"""
-    policy = FREE.but(adapt=True, delay=configured)
+    policy = FREE.replace(adapt=True, delay=configured)
 
     after = sunk(delay, policy)
 
@@ -618,7 +622,7 @@ def test_a_delay_sinks_to_nothing_and_never_rises(delay: int, configured: float)
 
 def test_an_override_of_the_pace_is_obeyed_at_once() -> None:
     """Issue 2, 3"""
-    play = Play([FREE.but(qps=1.0)])
+    play = Play([FREE.replace(qps=1.0)])
     play.depart()
 
     play.happen(Change(Override((("qps", 0.1),))))
@@ -660,8 +664,8 @@ def test_what_robots_txt_no_longer_asks_for_is_forgotten() -> None:
 def test_another_strategy_opens_no_second_burst(before: Strategy) -> None:
     """L7, Q12: what was spent under the one before counts, and goes on to count"""
     after: Strategy = "sliding_window" if before == "token_bucket" else "token_bucket"
-    slow = FREE.but(qps=0.1, burst=10)
-    play = Play([slow.but(strategy=before), slow.but(strategy=after)])
+    slow = FREE.replace(qps=0.1, burst=10)
+    play = Play([slow.replace(strategy=before), slow.replace(strategy=after)])
     for _ in range(10):
         play.depart()
     play.run([Settings(1)])

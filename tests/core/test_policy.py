@@ -210,10 +210,10 @@ def test_a_changed_copy_is_checked_again() -> None:
     """L6: immutable, replaced whole."""
     policy = Policy(burst=3)
 
-    assert policy.but(qps=2.0).burst == 3
-    assert policy.but(qps=2.0).interval_us == SECOND // 2
+    assert policy.replace(qps=2.0).burst == 3
+    assert policy.replace(qps=2.0).interval_us == SECOND // 2
     with pytest.raises(PolicyError, match="qps = 0 must be a number above 0"):
-        policy.but(qps=0)
+        policy.replace(qps=0)
     with pytest.raises(AttributeError):
         policy.qps = 5.0  # type: ignore[misc]
 

@@ -211,9 +211,9 @@ def test_content_signals_are_given_as_they_stand_in_the_agents_groups() -> None:
 )
 def test_what_is_odd_is_told_with_its_line(body: bytes, line: int, message: str) -> None:
     """R4"""
-    oddity = parse(body).warnings[0]
+    parse_warning = parse(body).warnings[0]
 
-    assert (oddity.line, oddity.message) == (line, message)
+    assert (parse_warning.line, parse_warning.message) == (line, message)
 
 
 def test_a_file_in_order_has_no_warnings() -> None:

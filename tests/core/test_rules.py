@@ -19,7 +19,7 @@ from curtsy.core.rules import (
     Rules,
     claim,
     crawl_delay,
-    judge,
+    filters,
     learned,
     released,
 )
@@ -133,8 +133,8 @@ def test_an_earlier_copy_is_used_while_the_file_cannot_be_had(unreachable: str) 
     policy = Policy(robots_unreachable=unreachable)  # type: ignore[arg-type]
     rules = learned(learned(None, at(0), policy, PRIVATE), at(4000), policy, None, "no")
 
-    assert not judge(rules, policy, "bot", "https://example.org/private").allowed
-    assert judge(rules, policy, "bot", "https://example.org/open").allowed
+    assert not filters(rules, policy, "bot", "https://example.org/private").allowed
+    assert filters(rules, policy, "bot", "https://example.org/open").allowed
     assert crawl_delay(rules, "bot") == 3
 
 
@@ -143,8 +143,8 @@ def test_without_a_copy_the_settings_decide() -> None:
     rules = learned(None, at(0), POLICY, None, "no")
     strict = Policy(robots_unreachable="disallow")
 
-    assert judge(rules, POLICY, "bot", "https://example.org/private").allowed
-    verdict = judge(rules, strict, "bot", "https://example.org/private")
+    assert filters(rules, POLICY, "bot", "https://example.org/private").allowed
+    verdict = filters(rules, strict, "bot", "https://example.org/private")
     assert (verdict.allowed, verdict.line) == (False, None)
     assert crawl_delay(rules, "bot") is None
 
@@ -154,7 +154,7 @@ def test_no_file_at_all_allows_everything(unreachable: str) -> None:
     """R6"""
     policy = Policy(robots_unreachable=unreachable)  # type: ignore[arg-type]
 
-    assert judge(learned(None, at(0), policy, b""), policy, "bot", "https://example.org/private").allowed
+    assert filters(learned(None, at(0), policy, b""), policy, "bot", "https://example.org/private").allowed
 
 
 def test_no_more_is_kept_than_is_read() -> None:
@@ -176,7 +176,7 @@ def test_a_line_that_is_cut_at_the_limit_is_none(cut: int) -> None:
 
     rules = learned(None, at(0), POLICY, body[: MOST + 1])
 
-    allowed = [judge(rules, POLICY, "bot", f"https://example.org/{path}").allowed for path in ("a", "zzz", "yyy")]
+    allowed = [filters(rules, POLICY, "bot", f"https://example.org/{path}").allowed for path in ("a", "zzz", "yyy")]
     assert allowed == [False, cut >= len("Allow: /zzz"), False]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import curtsy
 from curtsy.core.cache import Entry
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.message import Headers, InvalidUrl, Request, Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.secrets import mask_line, mask_url
@@ -147,7 +147,7 @@ URL = parse_url(TOKEN_URL.replace("://", f"://user:{SECRET}@"))
         URL,
         InvalidUrl(f"https://us er:{SECRET}@", "it has no host"),
         Request(URL, headers=Headers([("Cookie", SECRET), ("authorization", SECRET), ("Referer", TOKEN_URL)])),
-        Ask(TOKEN_URL, headers=Headers([("Authorization", SECRET)])),
+        FetchRequest(TOKEN_URL, headers=Headers([("Authorization", SECRET)])),
         Skipped(TOKEN_URL, "other_host", parent=TOKEN_URL),
         Claimed(TOKEN_URL, "example.org", 0, 0, TOKEN_URL, 0, 0, 0, 0.0),
         Found([TOKEN_URL], parent=TOKEN_URL),

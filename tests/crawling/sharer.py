@@ -147,7 +147,7 @@ def busiest(sharers: Sequence[Sharer], count: int) -> Sharer:
         time.sleep(0.002)
 
 
-def judge(sharers: Sequence[Sharer], pages: int) -> None:
+def filters(sharers: Sequence[Sharer], pages: int) -> None:
     """Nothing lost, nothing handed out twice while its lease lived, no host with two workers at once."""
     wholes = [(sharer, event) for sharer in sharers for event in sharer.events]
     claims = sorted(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from curtsy.crawling.committer import MOST_LINKS, Finished, Harvest
-from curtsy.crawling.frontier.awaitable import Awaited
+from curtsy.crawling.committer import MOST_LINKS, Committer, Finished
+from curtsy.crawling.frontier.awaitable import AwaitableFrontier
 from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, Failed, Found, Lapsed
 from curtsy.crawling.outputs import open_output
@@ -52,7 +52,7 @@ def test_what_was_called_off_waits_from_when_it_is_written() -> None:
 # What has become another's.
 
 
-class Lost(Awaited):
+class Lost(AwaitableFrontier):
     """A frontier that has given some claims to somebody else, and says so when it is asked, or only at the end."""
 
     def __init__(self, *lost: str, is_late: bool) -> None:
@@ -78,17 +78,17 @@ async def test_what_has_become_another_s_is_neither_written_nor_counted(tmp_path
     urls = [f"https://h.org/{number}" for number in range(4)]
     frontier = Lost(urls[1], urls[2], is_late=is_late)
     await frontier.add(Found(urls))
-    harvest = Harvest(frontier, [open_output(str(tmp_path / "pages.jsonl"))])
-    await harvest.open()
+    committer = Committer(frontier, [open_output(str(tmp_path / "pages.jsonl"))])
+    await committer.open()
     batch = [Finished(claimed, Done(), page=page(url=claimed.url)) for claimed in await frontier.claim(4)]
 
-    written = await harvest.write(batch, 0.0, 0.0)
+    written = await committer.write(batch, 0.0, 0.0)
 
     lines = (tmp_path / "pages.jsonl").read_text().splitlines()
     assert [finished.claimed.url for finished in written] == [urls[0], urls[3]]
     assert [json.loads(line)["url"] for line in lines] == [urls[0], urls[3]]
-    assert (harvest.totals.pages, (await frontier.counts()).done) == (2, 2)
-    harvest.close()
+    assert (committer.totals.pages, (await frontier.counts()).done) == (2, 2)
+    committer.close()
 
 
 # Pages with very many links.
@@ -96,8 +96,8 @@ async def test_what_has_become_another_s_is_neither_written_nor_counted(tmp_path
 
 async def test_links_of_a_page_with_very_many_are_added_some_at_a_time_and_in_order() -> None:
     """Issue 5: nobody waits for a hundred thousand links"""
-    frontier = Awaited(MemoryFrontier(concurrency=None))
-    harvest = Harvest(frontier, [])
+    frontier = AwaitableFrontier(MemoryFrontier(concurrency=None))
+    committer = Committer(frontier, [])
     urls = [f"https://h.org/{number}" for number in range(2 * MOST_LINKS + 1)]
     sitemap = Found(["https://h.org/sitemap.xml"], 0, 200)
     await frontier.add(Found([CLAIMED.url]))
@@ -105,9 +105,9 @@ async def test_links_of_a_page_with_very_many_are_added_some_at_a_time_and_in_or
     finished = Finished(claimed, Done(), (sitemap, Found(urls, 1, 0, claimed.url)))
 
     queued = []
-    while not await harvest.is_ready(finished):
+    while not await committer.is_ready(finished):
         queued.append((await frontier.counts()).queued)
-    await harvest.write([finished], 0.0, 0.0)
+    await committer.write([finished], 0.0, 0.0)
 
     assert queued == [MOST_LINKS, 2 * MOST_LINKS]
     assert [each.url for each in await frontier.claim(10_000)] == [*sitemap.urls, *urls]

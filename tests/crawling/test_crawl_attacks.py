@@ -20,7 +20,7 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
 from curtsy.crawling.frontier.durable import SQLiteFrontier
 from curtsy.crawling.frontier.protocol import host_of
-from curtsy.crawling.frontier.worker_id import Identity
+from curtsy.crawling.frontier.worker_id import WorkerId
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.start import acrawl, crawl
 from curtsy.crawling.web_crawler import WebCrawler
@@ -511,14 +511,14 @@ async def test_a_host_that_is_paused_without_end_does_not_keep_a_crawl_alive_for
     graph(site, {"/": [site.url("/x", host=sleeping), "/a"], "/a": []}, well)
     client = AsyncClient(**polite())
     await paused(client, host_of(site.url("/", host=sleeping)))
-    began = client.alarm.now()
+    began = client.timers.now()
 
     async with client, acrawl(site.url("/", host=well), client=client, scope="any", patience=600.0) as crawl:
         summary = await crawl.run()
 
     assert (summary.ended, summary.fetched, summary.queued, summary.resume_in) == ("later", 2, 1, None)
     assert "paused: resume" in summary.message
-    assert 600 <= client.alarm.now() - began <= 800
+    assert 600 <= client.timers.now() - began <= 800
     assert site.count(host=sleeping) == 0
 
 
@@ -528,11 +528,11 @@ async def test_a_paused_host_that_is_resumed_in_time_is_gone_on_with(site: Site)
     client = AsyncClient(**polite())
     host = host_of(site.url("/"))
     await paused(client, host)
-    began = client.alarm.now()
+    began = client.timers.now()
 
     async with client, acrawl(site.url("/"), client=client, patience=30 * 86_400.0) as crawl:
         running = asyncio.ensure_future(crawl.run())
-        await until(lambda: client.alarm.now() - began > 300)
+        await until(lambda: client.timers.now() - began > 300)
         policy = client.policies.of(host)
         await client.store.update(policy.key_for(host), amended(policy, Resume()))
         summary = await running
@@ -564,7 +564,7 @@ def test_a_job_is_removed_with_all_who_worked_on_it_from_its_folder(tmp_path: Pa
     """Issue 5: and nothing else"""
     job = tmp_path / "job"
     SQLiteFrontier(job / jobs.FRONTIER).close()
-    first, second = Identity(job), Identity(job)
+    first, second = WorkerId(job), WorkerId(job)
     names = {first.name, second.name}
     first.close()
     second.close()

@@ -46,11 +46,11 @@ def line_of(given: CrawledPage, **options: Any) -> dict[str, Any]:
 @given(leaves())
 def test_every_line_is_as_the_schema_says(some: list[Leaf]) -> None:
     """Issue 5: a stable schema, documented"""
-    judge = jsonschema.Draft202012Validator(SCHEMA)
+    filters = jsonschema.Draft202012Validator(SCHEMA)
     for leaf in some:
         if isinstance(leaf, CrawledPage):
             for body in ("none", "text", "base64"):
-                judge.validate(line_of(leaf, body=body))
+                filters.validate(line_of(leaf, body=body))
 
 
 def test_the_schema_has_just_the_fields_that_are_written() -> None:

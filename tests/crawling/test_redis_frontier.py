@@ -19,7 +19,7 @@ from curtsy.crawling.frontier.partition import GRACE
 from curtsy.crawling.frontier.protocol import Claimed, Counts, Deferred, Done, Ending, Failed, Found, Lapsed
 from curtsy.crawling.frontier.redis import LEASE, LOOK, MARGIN, RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import PRESENCE, JobGone, forget, home, jobs
-from tests.crawling.sharer import Sharer, busiest, judge
+from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.listening import carry, listening
 from tests.support.redis_server import RedisServer
 
@@ -314,7 +314,7 @@ def test_workers_that_are_killed_lose_nothing_and_share_no_host(server: RedisSer
         for sharer in sharers:
             sharer.end()
 
-        judge(sharers, pages)
+        filters(sharers, pages)
         assert sum(sharer.is_killed for sharer in sharers) == 2
     [summary] = [each for each in asyncio.run(jobs(server.url)) if each.name == job]
     assert summary.counts == Counts(queued=0, leased=0, done=pages, failed=0, hosts=7)

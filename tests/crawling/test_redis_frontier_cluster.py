@@ -15,7 +15,7 @@ from curtsy.core.errors import StoreError
 from curtsy.crawling.frontier.protocol import Counts, Done, Ending, Failed, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
 from curtsy.crawling.frontier.redis_jobs import forget, jobs
-from tests.crawling.sharer import Sharer, busiest, judge
+from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.redis_server import RedisCluster, RedisServer, redis_available
 
 SLOW = 30.0
@@ -143,7 +143,7 @@ def test_a_hundred_kills_on_a_cluster_lose_nothing(cluster: RedisCluster, job: s
         for sharer in alive:
             sharer.end()
 
-        judge(sharers, pages)
+        filters(sharers, pages)
     [summary] = asyncio.run(jobs(cluster.url))
     assert summary.counts == Counts(queued=0, leased=0, done=pages, failed=0, hosts=7)
 

@@ -6,7 +6,7 @@ import pytest
 
 from curtsy.crawling.frontier.protocol import Done, Ending, Found
 from curtsy.crawling.frontier.redis import RedisFrontier
-from curtsy.crawling.frontier.redis_jobs import PRESENCE, Registry, find
+from curtsy.crawling.frontier.redis_jobs import PRESENCE, RedisJobs, find
 from curtsy.crawling.jobs import shared
 from curtsy.crawling.progress import Totals, together
 from tests.support.redis_server import RedisServer
@@ -28,7 +28,7 @@ async def test_a_job_says_who_is_at_work_and_when_that_was_last_heard(server: Re
     """Issue 5: a worker that was killed counts for a moment, and one that took leave is not named"""
     clock = Time()
     workers = [RedisFrontier(server.url, "heard", worker=name, clock=clock) for name in ("one", "two", "gone")]
-    registry = Registry(server.url, clock=clock)
+    registry = RedisJobs(server.url, clock=clock)
     for each in workers:
         await each.claim()
     await workers[2].close()
@@ -52,7 +52,7 @@ async def test_a_look_is_no_change(server: RedisServer) -> None:
     """Issue 5: the last change is the crawl's, not that of whoever looks"""
     clock = Time()
     frontier = RedisFrontier(server.url, "changed", clock=clock)
-    registry = Registry(server.url, clock=clock)
+    registry = RedisJobs(server.url, clock=clock)
     await frontier.check()
     untouched = await registry.job("changed")
     await frontier.add(Found(["https://a.org/1", "https://b.org/2"]))

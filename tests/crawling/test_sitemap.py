@@ -76,7 +76,7 @@ def test_an_index_lists_sitemaps() -> None:
 def test_an_index_that_lists_itself_is_no_circle() -> None:
     found = read(f"<sitemapindex><sitemap><loc>{WHERE}</loc></sitemap></sitemapindex>")
 
-    assert found == Sitemap(oddities=("It lists itself.",))
+    assert found == Sitemap(parse_warnings=("It lists itself.",))
 
 
 def test_a_plain_list_has_a_url_a_line() -> None:
@@ -84,7 +84,7 @@ def test_a_plain_list_has_a_url_a_line() -> None:
     found = read("\ufeffhttps://example.org/a\r\n\n  HTTPS://Example.org/b#top  \rhttps://example.org/a\nnonsense\n")
 
     assert [entry.url for entry in found.pages] == ["https://example.org/a", "https://example.org/b"]
-    assert found.oddities == ("1 of its entries are no URLs.",)
+    assert found.parse_warnings == ("1 of its entries are no URLs.",)
 
 
 RSS = """<?xml version="1.0"?><rss version="2.0" xmlns:atom="http://www.w3.org/2005/Atom"><channel>
@@ -151,7 +151,7 @@ def test_urls_are_canonical_relative_to_the_file_and_each_once() -> None:
     assert [entry.url for entry in found.pages] == [
         "https://example.org/a", "https://example.org/maps/b", "https://example.org/c%20d",
     ]  # fmt: skip
-    assert found.oddities == ("3 of its entries are no URLs.",)
+    assert found.parse_warnings == ("3 of its entries are no URLs.",)
 
 
 def test_pages_of_other_hosts_are_listed_and_said() -> None:
@@ -159,16 +159,16 @@ def test_pages_of_other_hosts_are_listed_and_said() -> None:
     found = read(urlset("https://example.org/a", "https://www.example.org/b", "https://evil.test/c"))
 
     assert len(found.pages) == 3
-    assert found.oddities == ("2 of its URLs are on other hosts than example.org.",)
+    assert found.parse_warnings == ("2 of its URLs are on other hosts than example.org.",)
 
 
 def test_what_is_no_sitemap_says_so() -> None:
     """Issue 5"""
     assert read("<!DOCTYPE html><html><a href='/x'>x</a></html>") == Sitemap(
-        oddities=("It is an HTML page, not a sitemap.",)
+        parse_warnings=("It is an HTML page, not a sitemap.",)
     )
-    assert read("") == Sitemap(oddities=("The file is empty.",))
-    assert read("<urlset/>") == Sitemap(oddities=("It lists nothing.",))
+    assert read("") == Sitemap(parse_warnings=("The file is empty.",))
+    assert read("<urlset/>") == Sitemap(parse_warnings=("It lists nothing.",))
 
 
 @pytest.mark.parametrize(
@@ -226,9 +226,9 @@ def test_a_gzip_that_is_cut_or_damaged_gives_what_comes_before() -> None:
     cut, hurt = read(packed[:15_000]), read(damaged)
 
     assert len(cut.pages) > 3000
-    assert "Its gzip ends too soon: the rest is missing." in cut.oddities
+    assert "Its gzip ends too soon: the rest is missing." in cut.parse_warnings
     assert len(hurt.pages) > 3000
-    assert any("gzip is damaged" in oddity for oddity in hurt.oddities)
+    assert any("gzip is damaged" in parse_warning for parse_warning in hurt.parse_warnings)
 
 
 paths = st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20), max_size=12)
@@ -289,7 +289,7 @@ def test_where_a_window_ends_makes_no_difference(pieces: list[bytes], window: in
     body = b"<urlset>" + b"".join(pieces)
     whole, parted = read(body), read(body, Limits(window=window))
 
-    if not any("the rest was not read" in oddity for oddity in parted.oddities):
+    if not any("the rest was not read" in parse_warning for parse_warning in parted.parse_warnings):
         assert parted == whole
     else:
         assert parted.pages == whole.pages[: len(parted.pages)]
@@ -322,7 +322,7 @@ def test_a_billion_laughs_are_not_laughed() -> None:
     found = read(f"{laughs()}<urlset><url><loc>/a&lol29;</loc></url><url><loc>/b</loc></url></urlset>")
 
     assert [entry.url for entry in found.pages] == ["https://example.org/b"]
-    assert "They are never expanded" in found.oddities[0]
+    assert "They are never expanded" in found.parse_warnings[0]
 
 
 def test_no_entity_reads_a_file_or_asks_a_host(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_gzip_bomb_ends_at_the_limit() -> None:
         tracemalloc.stop()
 
     assert found.pages == ()
-    assert any("the rest was not read" in oddity for oddity in found.oddities)
+    assert any("the rest was not read" in parse_warning for parse_warning in found.parse_warnings)
     assert peak < 16 * 1024 * 1024
 
 
@@ -372,7 +372,7 @@ def test_no_more_urls_are_read_than_the_limit_says() -> None:
     found = read(urlset(*(f"/{number}" for number in range(50_001))))
 
     assert len(found.pages) == 50_000
-    assert found.oddities == ("It lists more than 50,000 URLs: the rest was not read.",)
+    assert found.parse_warnings == ("It lists more than 50,000 URLs: the rest was not read.",)
     assert len(read(urlset(*(f"/{number}" for number in range(50_000)))).pages) == 50_000
 
 
@@ -384,7 +384,7 @@ def test_no_more_bytes_are_read_than_the_limit_says() -> None:
 
     assert 30 < len(found.pages) < 60
     assert [entry.url for entry in found.pages] == pages(text)[: len(found.pages)]
-    assert f"It has more than {len(text) // 2:,} bytes: the rest was not read." in found.oddities
+    assert f"It has more than {len(text) // 2:,} bytes: the rest was not read." in found.parse_warnings
 
 
 @pytest.mark.parametrize(

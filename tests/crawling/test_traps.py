@@ -76,7 +76,7 @@ def urls(draw: st.DrawFn) -> str:
 )
 def test_only_what_grows_without_end_is_a_trap(path: str, reason: str | None) -> None:
     """Issue 5"""
-    assert Traps().judge(SITE + path) == reason
+    assert Traps().filters(SITE + path) == reason
 
 
 @ANY
@@ -88,7 +88,7 @@ def test_a_run_is_repeated_if_a_pattern_finds_it(segments: list[str]) -> None:
     found = re.search(r"((?:/[^/]*)*?/(?!\d+(?:/|$))[^/]{2,}(?:/[^/]*)*?)\1\1(?=/|$)", "/" + "/".join(segments))
 
     assert (repeated_run(segments, 3) is not None) == (found is not None)
-    assert (Traps(max_queries=None).judge(f"{SITE}/{'/'.join(segments)}") is not None) == (found is not None)
+    assert (Traps(max_queries=None).filters(f"{SITE}/{'/'.join(segments)}") is not None) == (found is not None)
 
 
 # Endless queries
@@ -99,13 +99,13 @@ def test_a_path_has_so_many_queries_and_no_more() -> None:
     traps = Traps()
     days = [f"{SITE}/calendar?day={day}" for day in range(MAX_QUERIES + 50)]
 
-    first = [traps.judge(day) for day in days]
-    second = [traps.judge(day) for day in days]
+    first = [traps.filters(day) for day in days]
+    second = [traps.filters(day) for day in days]
 
     assert first == second == [None] * MAX_QUERIES + ["trap"] * 50
-    assert traps.judge(f"{SITE}/calendar") is None
-    assert traps.judge(f"{SITE}/other?day=1") is None
-    assert traps.judge("https://www.example.org/calendar?day=1") is None
+    assert traps.filters(f"{SITE}/calendar") is None
+    assert traps.filters(f"{SITE}/other?day=1") is None
+    assert traps.filters("https://www.example.org/calendar?day=1") is None
 
 
 @ANY
@@ -117,7 +117,7 @@ def test_a_url_that_was_let_through_stays_so(asked: list[tuple[int, int]], limit
 
     for path, query in asked:
         known = let_through.setdefault(path, set())
-        is_trap = traps.judge(f"{SITE}/{path}?q={query}") is not None
+        is_trap = traps.filters(f"{SITE}/{path}?q={query}") is not None
         assert is_trap == (query not in known and len(known) == limit)
         if not is_trap:
             known.add(query)
@@ -128,15 +128,15 @@ def test_what_is_remembered_is_bounded_and_what_is_asked_about_stays(others: int
     """F45: of paths and of queries, those that were unused for longest are forgotten."""
     traps = Traps()
     for number in range(MAX_QUERIES):
-        traps.judge(f"{SITE}/idle?q={number}")
-        traps.judge(f"{SITE}/busy?q={number}")
+        traps.filters(f"{SITE}/idle?q={number}")
+        traps.filters(f"{SITE}/busy?q={number}")
 
     for number in range(others):
         for query in range(queries):
-            traps.judge(f"{SITE}/{number}?q={query}")
-        assert traps.judge(f"{SITE}/busy?q=new{number}") == "trap"
+            traps.filters(f"{SITE}/{number}?q={query}")
+        assert traps.filters(f"{SITE}/busy?q=new{number}") == "trap"
 
-    assert traps.judge(f"{SITE}/idle?q=new") is None
+    assert traps.filters(f"{SITE}/idle?q=new") is None
 
 
 # Session ids and tracking
@@ -218,13 +218,13 @@ def test_every_rule_can_be_switched_off() -> None:
     repeated, session, tracked = f"{SITE}/dir/dir/dir/", f"{SITE}/a?PHPSESSID=1", f"{SITE}/a?utm_x=1"
     none = Traps.none()
 
-    assert Traps(max_length=None).judge(long) is None
-    assert Traps(max_segments=None).judge(deep) is None
-    assert Traps(max_repeats=None).judge(repeated) is None
-    assert all(Traps(max_queries=None).judge(f"{SITE}/a?{n}") is None for n in range(MAX_QUERIES + 1))
+    assert Traps(max_length=None).filters(long) is None
+    assert Traps(max_segments=None).filters(deep) is None
+    assert Traps(max_repeats=None).filters(repeated) is None
+    assert all(Traps(max_queries=None).filters(f"{SITE}/a?{n}") is None for n in range(MAX_QUERIES + 1))
     assert Traps(sessions=False).stripped(session) == session
     assert Traps(tracking=()).stripped(tracked) == tracked
-    assert [none.judge(url) for url in (long, deep, repeated)] == [None] * 3
+    assert [none.filters(url) for url in (long, deep, repeated)] == [None] * 3
     assert [none.stripped(url) for url in (session, tracked)] == [session, tracked]
 
 
@@ -244,7 +244,7 @@ def test_a_limit_that_leaves_nothing_is_a_mistake(limit: str) -> None:
 def test_an_explanation_names_the_rule() -> None:
     """Conventions"""
     traps = Traps(max_queries=1)
-    traps.judge(f"{SITE}/c?d=1")
+    traps.filters(f"{SITE}/c?d=1")
 
     assert traps.explain("trap", f"{SITE}/c?d=2") == (
         f"not fetching {SITE}/c?d=2: 1 other queries of {SITE}/c are part of the crawl, as in a trap without an end. "
@@ -261,7 +261,7 @@ def test_long_paths_with_queries_are_remembered_in_little_memory() -> None:
 
     tracemalloc.start()
     for number in range(5000):
-        traps.judge(f"http://example.org/{'a' * 1900}{number}?a")
+        traps.filters(f"http://example.org/{'a' * 1900}{number}?a")
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import Reason
 from curtsy.core.flow import fetch
 from curtsy.core.host import Host
@@ -17,10 +17,10 @@ from curtsy.core.message import SECOND, Failure, Headers, Reply, Request, Respon
 from curtsy.core.policy import UTC, Policies, Policy
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.engine.context import Surroundings
+from curtsy.engine.context import Context
 from curtsy.engine.driver import AsyncDriver, BlockingSender, Driver, adrive, drive
 from curtsy.engine.gate import AsyncGate, Gate
-from curtsy.engine.timers import FakeAlarm
+from curtsy.engine.timers import FakeTimers
 from curtsy.http.sender import AiohttpSender, Limits
 from curtsy.stores import Answer, Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -55,17 +55,17 @@ class Threads:
         self.clock = clock or FakeClock()
         self.store = store or MemoryStore(self.clock)
         policies = Policies(Policy(allow_private=True, zone=UTC, **limits), global_qps=None, user_agent=AGENT)
-        alarm = FakeAlarm(self.clock)
-        self.gate = Gate(self.store, alarm=alarm)
-        alarm.quiet = lambda: self.gate.lines.out == 0
+        timers = FakeTimers(self.clock)
+        self.gate = Gate(self.store, timers=timers)
+        timers.quiet = lambda: self.gate.lines.out == 0
         self.told: list[FetchRecord] = []
-        self._around = Surroundings(
-            lambda: policies, alarm.now, lambda: self.clock.now().epoch / SECOND, told=self.told.append
+        self._around = Context(
+            lambda: policies, timers.now, lambda: self.clock.now().epoch / SECOND, told=self.told.append
         )
 
     def fetch(self, url: str, sender: BlockingSender = plain_sender) -> FetchResult:
         driver = Driver(self._around, self.store, self.gate, sender)
-        return drive(fetch(Ask(url), self._around), driver)
+        return drive(fetch(FetchRequest(url), self._around), driver)
 
     def host(self, url: str) -> Host:
         found = self.store.read("host:" + domain_of(url))
@@ -78,14 +78,14 @@ class Tasks(Threads):
 
     def __init__(self) -> None:
         super().__init__()
-        alarm = FakeAlarm(self.clock)
+        timers = FakeTimers(self.clock)
         self._tasks_store = AsyncMemoryStore(self.store)
-        self._tasks_gate = AsyncGate(self._tasks_store, alarm=alarm)
-        alarm.quiet = lambda: self._tasks_gate.lines.out == 0
+        self._tasks_gate = AsyncGate(self._tasks_store, timers=timers)
+        timers.quiet = lambda: self._tasks_gate.lines.out == 0
 
     async def afetch(self, url: str, sender: AiohttpSender) -> FetchResult:
         driver = AsyncDriver(self._around, self._tasks_store, self._tasks_gate, sender)
-        return await adrive(fetch(Ask(url), self._around), driver)
+        return await adrive(fetch(FetchRequest(url), self._around), driver)
 
 
 def play_all(site: Site) -> None:

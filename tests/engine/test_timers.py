@@ -15,7 +15,7 @@ from typing import TypeVarTuple
 import pytest
 
 from curtsy.core.message import SECOND
-from curtsy.engine.timers import FakeAlarm, SystemAlarm, TaskWaiter, ThreadWaiter
+from curtsy.engine.timers import FakeTimers, SystemTimers, TaskWaiter, ThreadWaiter
 from curtsy.system.clock import FakeClock
 from tests.support.becoming import becomes, blocks_until
 
@@ -47,11 +47,11 @@ class CountingLoop(asyncio.SelectorEventLoop):
 @pytest.mark.parametrize("seconds", [1e10, 1e300])
 def test_a_thread_may_wait_longer_than_the_platform_can(seconds: float) -> None:
     """L2: it is woken long before"""
-    alarm = SystemAlarm()
-    waiter = alarm.waiter()
+    timers = SystemTimers()
+    waiter = timers.waiter()
     waiter.wake()
 
-    alarm.sleep(waiter, seconds)
+    timers.sleep(waiter, seconds)
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan, 1e300])
@@ -62,10 +62,10 @@ def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
         assert isinstance(loop, CountingLoop)
 
         async def main() -> None:
-            alarm = SystemAlarm()
-            task = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), seconds))
+            timers = SystemTimers()
+            task = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), seconds))
             await asyncio.sleep(0)
-            await alarm.async_sleep(alarm.async_waiter(), 0.001)
+            await timers.async_sleep(timers.async_waiter(), 0.001)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -77,11 +77,11 @@ def test_no_timer_is_set_for_what_is_no_time(seconds: float) -> None:
 @pytest.mark.parametrize("seconds", [math.inf, math.nan])
 async def test_nor_in_fake_time(seconds: float) -> None:
     """L2"""
-    alarm = FakeAlarm(FakeClock(), jump=False)
-    waiter = alarm.async_waiter()
+    timers = FakeTimers(FakeClock(), jump=False)
+    waiter = timers.async_waiter()
     waiter.wake()
 
-    await alarm.async_sleep(waiter, seconds)
+    await timers.async_sleep(waiter, seconds)
 
 
 def test_a_thousand_who_wait_cost_one_timer() -> None:
@@ -91,28 +91,29 @@ def test_a_thousand_who_wait_cost_one_timer() -> None:
         assert isinstance(loop, CountingLoop)
 
         async def main() -> int:
-            alarm = SystemAlarm()
+            timers = SystemTimers()
             tasks = [
-                asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 3600 - number)) for number in range(1000)
+                asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 3600 - number))
+                for number in range(1000)
             ]
             await asyncio.sleep(0)
-            timers = loop.timers
+            running = loop.timers
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            return timers
+            return running
 
         assert runner.run(main()) == 1
 
 
 async def test_nobody_is_woken_before_his_time() -> None:
     """L2: loops wake early or late by a millisecond; who sleeps until a moment sees that moment past."""
-    alarm = SystemAlarm()
+    timers = SystemTimers()
 
     async def sleep(seconds: float) -> float:
-        due = alarm.now() + seconds
-        await alarm.async_sleep(alarm.async_waiter(), seconds)
-        return alarm.now() - due
+        due = timers.now() + seconds
+        await timers.async_sleep(timers.async_waiter(), seconds)
+        return timers.now() - due
 
     late = await asyncio.gather(*(sleep(number / 10_000) for number in range(200)))
 
@@ -122,13 +123,13 @@ async def test_nobody_is_woken_before_his_time() -> None:
 @pytest.mark.alone
 async def test_tasks_wake_within_a_couple_of_milliseconds() -> None:
     """Issue 2, part 6: epoll rounds up to a millisecond, which is made up for."""
-    alarm = SystemAlarm()
+    timers = SystemTimers()
     for _ in range(5):
         late = []
         for number in range(100):
-            due = alarm.now() + number / 10_000
-            await alarm.async_sleep(alarm.async_waiter(), number / 10_000)
-            late.append(alarm.now() - due)
+            due = timers.now() + number / 10_000
+            await timers.async_sleep(timers.async_waiter(), number / 10_000)
+            late.append(timers.now() - due)
         late.sort()
         if late[50] < 0.0005 and late[95] < 0.01:
             return
@@ -137,13 +138,13 @@ async def test_tasks_wake_within_a_couple_of_milliseconds() -> None:
 
 async def test_the_soonest_is_woken_first_whatever_the_order_of_lying_down() -> None:
     """L2"""
-    alarm = SystemAlarm()
+    timers = SystemTimers()
     due: dict[int, float] = {}
     woken: list[int] = []
 
     async def sleep(number: int) -> None:
-        due[number] = alarm.now() + number / 500
-        await alarm.async_sleep(alarm.async_waiter(), number / 500)
+        due[number] = timers.now() + number / 500
+        await timers.async_sleep(timers.async_waiter(), number / 500)
         woken.append(number)
 
     await asyncio.gather(*(sleep(number) for number in (5, 1, 9, 3, 7, 0, 8, 2, 6, 4)))
@@ -154,14 +155,14 @@ async def test_the_soonest_is_woken_first_whatever_the_order_of_lying_down() -> 
 @pytest.mark.parametrize("seconds", [None, 3600.0])
 async def test_a_wake_up_before_the_sleep_is_not_lost(seconds: float | None) -> None:
     """L2: for tasks and threads; several are one."""
-    alarm = SystemAlarm()
-    waiter, thread = alarm.async_waiter(), alarm.waiter()
+    timers = SystemTimers()
+    waiter, thread = timers.async_waiter(), timers.waiter()
 
     for each in (waiter, waiter, thread, thread):
         each.wake()
 
-    await asyncio.wait_for(alarm.async_sleep(waiter, seconds), 10)
-    await asyncio.wait_for(asyncio.to_thread(alarm.sleep, thread, seconds), 10)
+    await asyncio.wait_for(timers.async_sleep(waiter, seconds), 10)
+    await asyncio.wait_for(asyncio.to_thread(timers.sleep, thread, seconds), 10)
     assert isinstance(waiter, TaskWaiter)
     assert isinstance(thread, ThreadWaiter)
     assert not waiter.woken
@@ -170,9 +171,9 @@ async def test_a_wake_up_before_the_sleep_is_not_lost(seconds: float | None) -> 
 
 async def test_a_task_is_woken_from_any_thread() -> None:
     """L9"""
-    alarm = SystemAlarm()
-    waiters = [alarm.async_waiter() for _ in range(100)]
-    sleeping = asyncio.gather(*(alarm.async_sleep(waiter, None) for waiter in waiters))
+    timers = SystemTimers()
+    waiters = [timers.async_waiter() for _ in range(100)]
+    sleeping = asyncio.gather(*(timers.async_sleep(waiter, None) for waiter in waiters))
 
     def wake() -> None:
         for waiter in waiters:
@@ -197,12 +198,12 @@ def test_waking_a_task_whose_loop_has_ended_does_nothing() -> None:
 
 async def test_what_was_not_waited_out_is_not_kept_for_its_whole_time() -> None:
     """L10: a million waits with a timeout of an hour leave nothing behind for an hour."""
-    alarm = SystemAlarm()
+    timers = SystemTimers()
     waiters = []
     for _ in range(1000):
-        waiter = alarm.async_waiter()
+        waiter = timers.async_waiter()
         waiters.append(weakref.ref(waiter))
-        sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 3600.0))
+        sleeping = asyncio.ensure_future(timers.async_sleep(waiter, 3600.0))
         await asyncio.sleep(0)
         waiter.wake()
         await sleeping
@@ -215,23 +216,23 @@ async def test_what_was_not_waited_out_is_not_kept_for_its_whole_time() -> None:
 
 async def test_a_wake_up_ends_a_wait_and_leaves_no_second_one_behind() -> None:
     """A timer of a wait that ended early wakes nobody later."""
-    alarm = SystemAlarm()
-    waiter = alarm.async_waiter()
-    sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 0.02))
+    timers = SystemTimers()
+    waiter = timers.async_waiter()
+    sleeping = asyncio.ensure_future(timers.async_sleep(waiter, 0.02))
     await asyncio.sleep(0)
     waiter.wake()
     await sleeping
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(alarm.async_sleep(waiter, None), 0.05)
+        await asyncio.wait_for(timers.async_sleep(waiter, None), 0.05)
 
 
 def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
     """L10: one program may run many loops, one after the other, and break off waits in each."""
 
     async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
-        alarm = SystemAlarm()
-        sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 3600.0))
+        timers = SystemTimers()
+        sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 3600.0))
         await asyncio.sleep(0)
         sleeping.cancel()
         return weakref.ref(asyncio.get_running_loop())
@@ -249,11 +250,11 @@ def test_a_loop_that_has_ended_is_not_kept_alive() -> None:
 def test_fake_time_passes_by_itself_while_everybody_waits() -> None:
     """A day in milliseconds, for a thread."""
     clock = FakeClock()
-    alarm = FakeAlarm(clock)
+    timers = FakeTimers(clock)
     before = clock.now()
     began = time.monotonic()
 
-    alarm.sleep(alarm.waiter(), 86_400.0)
+    timers.sleep(timers.waiter(), 86_400.0)
 
     assert clock.now().at - before.at == 86_400 * SECOND
     assert clock.now().epoch - before.epoch == 86_400 * SECOND
@@ -263,23 +264,23 @@ def test_fake_time_passes_by_itself_while_everybody_waits() -> None:
 async def test_fake_time_stops_at_every_moment_that_somebody_waits_for() -> None:
     """Tasks and threads together."""
     clock = FakeClock()
-    alarm = FakeAlarm(clock)
+    timers = FakeTimers(clock)
     began = clock.now().at
     seen: list[tuple[str, float]] = []
 
     async def task(seconds: float) -> None:
-        await alarm.async_sleep(alarm.async_waiter(), seconds)
+        await timers.async_sleep(timers.async_waiter(), seconds)
         seen.append(("task", (clock.now().at - began) / SECOND))
 
     def thread(seconds: float) -> None:
-        alarm.sleep(alarm.waiter(), seconds)
+        timers.sleep(timers.waiter(), seconds)
         seen.append(("thread", (clock.now().at - began) / SECOND))
 
     waiting = [task(1.0), asyncio.to_thread(thread, 2.0), task(3.0), asyncio.to_thread(thread, 3600.0)]
     clock_is_free = threading.Event()
-    alarm.quiet = clock_is_free.is_set
+    timers.quiet = clock_is_free.is_set
     tasks = [asyncio.ensure_future(each) for each in waiting]
-    await becomes(lambda: len(alarm._heap) == 4)
+    await becomes(lambda: len(timers._heap) == 4)
     clock_is_free.set()
 
     await asyncio.gather(*tasks)
@@ -293,9 +294,9 @@ async def test_fake_time_stands_still_while_something_goes_on() -> None:
     """`quiet` says so: a request on its way takes no fake time."""
     clock = FakeClock()
     is_busy = True
-    alarm = FakeAlarm(clock, quiet=lambda: not is_busy)
+    timers = FakeTimers(clock, quiet=lambda: not is_busy)
     before = clock.now().at
-    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 5.0))
+    sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 5.0))
 
     await asyncio.sleep(0.05)
 
@@ -316,16 +317,16 @@ async def test_fake_time_waits_for_who_is_woken_to_get_up() -> None:
         asked += is_woken
         return is_woken
 
-    alarm = FakeAlarm(clock, quiet=quiet)
+    timers = FakeTimers(clock, quiet=quiet)
     before = clock.now().at
-    waiter = alarm.async_waiter()
-    sleeping = asyncio.ensure_future(alarm.async_sleep(waiter, 100.0))
+    waiter = timers.async_waiter()
+    sleeping = asyncio.ensure_future(timers.async_sleep(waiter, 100.0))
     await asyncio.sleep(0)
 
     waiter.wake()
     is_woken = True
     blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
-    time.sleep(20 * alarm.PATIENCE)  # noqa: ASYNC251 -- the loop is kept from running it
+    time.sleep(20 * timers.PATIENCE)  # noqa: ASYNC251 -- the loop is kept from running it
     await sleeping
 
     assert clock.now().at == before
@@ -341,13 +342,13 @@ async def test_fake_time_waits_for_a_loop_that_is_at_work() -> None:
         asked += 1
         return True
 
-    alarm = FakeAlarm(clock, quiet=quiet)
+    timers = FakeTimers(clock, quiet=quiet)
     before = clock.now().at
-    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 100.0))
+    sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 100.0))
     await asyncio.sleep(0)
 
     blocks_until(lambda: asked > 0)  # whoever lets time pass has looked round
-    time.sleep(20 * alarm.PATIENCE)  # noqa: ASYNC251 -- the loop is at work
+    time.sleep(20 * timers.PATIENCE)  # noqa: ASYNC251 -- the loop is at work
     seen = clock.now().at
     await asyncio.wait_for(sleeping, 10)
 
@@ -359,12 +360,12 @@ async def test_fake_time_waits_for_a_loop_that_is_at_work() -> None:
 async def test_fake_time_passes_for_a_loop_that_is_held_up_by_a_wait_of_its_own(seconds: float) -> None:
     """A blocking wait inside a loop ends all the same, though a task that is due before it cannot get up."""
     clock = FakeClock()
-    alarm = FakeAlarm(clock)
-    alarm.BUSY = 0.01
-    sleeping = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 100.0))
+    timers = FakeTimers(clock)
+    timers.BUSY = 0.01
+    sleeping = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 100.0))
     await asyncio.sleep(0)
 
-    alarm.sleep(alarm.waiter(), seconds)
+    timers.sleep(timers.waiter(), seconds)
 
     await asyncio.wait_for(sleeping, 10)
     assert clock.now().at >= 1_000 * SECOND + max(seconds, 100.0) * SECOND
@@ -379,9 +380,9 @@ async def test_fake_time_does_not_pass_in_the_moment_when_it_becomes_quiet() -> 
         asked.append(time.monotonic())
         return len(asked) > 3
 
-    alarm = FakeAlarm(clock, quiet=quiet)
+    timers = FakeTimers(clock, quiet=quiet)
 
-    await asyncio.wait_for(alarm.async_sleep(alarm.async_waiter(), 5.0), 10)
+    await asyncio.wait_for(timers.async_sleep(timers.async_waiter(), 5.0), 10)
 
     assert len(asked) >= 5
 
@@ -390,18 +391,18 @@ async def test_fake_time_does_not_run_on_for_a_wait_that_has_ended() -> None:
     """Woken or cancelled, nobody waits for that moment any more."""
     clock = FakeClock()
     is_busy = True
-    alarm = FakeAlarm(clock, quiet=lambda: not is_busy)
+    timers = FakeTimers(clock, quiet=lambda: not is_busy)
     before = clock.now().at
-    waiter = alarm.async_waiter()
-    woken = asyncio.ensure_future(alarm.async_sleep(waiter, 100.0))
-    cancelled = asyncio.ensure_future(alarm.async_sleep(alarm.async_waiter(), 200.0))
+    waiter = timers.async_waiter()
+    woken = asyncio.ensure_future(timers.async_sleep(waiter, 100.0))
+    cancelled = asyncio.ensure_future(timers.async_sleep(timers.async_waiter(), 200.0))
     await asyncio.sleep(0)
     waiter.wake()
     cancelled.cancel()
     await asyncio.gather(woken, cancelled, return_exceptions=True)
 
     is_busy = False
-    await alarm.async_sleep(alarm.async_waiter(), 1.0)
+    await timers.async_sleep(timers.async_waiter(), 1.0)
     await asyncio.sleep(0.05)
 
     assert clock.now().at == before + SECOND
@@ -410,11 +411,11 @@ async def test_fake_time_does_not_run_on_for_a_wait_that_has_ended() -> None:
 async def test_without_jumping_fake_time_is_moved_by_hand() -> None:
     """Exactly those are woken whose time has come; a part of a microsecond counts as a whole one."""
     clock = FakeClock()
-    alarm = FakeAlarm(clock, jump=False)
+    timers = FakeTimers(clock, jump=False)
     woken: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        await alarm.async_sleep(alarm.async_waiter(), seconds)
+        await timers.async_sleep(timers.async_waiter(), seconds)
         woken.append(seconds)
 
     tasks = [asyncio.ensure_future(sleep(seconds)) for seconds in (1.0, 0.5, 2.0, 1.000_000_1)]

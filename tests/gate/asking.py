@@ -13,8 +13,8 @@ from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from tests.support.leap import LeapAlarm
 
 HOST = "host:example.org"
-ONE_A_SECOND = UNLIMITED.but(qps=1.0)
-ONE_AT_A_TIME = UNLIMITED.but(concurrency=1)
+ONE_A_SECOND = UNLIMITED.replace(qps=1.0)
+ONE_AT_A_TIME = UNLIMITED.replace(concurrency=1)
 ANSWERED = Outcome(Kind.ANSWERED, 200)
 
 
@@ -64,9 +64,9 @@ class Elsewhere(AsyncMemoryStore):
 
 async def queued(gate: AsyncGate, waiters: int) -> None:
     """Wait until so many stand in line and sleep there, before time has a chance to leap."""
-    assert isinstance(gate.alarm, LeapAlarm)
+    assert isinstance(gate.timers, LeapAlarm)
     for _ in range(12):
-        if gate.lines.waiting == waiters and gate.alarm.asleep:
+        if gate.lines.waiting == waiters and gate.timers.asleep:
             return
         await asyncio.sleep(0)
     raise AssertionError(gate.lines.waiting)

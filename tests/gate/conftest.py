@@ -31,7 +31,7 @@ def store(clock: FakeClock) -> MemoryStore:
 @pytest.fixture
 def gate(store: MemoryStore, clock: FakeClock) -> AsyncGate:
     """A gate for tasks, on a time that leaps."""
-    return AsyncGate(AsyncMemoryStore(store), alarm=LeapAlarm(clock), roll=lambda: 0.5)
+    return AsyncGate(AsyncMemoryStore(store), timers=LeapAlarm(clock), roll=lambda: 0.5)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -18,7 +18,7 @@ from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
 from curtsy.engine.gate import LOOK_AGAIN, AsyncGate, Gate, Request, Ticket
-from curtsy.engine.timers import FakeAlarm, Waiter
+from curtsy.engine.timers import FakeTimers, Waiter
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.system.clock import FakeClock
@@ -64,7 +64,7 @@ async def test_a_task_cancelled_before_it_began_was_never_there(gate: AsyncGate)
 async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Slow, when: str) -> None:
     """L2, B5: place, token and budget of one who is gone when the answer comes are free at once."""
     gate = AsyncGate(slow)
-    policy = UNLIMITED.but(qps=0.01, burst=3, concurrency=1, max_requests_per_day=5, max_pages_per_day=5)
+    policy = UNLIMITED.replace(qps=0.01, burst=3, concurrency=1, max_requests_per_day=5, max_pages_per_day=5)
     slow.stop_at = (1, when)
     task = asyncio.ensure_future(gate.enter(Request(HOST, policy, count=3)))
     await slow.stopped.wait()
@@ -82,7 +82,7 @@ async def test_a_task_cancelled_while_the_store_is_asked_gives_all_back(slow: Sl
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_those_behind_one_cancelled_at_the_store_need_not_poll_for_its_place(slow: Slow, when: str) -> None:
     """The next is told when what was taken in vain is back."""
-    gate = AsyncGate(slow, alarm=FakeAlarm(FakeClock(), jump=False))  # whoever polls does so at no time
+    gate = AsyncGate(slow, timers=FakeTimers(FakeClock(), jump=False))  # whoever polls does so at no time
     slow.stop_at = (1, when)
     first = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
     second = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME)))
@@ -157,21 +157,23 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
         if lines[key] and dice.random() < 0.1:
             lines[key][0].cancel()
 
-    gate = AsyncGate(Jittery(store, dice, cancel_who_is_asking), alarm=LeapAlarm(clock), roll=dice.random)
+    gate = AsyncGate(Jittery(store, dice, cancel_who_is_asking), timers=LeapAlarm(clock), roll=dice.random)
     policies = [
-        UNLIMITED.but(concurrency=1, max_requests_per_day=1000),
-        UNLIMITED.but(concurrency=2, qps=50.0, max_requests_per_day=1000),
-        UNLIMITED.but(concurrency=3, pause_min=0.01, pause_max=0.1, max_requests_per_day=1000, max_pages_per_day=1000),
-        UNLIMITED.but(qps=20.0, burst=3, max_requests_per_day=1000),
-        UNLIMITED.but(concurrency=1, max_requests_per_day=15),
+        UNLIMITED.replace(concurrency=1, max_requests_per_day=1000),
+        UNLIMITED.replace(concurrency=2, qps=50.0, max_requests_per_day=1000),
+        UNLIMITED.replace(
+            concurrency=3, pause_min=0.01, pause_max=0.1, max_requests_per_day=1000, max_pages_per_day=1000
+        ),
+        UNLIMITED.replace(qps=20.0, burst=3, max_requests_per_day=1000),
+        UNLIMITED.replace(concurrency=1, max_requests_per_day=15),
     ]
-    overall = UNLIMITED.but(qps=30.0)
+    overall = UNLIMITED.replace(qps=30.0)
     inside, sent = [0] * 5, [0] * 5
 
     async def visit(number: int) -> None:
         host = number % 5
         policy, deadline = policies[host], dice.choice((None, None, 0.0, 0.3, 5.0))
-        waiter = gate.alarm.async_waiter()
+        waiter = gate.timers.async_waiter()
         if dice.random() < 0.1:
             asyncio.get_running_loop().call_soon(setattr, waiter, "closed", True)
             asyncio.get_running_loop().call_soon(waiter.wake)
@@ -189,7 +191,7 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
         assert inside[host] <= (policy.concurrency or 300)
         outcome = Outcome(Kind.ABANDONED, sent=False)
         try:
-            await gate.alarm.async_sleep(gate.alarm.async_waiter(), dice.choice((0.0, 0.02, 0.2)))
+            await gate.timers.async_sleep(gate.timers.async_waiter(), dice.choice((0.0, 0.02, 0.2)))
             outcome = Outcome(Kind.ANSWERED, 200, page=True)
             sent[host] += 1
         finally:
@@ -197,7 +199,7 @@ async def test_whatever_is_cancelled_late_or_closed_nothing_is_lost_and_nothing_
             await asyncio.shield(gate.leave(answer, outcome))
 
     async def cancel(task: asyncio.Task[None]) -> None:
-        await gate.alarm.async_sleep(gate.alarm.async_waiter(), 3 * dice.random())
+        await gate.timers.async_sleep(gate.timers.async_waiter(), 3 * dice.random())
         for _ in range(dice.randrange(8)):
             await asyncio.sleep(0)
         task.cancel()
@@ -221,7 +223,7 @@ def test_a_loop_that_was_closed_with_no_word_holds_up_nobody(store: MemoryStore)
     """L9: who waited in it cannot get up any more, and does not stand in the way"""
     gate = AsyncGate(AsyncMemoryStore(store))
     blocking = Gate(store)
-    slow = UNLIMITED.but(qps=0.001)
+    slow = UNLIMITED.replace(qps=0.001)
     assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
     loop = asyncio.new_event_loop()
     waiting = loop.create_task(gate.enter(Request(HOST, slow)))
@@ -241,10 +243,10 @@ def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
     store: MemoryStore, clock: FakeClock, told_by: str
 ) -> None:
     """L9: when the next one comes, else at the next look"""
-    alarm = FakeAlarm(clock, jump=False)
-    gate = AsyncGate(AsyncMemoryStore(store), alarm=alarm)
-    blocking = Gate(store, alarm=alarm)
-    slow = UNLIMITED.but(qps=0.001)
+    timers = FakeTimers(clock, jump=False)
+    gate = AsyncGate(AsyncMemoryStore(store), timers=timers)
+    blocking = Gate(store, timers=timers)
+    slow = UNLIMITED.replace(qps=0.001)
     assert isinstance(blocking.enter(Request(HOST, slow)), Ticket)
     loop = asyncio.new_event_loop()
     gone = loop.create_task(gate.enter(Request(HOST, slow)))
@@ -252,7 +254,7 @@ def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
     with ThreadPoolExecutor(2) as threads:
         behind = threads.submit(blocking.enter, Request(HOST, UNLIMITED))
         give_up_at = time.monotonic() + 20
-        while len(alarm._asleep) < 2 and time.monotonic() < give_up_at:
+        while len(timers._asleep) < 2 and time.monotonic() < give_up_at:
             time.sleep(0.001)
 
         loop.close()
@@ -269,7 +271,7 @@ def test_who_waits_behind_a_loop_that_is_closed_with_no_word_goes_on(
 @pytest.mark.parametrize("order", ["first first", "last first"])
 async def test_many_who_give_up_at_once_take_no_time_in_whatever_order(gate: AsyncGate, order: str) -> None:
     """L2, L9: a task group cancels in no order at all"""
-    slow = UNLIMITED.but(qps=0.0001)
+    slow = UNLIMITED.replace(qps=0.0001)
     await ticket_of(gate, Request(HOST, slow))
     waiting = [asyncio.ensure_future(gate.enter(Request(HOST, slow))) for _ in range(10_000)]
     await asyncio.sleep(0)
@@ -287,7 +289,7 @@ async def test_many_who_give_up_at_once_take_no_time_in_whatever_order(gate: Asy
 async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_store(slow: Slow) -> None:
     """L2: sliding_window remembers departures, and forgets that one"""
     gate = AsyncGate(slow)
-    policy = UNLIMITED.but(qps=0.001, burst=5, strategy="sliding_window")
+    policy = UNLIMITED.replace(qps=0.001, burst=5, strategy="sliding_window")
     await ticket_of(gate, Request(HOST, policy, count=2))
     slow.stop_at = (2, "after")
     task = asyncio.ensure_future(gate.enter(Request(HOST, policy, count=3)))
@@ -306,7 +308,7 @@ async def test_a_window_has_its_tokens_back_from_one_that_is_cancelled_at_the_st
 async def test_who_stands_behind_one_cancelled_at_the_store_goes_when_its_token_is_back(slow: Slow, when: str) -> None:
     """L2: else it would be charged before, and the token be lost"""
     gate = AsyncGate(slow)
-    policy = UNLIMITED.but(qps=0.001, burst=3)
+    policy = UNLIMITED.replace(qps=0.001, burst=3)
     slow.stop_at = (1, when)
     first = asyncio.ensure_future(gate.enter(Request(HOST, policy)))
     second = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
@@ -325,13 +327,13 @@ async def test_who_stands_behind_one_cancelled_at_the_store_goes_when_its_token_
 def test_a_waiter_that_is_collected_while_the_lines_are_locked_stops_nobody(store: MemoryStore) -> None:
     """L9: a task of a closed loop ends when the garbage collector finds it, in whatever that thread is just at"""
     gate = AsyncGate(AsyncMemoryStore(store))
-    slow = UNLIMITED.but(qps=0.001)
+    slow = UNLIMITED.replace(qps=0.001)
     assert isinstance(Gate(store).enter(Request(HOST, slow)), Ticket)
     loop = asyncio.new_event_loop()
     waiter: list[Waiter] = []
 
     async def wait() -> None:
-        waiter.append(gate.alarm.async_waiter())
+        waiter.append(gate.timers.async_waiter())
         await gate.enter(Request(HOST, slow), waiter[0])
 
     task = loop.create_task(wait())

@@ -10,7 +10,7 @@ from curtsy.core.admission import Late
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, Strategy
 from curtsy.engine.gate import Answer, AsyncGate, Gate, Request, Ticket
-from curtsy.engine.timers import FakeAlarm
+from curtsy.engine.timers import FakeTimers
 from curtsy.stores.memory import MemoryStore
 from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
@@ -32,14 +32,14 @@ async def test_a_deadline_that_cannot_be_met_is_late_at_once_with_the_time_neede
     gate: AsyncGate, clock: FakeClock
 ) -> None:
     """L2, U5: for the first in line, exactly."""
-    await ticket_of(gate, Request(HOST, UNLIMITED.but(qps=0.1)))
+    await ticket_of(gate, Request(HOST, UNLIMITED.replace(qps=0.1)))
     before = clock.now().at
 
-    answer = await gate.enter(Request(HOST, UNLIMITED.but(qps=0.1), deadline=9.999))
+    answer = await gate.enter(Request(HOST, UNLIMITED.replace(qps=0.1), deadline=9.999))
 
     assert answer == Late(10.0)
     assert clock.now().at == before
-    assert isinstance(await gate.enter(Request(HOST, UNLIMITED.but(qps=0.1), deadline=10.0)), Ticket)
+    assert isinstance(await gate.enter(Request(HOST, UNLIMITED.replace(qps=0.1), deadline=10.0)), Ticket)
 
 
 async def test_a_deadline_far_back_in_the_line_is_late_at_once_too(gate: AsyncGate, clock: FakeClock) -> None:
@@ -101,7 +101,7 @@ async def test_a_deadline_that_passes_while_a_place_is_held_is_late_on_time(gate
 
 async def test_a_wait_besides_the_place_is_known_at_once(gate: AsyncGate, clock: FakeClock) -> None:
     """U5: one on his way, and a pause of 10 s after him: 9 s cannot be met, whenever he comes back."""
-    policy = UNLIMITED.but(concurrency=1, delay=10.0)
+    policy = UNLIMITED.replace(concurrency=1, delay=10.0)
     await ticket_of(gate, Request(HOST, policy))
     before = clock.now().at
 
@@ -119,7 +119,7 @@ async def test_no_deadline_at_all_is_met_only_by_what_is_there(gate: AsyncGate) 
 
 def test_a_thread_has_deadlines_too(store: MemoryStore, clock: FakeClock) -> None:
     """U5"""
-    gate = Gate(store, alarm=FakeAlarm(clock))
+    gate = Gate(store, timers=FakeTimers(clock))
     gate.enter(Request(HOST, ONE_A_SECOND))
 
     assert gate.enter(Request(HOST, ONE_A_SECOND, deadline=0.5)) == Late(1.0)
@@ -128,7 +128,7 @@ def test_a_thread_has_deadlines_too(store: MemoryStore, clock: FakeClock) -> Non
 
 async def test_a_deadline_in_the_global_line_is_late_at_once(gate: AsyncGate, clock: FakeClock) -> None:
     """U5: the global rate is a wait like any other, however many hosts stand before it."""
-    overall = UNLIMITED.but(qps=1.0)
+    overall = UNLIMITED.replace(qps=1.0)
     waiting = [
         asyncio.ensure_future(ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))) for number in range(10)
     ]
@@ -146,8 +146,8 @@ async def test_a_deadline_that_passes_in_the_global_line_is_late_on_time(
     store: MemoryStore, gate: AsyncGate, clock: FakeClock
 ) -> None:
     """U5: another process takes the tokens meanwhile; whoever waits for one is told at his deadline, not later."""
-    overall = UNLIMITED.but(qps=1.0)
-    theirs = AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock))
+    overall = UNLIMITED.replace(qps=1.0)
+    theirs = AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock))
     await ticket_of(theirs, Request("host:theirs", UNLIMITED, overall))
     began = clock.now().at
     greedy = asyncio.ensure_future(departures(theirs, Request("host:theirs", UNLIMITED, overall), 30))
@@ -170,7 +170,7 @@ async def test_a_deadline_is_judged_by_all_tokens_that_are_asked_for_before_it(
     gate: AsyncGate, clock: FakeClock, strategy: Strategy
 ) -> None:
     """L2, U8: those ahead may take several, and so may it; late at once, and exactly"""
-    policy = UNLIMITED.but(qps=1.0, burst=5, strategy=strategy)
+    policy = UNLIMITED.replace(qps=1.0, burst=5, strategy=strategy)
     await ticket_of(gate, Request(HOST, policy, count=5))
     began = clock.now().at
     waiting = [asyncio.ensure_future(ticket_of(gate, Request(HOST, policy, count=count))) for count in (1, 4)]
@@ -188,7 +188,7 @@ async def test_a_deadline_in_the_middle_of_a_window_is_judged_by_its_departures(
     gate: AsyncGate, clock: FakeClock
 ) -> None:
     """L2: sliding_window"""
-    policy = UNLIMITED.but(qps=1.0, burst=2, strategy="sliding_window")
+    policy = UNLIMITED.replace(qps=1.0, burst=2, strategy="sliding_window")
     for _ in range(2):
         await ticket_of(gate, Request(HOST, policy))
         clock.advance(1.5)
@@ -205,7 +205,7 @@ async def test_a_leaky_bucket_lets_several_go_when_it_is_full_and_the_deadline_k
     gate: AsyncGate, clock: FakeClock
 ) -> None:
     """L2: one that can be met does not fail"""
-    policy = UNLIMITED.but(qps=1.0, burst=5, strategy="leaky_bucket")
+    policy = UNLIMITED.replace(qps=1.0, burst=5, strategy="leaky_bucket")
     await ticket_of(gate, Request(HOST, policy))
     first = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
     await queued(gate, 1)

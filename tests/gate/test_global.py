@@ -14,7 +14,7 @@ from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED
 from curtsy.engine.gate import GLOBAL, Answer, AsyncGate, Request, Ticket
 from curtsy.engine.gate_steps import charge, settled
-from curtsy.engine.timers import FakeAlarm
+from curtsy.engine.timers import FakeTimers
 from curtsy.stores import Step
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.system.clock import FakeClock
@@ -36,11 +36,11 @@ async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready
     gate: AsyncGate, clock: FakeClock
 ) -> None:
     """Q1: twenty hosts, two a second over all, none of them loses a moment."""
-    began, overall = clock.now().at, UNLIMITED.but(qps=2.0)
+    began, overall = clock.now().at, UNLIMITED.replace(qps=2.0)
     left: list[tuple[int, int]] = []
 
     async def enter(number: int) -> None:
-        await ticket_of(gate, Request(f"host:{number}", UNLIMITED.but(concurrency=1), overall))
+        await ticket_of(gate, Request(f"host:{number}", UNLIMITED.replace(concurrency=1), overall))
         left.append((number, clock.now().at - began))
 
     await asyncio.gather(*(enter(number) for number in range(20)))
@@ -50,7 +50,7 @@ async def test_the_global_rate_serves_hosts_in_the_order_in_which_they_are_ready
 
 async def test_the_global_rate_is_shared_by_registered_domain(gate: AsyncGate) -> None:
     """Q1: wildcard DNS. Hosts of one registered domain that wait cost another one turn; its own are in order"""
-    overall = UNLIMITED.but(qps=1.0)
+    overall = UNLIMITED.replace(qps=1.0)
     names = ["first.org", *(f"h{number}.evil.org" for number in range(100)), "honest.org", "www.honest.org"]
     left: list[str] = []
 
@@ -69,13 +69,13 @@ async def test_no_lease_is_held_while_waiting_for_the_global_rate(
     gate: AsyncGate, store: MemoryStore, clock: FakeClock
 ) -> None:
     """Section 3 of the design: nobody else is kept from a host by one who may not leave yet."""
-    overall = UNLIMITED.but(qps=0.1)
+    overall = UNLIMITED.replace(qps=0.1)
     await ticket_of(gate, Request("host:other", UNLIMITED, overall))
     waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME, overall)))
     await queued(gate, 2)
 
     assert store.read(HOST) is None
-    theirs = await ticket_of(AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock)), Request(HOST, ONE_AT_A_TIME))
+    theirs = await ticket_of(AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock)), Request(HOST, ONE_AT_A_TIME))
     store.update(HOST, settled(ONE_AT_A_TIME, theirs.lease, ANSWERED))
     assert (await waiting).waited == 10.0
 
@@ -98,8 +98,8 @@ class Rival(AsyncMemoryStore):
 
 async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore, clock: FakeClock) -> None:
     """Section 3 of the design: another host leaves with it in the same instant."""
-    gate = AsyncGate(Rival(store, HOST), alarm=LeapAlarm(clock), roll=lambda: 0.5)
-    overall = UNLIMITED.but(qps=0.1)
+    gate = AsyncGate(Rival(store, HOST), timers=LeapAlarm(clock), roll=lambda: 0.5)
+    overall = UNLIMITED.replace(qps=0.1)
     robbed = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME, overall)))
     await asyncio.sleep(0)
 
@@ -111,7 +111,7 @@ async def test_a_global_token_goes_back_when_the_host_says_no(store: MemoryStore
 
 async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: AsyncGate) -> None:
     """L2: first in that line, or behind."""
-    overall = UNLIMITED.but(qps=1.0)
+    overall = UNLIMITED.replace(qps=1.0)
     await ticket_of(gate, Request("host:before", UNLIMITED, overall))
     tasks = [
         asyncio.ensure_future(ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))) for number in range(6)
@@ -131,7 +131,7 @@ async def test_a_waiter_cancelled_in_the_global_line_is_passed_over(gate: AsyncG
 async def test_a_global_token_of_one_cancelled_at_the_store_is_not_lost(slow: Slow, when: str, question: int) -> None:
     """L2: whether it was being taken or was in hand already; the next leaves at once though the rate is one an hour."""
     gate = AsyncGate(slow)
-    overall = UNLIMITED.but(qps=1 / 3600)
+    overall = UNLIMITED.replace(qps=1 / 3600)
     slow.stop_at = (question, when)
     task = asyncio.ensure_future(gate.enter(Request(HOST, ONE_AT_A_TIME, overall)))
     await slow.stopped.wait()
@@ -149,9 +149,9 @@ async def test_prepaid_batches_keep_the_global_rate_in_every_window(
     store: MemoryStore, clock: FakeClock, processes: int
 ) -> None:
     """Q1: 400 a second are taken 20 at a time; after a rest as in the middle of it, never two batches ahead."""
-    overall, batch = UNLIMITED.but(qps=400.0), 20
-    alarm = LeapAlarm(clock)
-    gates = [AsyncGate(Elsewhere(store, number), alarm=alarm) for number in range(processes)]
+    overall, batch = UNLIMITED.replace(qps=400.0), 20
+    timers = LeapAlarm(clock)
+    gates = [AsyncGate(Elsewhere(store, number), timers=timers) for number in range(processes)]
     left: list[int] = []
 
     async def enter(number: int) -> None:
@@ -180,8 +180,8 @@ class Counting(AsyncMemoryStore):
 
 async def test_a_fast_global_rate_is_not_asked_for_once_a_request(store: MemoryStore, clock: FakeClock) -> None:
     """Q1, section 3 of the design: one record must not be hot; at 400 a second twenty are taken at once"""
-    counting, overall = Counting(store), UNLIMITED.but(qps=400.0)
-    gate = AsyncGate(counting, alarm=LeapAlarm(clock))
+    counting, overall = Counting(store), UNLIMITED.replace(qps=400.0)
+    gate = AsyncGate(counting, timers=LeapAlarm(clock))
 
     for number in range(100):
         await ticket_of(gate, Request(f"host:{number}", UNLIMITED, overall))
@@ -191,7 +191,7 @@ async def test_a_fast_global_rate_is_not_asked_for_once_a_request(store: MemoryS
 
 async def test_a_global_rate_that_is_lifted_lets_everybody_go(gate: AsyncGate, clock: FakeClock) -> None:
     """Q6: changed while running, it holds for those in its line."""
-    overall = UNLIMITED.but(qps=1 / 3600)
+    overall = UNLIMITED.replace(qps=1 / 3600)
 
     def request(key: str) -> Request:
         return Request(key, UNLIMITED, overall, renew=lambda: (key, UNLIMITED, overall))
@@ -222,14 +222,14 @@ async def in_global_line(gate: AsyncGate, request: Request) -> asyncio.Task[Answ
 
 async def test_a_limit_that_changes_holds_for_who_waits_in_the_global_line(gate: AsyncGate, clock: FakeClock) -> None:
     """U8: it is charged by the limits of the moment at which it leaves"""
-    overall, present = UNLIMITED.but(qps=0.1), UNLIMITED.but(qps=10.0)
+    overall, present = UNLIMITED.replace(qps=0.1), UNLIMITED.replace(qps=10.0)
     request = Request(HOST, present, overall, renew=lambda: (HOST, present, overall))
     await ticket_of(gate, Request(HOST, present))
     began = clock.now().at
     clock.advance(1)
     waiting = await in_global_line(gate, request)
 
-    present = UNLIMITED.but(qps=1 / 60)
+    present = UNLIMITED.replace(qps=1 / 60)
 
     ticket = await waiting
     assert isinstance(ticket, Ticket)
@@ -244,9 +244,9 @@ async def test_an_open_breaker_refuses_at_once_who_waits_in_the_global_line(
     gate: AsyncGate, clock: FakeClock, by: str
 ) -> None:
     """Q4: and everybody behind, and everybody who comes"""
-    policy = UNLIMITED.but(breaker=True, concurrency=5)
+    policy = UNLIMITED.replace(breaker=True, concurrency=5)
     flight = await ticket_of(gate, Request(HOST, policy))
-    request = Request(HOST, policy, UNLIMITED.but(qps=0.01))
+    request = Request(HOST, policy, UNLIMITED.replace(qps=0.01))
     first = await in_global_line(gate, request)
     behind = asyncio.ensure_future(gate.enter(request))
     await queued(gate, 3)
@@ -269,7 +269,7 @@ async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line
     gate: AsyncGate, clock: FakeClock
 ) -> None:
     """L2: first come, first served"""
-    overall = UNLIMITED.but(qps=0.1)
+    overall = UNLIMITED.replace(qps=0.1)
     first = await in_global_line(gate, Request(HOST, UNLIMITED, overall))
     second = asyncio.ensure_future(ticket_of(gate, Request("host:second", UNLIMITED, overall)))
     await queued(gate, 4)
@@ -283,8 +283,8 @@ async def test_news_that_change_nothing_cost_nobody_its_place_in_the_global_line
 
 async def test_a_turn_that_is_put_back_gives_back_the_global_one_too(store: MemoryStore, clock: FakeClock) -> None:
     """Q1: nothing was sent, so nobody waits for it"""
-    gate = AsyncGate(AsyncMemoryStore(store), alarm=FakeAlarm(clock, jump=False))
-    request = Request(HOST, UNLIMITED, UNLIMITED.but(qps=0.1))
+    gate = AsyncGate(AsyncMemoryStore(store), timers=FakeTimers(clock, jump=False))
+    request = Request(HOST, UNLIMITED, UNLIMITED.replace(qps=0.1))
     first = await gate.enter(request)
     assert isinstance(first, Ticket)
 

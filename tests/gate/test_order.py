@@ -15,7 +15,7 @@ import pytest
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED
 from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
-from curtsy.engine.timers import FakeAlarm
+from curtsy.engine.timers import FakeTimers
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.system.clock import FakeClock
 from tests.gate.asking import (
@@ -36,8 +36,8 @@ from tests.support.leap import LeapAlarm
 
 async def test_what_all_others_wait_for_goes_before_them(store: MemoryStore, clock: FakeClock) -> None:
     """R5: robots.txt, when it has ended while pages stand in line; then those who come back, in their order"""
-    alarm = FakeAlarm(clock, jump=False)
-    gate = AsyncGate(AsyncMemoryStore(store), alarm=alarm)
+    timers = FakeTimers(clock, jump=False)
+    gate = AsyncGate(AsyncMemoryStore(store), timers=timers)
     request = Request(HOST, ONE_A_SECOND)
     left: list[str] = []
 
@@ -62,7 +62,7 @@ async def test_what_all_others_wait_for_goes_before_them(store: MemoryStore, clo
 @pytest.mark.parametrize("kind", ["thread", "task"])
 async def test_a_turn_that_is_put_back_is_the_next_ones(store: MemoryStore, clock: FakeClock, kind: str) -> None:
     """Q1, B5: with its place, its token and its budget"""
-    policy = UNLIMITED.but(concurrency=1, pause_min=60.0, pause_max=60.0, max_requests_per_day=2)
+    policy = UNLIMITED.replace(concurrency=1, pause_min=60.0, pause_max=60.0, max_requests_per_day=2)
     request = Request(HOST, policy)
     gate, async_gate = Gate(store), AsyncGate(AsyncMemoryStore(store))
     for _ in range(3):
@@ -80,8 +80,8 @@ async def test_a_turn_that_is_put_back_is_the_next_ones(store: MemoryStore, cloc
 
 async def test_tasks_and_threads_leave_in_the_order_in_which_they_came(store: MemoryStore, clock: FakeClock) -> None:
     """L2, L9: one line per host, whoever stands in it."""
-    alarm = FakeAlarm(clock, jump=False)
-    gate, async_gate = Gate(store, alarm=alarm), AsyncGate(AsyncMemoryStore(store), alarm=alarm)
+    timers = FakeTimers(clock, jump=False)
+    gate, async_gate = Gate(store, timers=timers), AsyncGate(AsyncMemoryStore(store), timers=timers)
     request = Request(HOST, ONE_A_SECOND)
     left: list[int] = []
 
@@ -135,7 +135,7 @@ async def test_ten_thousand_waiters_on_a_thousand_hosts_leave_in_order_and_exact
 async def test_a_host_that_waits_for_long_holds_up_no_other(gate: AsyncGate, clock: FakeClock) -> None:
     """Q1: a hundred waiters for a slow host, and another one leaves in the same instant."""
     slow = [
-        asyncio.ensure_future(gate.enter(Request("host:slow", UNLIMITED.but(qps=1 / 3600), page=False)))
+        asyncio.ensure_future(gate.enter(Request("host:slow", UNLIMITED.replace(qps=1 / 3600), page=False)))
         for _ in range(100)
     ]
     await queued(gate, 99)
@@ -153,7 +153,7 @@ async def test_a_host_that_waits_for_long_holds_up_no_other(gate: AsyncGate, clo
 async def test_only_the_first_of_a_line_asks_the_store(store: MemoryStore, clock: FakeClock) -> None:
     """One elected asker per host and process: a thousand waiters cost no more questions than departures."""
     slow = Slow(AsyncMemoryStore(store))
-    gate = AsyncGate(slow, alarm=LeapAlarm(clock))
+    gate = AsyncGate(slow, timers=LeapAlarm(clock))
 
     waited = await departures(gate, Request(HOST, ONE_A_SECOND), 1000)
 
@@ -216,7 +216,7 @@ from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 
 store = MemoryStore()
 gate = Gate(store)
-slow = UNLIMITED.but(qps=1 / 3600, concurrency=1)
+slow = UNLIMITED.replace(qps=1 / 3600, concurrency=1)
 
 
 async def main():
@@ -262,7 +262,7 @@ def test_a_forked_child_begins_with_empty_lines() -> None:
 async def gaps_of(hosts: int, times: int) -> list[float]:
     """The gaps between departures of ten a second to each host, the smallest first."""
     gate = AsyncGate(AsyncMemoryStore())
-    policy = UNLIMITED.but(qps=10.0)
+    policy = UNLIMITED.replace(qps=10.0)
     left: dict[int, list[float]] = defaultdict(list)
 
     async def enter(host: int) -> None:

@@ -39,7 +39,7 @@ async def test_who_must_wait_is_charged_nothing(gate: AsyncGate, store: MemorySt
 
 async def test_who_is_refused_hears_it_at_once(gate: AsyncGate) -> None:
     """B2"""
-    policy = UNLIMITED.but(max_requests_per_day=1)
+    policy = UNLIMITED.replace(max_requests_per_day=1)
     assert isinstance(enter(gate, policy), Ticket)
 
     refused = enter(gate, policy)

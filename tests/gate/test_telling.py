@@ -51,9 +51,9 @@ async def test_a_change_by_hand_lets_the_first_ask_again(
     gate: AsyncGate, clock: FakeClock, change: Reset | Override
 ) -> None:
     """U6: nobody sleeps through a wait that a hand has ended."""
-    policy = UNLIMITED.but(qps=1 / 3600, breaker=True)
+    policy = UNLIMITED.replace(qps=1 / 3600, breaker=True)
     if isinstance(change, Reset):
-        policy = UNLIMITED.but(breaker=True, obey_retry_after=7200)
+        policy = UNLIMITED.replace(breaker=True, obey_retry_after=7200)
         await gate.leave(
             await ticket_of(gate, Request(HOST, policy)), Outcome(Kind.SLOWED, 429, retry_after=3600)
         )  # fmt: skip
@@ -71,7 +71,7 @@ async def test_a_change_by_hand_lets_the_first_ask_again(
 
 async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
     """Q4: they are refused when it opens, not when their turn would have come; without a limit in flight too."""
-    policy = UNLIMITED.but(qps=0.01, breaker=True)
+    policy = UNLIMITED.replace(qps=0.01, breaker=True)
     ticket = await ticket_of(gate, Request(HOST, policy))
     waiting = [asyncio.ensure_future(gate.enter(Request(HOST, policy))) for _ in range(3)]
     await queued(gate, 3)
@@ -85,7 +85,7 @@ async def test_a_breaker_that_opens_refuses_those_who_wait_already(gate: AsyncGa
 
 async def test_a_trial_that_succeeds_lets_those_who_wait_for_it_go(gate: AsyncGate, clock: FakeClock) -> None:
     """Q4: exactly one trial however many ask; when it went well, the others leave in the same instant."""
-    policy = UNLIMITED.but(breaker=True)
+    policy = UNLIMITED.replace(breaker=True)
     await gate.amend(HOST, policy, Trip())
     assert await gate.enter(Request(HOST, policy)) == No(Reason.CIRCUIT_OPEN, 300.0)
     clock.advance(300.0)
@@ -105,7 +105,7 @@ async def test_what_another_process_holds_is_noticed_when_it_is_free(
     store: MemoryStore, gate: AsyncGate, clock: FakeClock
 ) -> None:
     """P1, F42: it cannot tell us, so it is asked for again every quarter of a second or so."""
-    theirs = AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock))
+    theirs = AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock))
     ticket = await ticket_of(theirs, Request(HOST, ONE_AT_A_TIME))
     waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, ONE_AT_A_TIME)))
     await queued(gate, 1)
@@ -119,8 +119,8 @@ async def test_one_place_of_ours_does_not_hide_one_that_another_process_gives_ba
     store: MemoryStore, gate: AsyncGate, clock: FakeClock
 ) -> None:
     """P1: two at a time, one ours and one theirs; whichever comes back first is noticed."""
-    policy = UNLIMITED.but(concurrency=2)
-    theirs = AsyncGate(Elsewhere(store, 2), alarm=LeapAlarm(clock))
+    policy = UNLIMITED.replace(concurrency=2)
+    theirs = AsyncGate(Elsewhere(store, 2), timers=LeapAlarm(clock))
     ticket = await ticket_of(theirs, Request(HOST, policy))
     await ticket_of(gate, Request(HOST, policy))
     waiting = asyncio.ensure_future(ticket_of(gate, Request(HOST, policy)))
@@ -140,14 +140,14 @@ async def test_a_dead_holders_place_is_free_when_its_lease_runs_out(gate: AsyncG
 
 async def test_limits_that_change_hold_for_those_who_wait_already(gate: AsyncGate, clock: FakeClock) -> None:
     """U8: the policy is asked for anew at each decision, by whoever gives one that can change."""
-    present = UNLIMITED.but(qps=1 / 3600)
+    present = UNLIMITED.replace(qps=1 / 3600)
     request = Request(HOST, present, renew=lambda: (HOST, present, None))
     await ticket_of(gate, request)
     waiting = asyncio.ensure_future(ticket_of(gate, request))
     await queued(gate, 1)
     before = clock.now().at
 
-    present = UNLIMITED.but(qps=10.0)
+    present = UNLIMITED.replace(qps=10.0)
     gate.lines.nudge(HOST)
 
     await waiting
@@ -159,7 +159,7 @@ async def test_who_waits_goes_to_the_line_of_another_record_when_that_becomes_it
 ) -> None:
     """C6, U8: two hosts that come to share a record have one pace from then on"""
     keys = {"a": "host:a", "b": "host:b"}
-    policy = UNLIMITED.but(qps=0.1)
+    policy = UNLIMITED.replace(qps=0.1)
 
     def request(name: str) -> Request:
         return Request(keys[name], policy, renew=lambda: (keys[name], policy, None))
@@ -186,7 +186,7 @@ async def test_who_may_not_go_any_more_is_refused_when_it_is_told_not_when_it_is
 ) -> None:
     """U9: a host that comes on the denylist; no token is spent"""
     denied = False
-    policy = UNLIMITED.but(qps=1 / 3600)
+    policy = UNLIMITED.replace(qps=1 / 3600)
     refusal = No(Reason.DOMAIN_DENIED, None)
     request = Request(HOST, policy, renew=lambda: refusal if denied else (HOST, policy, None))
     await ticket_of(gate, request)
@@ -206,12 +206,12 @@ async def test_who_may_not_go_any_more_is_refused_when_it_is_told_not_when_it_is
 
 async def test_whoever_is_told_to_give_up_does_so_at_once(gate: AsyncGate, clock: FakeClock) -> None:
     """U8: first in line, behind, and in the global line alike; nothing is taken."""
-    overall = UNLIMITED.but(qps=0.01)
+    overall = UNLIMITED.replace(qps=0.01)
     await ticket_of(gate, Request("host:other", UNLIMITED, overall))
-    waiters = [gate.alarm.async_waiter() for _ in range(4)]
+    waiters = [gate.timers.async_waiter() for _ in range(4)]
     requests = [
-        Request(HOST, ONE_A_SECOND.but(qps=0.01)),
-        Request(HOST, ONE_A_SECOND.but(qps=0.01)),
+        Request(HOST, ONE_A_SECOND.replace(qps=0.01)),
+        Request(HOST, ONE_A_SECOND.replace(qps=0.01)),
         Request("host:third", UNLIMITED, overall),
         Request("host:fourth", UNLIMITED, overall),
     ]

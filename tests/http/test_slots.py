@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from curtsy.core.fair_share import share_of
 from curtsy.http.address import AddressInfo, NamesBusy, SystemResolver
 from curtsy.http.sender import AiohttpSender
-from curtsy.http.slots import Places
+from curtsy.http.slots import Slots
 from tests.client.fetching import UNPACED, client, until
 from tests.crawling.test_fair_crawl import HONEST, Names, crowd
 from tests.support.site import Site, hang
@@ -33,7 +33,7 @@ async def turns_of_the_loop() -> None:
 
 async def play(most: int, history: list[tuple[str, str]]) -> None:
     """Ask, end and give up, and look at all that is held after each."""
-    places = Places(most)
+    places = Slots(most)
     waiting: dict[asyncio.Task[None], str] = {}
     held: list[str] = []
     met: set[str] = set()
@@ -81,7 +81,7 @@ def test_a_place_is_given_to_all_but_those_who_have_a_quarter(most: int, history
 
 async def hustle(most: int, history: list[tuple[str, str, str]]) -> None:
     """Ask, end, give up and find no room, several in one turn of the loop; in the end, all places are there again."""
-    places = Places(most)
+    places = Slots(most)
     asking: list[tuple[asyncio.Task[None], str, str]] = []
     held: list[tuple[str, str]] = []
     for event, host, address in history:
@@ -132,7 +132,7 @@ def test_no_place_is_lost_whoever_gives_up_and_when(most: int, history: list[tup
 @pytest.mark.parametrize("most", [4, 16, 100])
 async def test_one_registered_domain_does_not_hold_all_places_of_an_address(most: int) -> None:
     """Q1: or whoever is at the same address, as behind one of a CDN, waits for a domain that never answers"""
-    places = Places(most)
+    places = Slots(most)
     await places.take("third.org", "192.0.2.3")
     hogs = [asyncio.ensure_future(places.take(f"h{each}.evil.org", "192.0.2.1")) for each in range(most)]
     await turns_of_the_loop()
@@ -151,7 +151,7 @@ async def test_one_registered_domain_does_not_hold_all_places_of_an_address(most
 
 async def test_places_go_round_registered_domains_and_each_is_first_come_first_served() -> None:
     """Q1: wildcard DNS, and wildcard hosting"""
-    places, order = Places(1), list[str]()
+    places, order = Slots(1), list[str]()
 
     async def use(host: str, address: str) -> None:
         await places.take(host, address)

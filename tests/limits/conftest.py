@@ -27,7 +27,7 @@ def made(clock: FakeClock) -> Made:
     """Makes limiters on the fake clock."""
 
     def make(*given: Any, **more: Any) -> RateLimiter:
-        return RateLimiter(*given, **{"store": MemoryStore(clock), "alarm": LeapAlarm(clock), **more})
+        return RateLimiter(*given, **{"store": MemoryStore(clock), "timers": LeapAlarm(clock), **more})
 
     return make
 

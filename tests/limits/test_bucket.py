@@ -24,7 +24,7 @@ from tests.support.redis_server import RedisServer, redis_available
 
 
 def bucket_of(clock: FakeClock, rate: float, capacity: float | None = None) -> TokenBucket:
-    return TokenBucket(rate, capacity, store=MemoryStore(clock), alarm=LeapAlarm(clock))
+    return TokenBucket(rate, capacity, store=MemoryStore(clock), timers=LeapAlarm(clock))
 
 
 @pytest.mark.parametrize("qps", [1.0, 0.8, 0.5])

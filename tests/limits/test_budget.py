@@ -25,7 +25,7 @@ from curtsy.engine.gate_steps import amended, charge, settled
 from curtsy.limits import DomainBudgetCheckResult, DomainDailyBudget, DomainDailyBudgetManager
 from curtsy.settings import load
 from curtsy.stores import Answer, Step
-from curtsy.stores.fallback import Shelter
+from curtsy.stores.fallback import FallbackStore
 from curtsy.stores.memory import MemoryStore
 from curtsy.stores.sqlite import SQLiteStore
 from curtsy.system.clock import FakeClock
@@ -260,7 +260,7 @@ def test_the_manager_and_the_client_count_in_the_same_record(clock: FakeClock) -
     given, store = policies(max_requests_per_day=10), MemoryStore(clock)
     manager, policy = (
         DomainDailyBudgetManager(given, store=store),
-        given.default.but(pause_min=0, pause_max=0, qps=None),
+        given.default.replace(pause_min=0, pause_max=0, qps=None),
     )
     outcomes = [
         Outcome(Kind.ANSWERED, 200, page=True),
@@ -512,15 +512,15 @@ def test_what_was_counted_before_an_outage_counts_in_it_and_what_was_counted_in_
 ) -> None:
     """B8: the same record all along, and a second outage is told again."""
     store = Broken(clock)
-    shelter = Shelter(store, monotonic=lambda: clock.now().at / SECOND)
-    manager = DomainDailyBudgetManager(policies(max_requests_per_day=10), store=shelter)
+    fallback = FallbackStore(store, monotonic=lambda: clock.now().at / SECOND)
+    manager = DomainDailyBudgetManager(policies(max_requests_per_day=10), store=fallback)
     spend(manager, "example.org", 4)
     store.error = StoreError("broken: gone. Wait.")
     spend(manager, "example.org", 3)
     assert manager.get_domain_budget("example.org").requests_today == 7
     store.error = None
     clock.advance(1)
-    while shelter.sheltered:
+    while fallback.sheltered:
         manager.can_request_to_domain("example.org")
 
     assert manager.get_domain_budget("example.org").requests_today == 7

@@ -407,7 +407,7 @@ async def test_an_unlimited_domain_is_outside_the_global_rate_and_uses_none_of_i
     made: Made, clock: FakeClock
 ) -> None:  # fmt: skip
     """C16: whether the argument or the policy says so; C13: it passes the gate and is counted."""
-    policies = Policies(Policy(), {"free.org": UNLIMITED.but(global_rate=False)}, global_qps=2.0)
+    policies = Policies(Policy(), {"free.org": UNLIMITED.replace(global_rate=False)}, global_qps=2.0)
     limiter = made(unlimited=("intranet.org",), global_qps=2.0, policies=policies)
 
     assert await departures(limiter, clock, ["https://intranet.org/", "https://free.org/"] * 2) == [0.0] * 4
@@ -440,8 +440,8 @@ def test_buckets_and_breakers_can_be_looked_at_and_not_changed(made: Made, clock
 
 async def test_one_limit_holds_over_many_instances(clock: FakeClock) -> None:
     """Q12: two limiters on one store share every domain and the global rate."""
-    store, alarm = MemoryStore(clock), LeapAlarm(clock)
-    one, two = (RateLimiter(LimitConfig(1.0, 1), global_qps=10.0, store=store, alarm=alarm) for _ in range(2))
+    store, timers = MemoryStore(clock), LeapAlarm(clock)
+    one, two = (RateLimiter(LimitConfig(1.0, 1), global_qps=10.0, store=store, timers=timers) for _ in range(2))
 
     left = await asyncio.gather(departures(one, clock, [URL] * 5), departures(two, clock, [URL] * 5))
 

@@ -25,8 +25,8 @@ async def visits(
     clock: FakeClock, policy: Policy, times: int, *, takes: float = 0.0, overall: Policy | None = None
 ) -> tuple[list[float], int]:
     """Visit a host so often, all at once; when each left in fake seconds, and how many were inside at the most."""
-    alarm = LeapAlarm(clock)
-    gate = AsyncGate(AsyncMemoryStore(clock=clock), alarm=alarm, roll=random.Random(7).random)
+    timers = LeapAlarm(clock)
+    gate = AsyncGate(AsyncMemoryStore(clock=clock), timers=timers, roll=random.Random(7).random)
     began, inside, most = clock.now().at, 0, 0
     left = []
 
@@ -37,7 +37,7 @@ async def visits(
         left.append((clock.now().at - began) / SECOND)
         inside += 1
         most = max(most, inside)
-        await alarm.async_sleep(alarm.async_waiter(), takes)
+        await timers.async_sleep(timers.async_waiter(), takes)
         inside -= 1
         await gate.leave(ticket, ANSWERED)
 
@@ -88,8 +88,8 @@ def test_a_policy_has_a_category_a_rate_and_limits_and_its_defaults_are_the_docu
 
 async def test_nothing_is_sent_while_a_domain_rests(clock: FakeClock) -> None:
     """P3, C2: a Retry-After that is obeyed is waited for; a block is refused until its cooldown ends."""
-    gate = AsyncGate(AsyncMemoryStore(clock=clock), alarm=LeapAlarm(clock))
-    policy = UNLIMITED.but(breaker=True)
+    gate = AsyncGate(AsyncMemoryStore(clock=clock), timers=LeapAlarm(clock))
+    policy = UNLIMITED.replace(breaker=True)
     ticket = await gate.enter(Request(HOST, policy))
     assert isinstance(ticket, Ticket)
     await gate.leave(ticket, Outcome(Kind.SLOWED, 429, retry_after=40.0))
@@ -106,8 +106,8 @@ async def test_nothing_is_sent_while_a_domain_rests(clock: FakeClock) -> None:
 
 async def test_a_site_that_answers_slowly_is_asked_less_often(clock: FakeClock) -> None:
     """Q12: three seconds to answer, where one is the target: five seconds of delay for each above it."""
-    gate = AsyncGate(AsyncMemoryStore(clock=clock), alarm=LeapAlarm(clock))
-    policy = UNLIMITED.but(adapt=True, target_latency=1.0, latency_factor=5.0, max_delay=60.0)
+    gate = AsyncGate(AsyncMemoryStore(clock=clock), timers=LeapAlarm(clock))
+    policy = UNLIMITED.replace(adapt=True, target_latency=1.0, latency_factor=5.0, max_delay=60.0)
     waited = []
     for latency in (0.5, 3.0, 3.0):
         ticket = await gate.enter(Request(HOST, policy))
@@ -121,7 +121,7 @@ async def test_a_site_that_answers_slowly_is_asked_less_often(clock: FakeClock) 
 
 async def test_what_has_no_limit_passes_the_gate_all_the_same(clock: FakeClock) -> None:
     """C13: it is in the record, it can be stopped there, and the global rate holds."""
-    left, _ = await visits(clock, UNLIMITED, 3, overall=UNLIMITED.but(qps=1.0))
+    left, _ = await visits(clock, UNLIMITED, 3, overall=UNLIMITED.replace(qps=1.0))
 
     assert left == [0.0, 1.0, 2.0]
 

@@ -304,7 +304,7 @@ async def test_the_line_of_statistics_holds_up_neither_the_loop_nor_who_asks(
 ) -> None:
     """Q10: while another holds the file, it waits by itself, and only once"""
     file = tmp_path / "state.sqlite"
-    limiter = RateLimiter(LimitConfig(1000.0, 100), store=f"sqlite:///{file}", alarm=LeapAlarm(clock))
+    limiter = RateLimiter(LimitConfig(1000.0, 100), store=f"sqlite:///{file}", timers=LeapAlarm(clock))
     for number in range(150):
         assert await limiter.acquire(f"https://{number}.org/")
     other = sqlite3.connect(file, isolation_level=None)
@@ -331,7 +331,7 @@ async def test_the_end_leaves_no_line_of_statistics_behind(tmp_path: Path, clock
     """Q10, U8: not even while another holds the file"""
     file = tmp_path / "state.sqlite"
     stores = open_store(f"sqlite:///{file}"), open_async_store(f"sqlite:///{file}")
-    limiter = RateLimiter(store=stores, alarm=LeapAlarm(clock))
+    limiter = RateLimiter(store=stores, timers=LeapAlarm(clock))
     await limiter.acquire("https://example.org/")
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

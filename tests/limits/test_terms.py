@@ -424,7 +424,7 @@ def made_wrong(what: Any, **given: Any) -> Any:
         (made_wrong(CircuitBreaker, key=5), "key = 5 must be text"),
         (made_wrong(TokenBucket, tokens_per_second=1, store=5), "store = 5 must be a URL such as"),
         (made_wrong(TokenBucket, tokens_per_second=1, key=None), "key = None must be text"),
-        (made_wrong(TokenBucket, tokens_per_second=1, alarm=5), "alarm = 5 must be an Alarm"),
+        (made_wrong(TokenBucket, tokens_per_second=1, timers=5), "timers = 5 must be a Timers"),
         (made_wrong(TokenBucket, tokens_per_second=1, capacity=1e308), "capacity = 1e+308 must be a number of at"),
         (made_wrong(RateLimiter().use_policies, policies=None), "policies = None must be a Policies("),
         (made_wrong(RateLimiter().record_failure, url=URL, status="429"), "status = '429' must be an HTTP status"),

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from curtsy.core.record import FetchRecord
-from curtsy.engine.counters import Tally
+from curtsy.engine.counters import Counters
 
 NOON = 1_800_000_000.0
 
@@ -47,12 +47,12 @@ def refused(domain: str = "example.org", reason: str = "circuit_open", **fields:
     return fetched(domain, reason=reason, **{**nothing, **fields})
 
 
-def tallied(*records: FetchRecord, hosts: int = 1000) -> Tally:
+def tallied(*records: FetchRecord, hosts: int = 1000) -> Counters:
     """A tally that has counted these."""
-    tally = Tally(hosts=hosts, epoch=lambda: NOON)
+    counters = Counters(hosts=hosts, epoch=lambda: NOON)
     for record in records:
-        tally.count(record)
-    return tally
+        counters.count(record)
+    return counters
 
 
 records = st.builds(

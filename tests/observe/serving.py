@@ -82,7 +82,7 @@ class Served:
     @contextmanager
     def store(self) -> Iterator[Store]:
         """The store that it watches."""
-        store = open_store(self.store_url, shelter=False)
+        store = open_store(self.store_url, fallback=False)
         yield store
         store.close()
 

@@ -43,7 +43,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def asked(store: Store, domain: str, times: int = 1) -> None:
     """Have a host been asked."""
-    policy = Policies().of(domain).but(qps=None, pause_min=0, pause_max=0, concurrency=None, max_pages_per_day=0)
+    policy = Policies().of(domain).replace(qps=None, pause_min=0, pause_max=0, concurrency=None, max_pages_per_day=0)
     for _ in range(times):
         store.update(policy.key_for(domain), charge(policy, 0.5, page=False))
 
@@ -349,7 +349,7 @@ def test_every_machine_on_a_shared_store_is_seen(tmp_path: Path) -> None:
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer() as server, serving(tmp_path, "--store", server.url) as served:
-        store = open_store(server.url, shelter=False)
+        store = open_store(server.url, fallback=False)
         for name in ("a.example", "b.example"):
             asked(store, name)
         amend(store, "b.example", Trip())

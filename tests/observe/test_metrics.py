@@ -117,13 +117,13 @@ def test_only_the_busiest_hosts_have_a_label_and_the_others_are_one() -> None:
 
 def test_no_counter_ever_falls_while_hosts_come_and_go() -> None:
     """Issue 7: Prometheus takes a fall for a restart, and would count everything again"""
-    tally = tallied()
-    collector = Collector(tally.snapshot, labelled=2)
+    counters = tallied()
+    collector = Collector(counters.snapshot, labelled=2)
     before: dict[tuple[str, ...], float] = {}
     total = 0
     for host, times in (("a", 5), ("b", 4), ("c", 6), ("d", 9), ("a", 9), ("b", 1), ("c", 20), ("b", 40)):
         for _ in range(times):
-            tally.count(fetched(f"{host}.example"))
+            counters.count(fetched(f"{host}.example"))
         total += times
 
         found = values(parsed(metrics_text(collector)), "curtsy_requests_total")

@@ -25,7 +25,7 @@ from curtsy.core.statistics import (
     StatisticsSnapshot,
     summed,
 )
-from curtsy.engine.counters import Tally
+from curtsy.engine.counters import Counters
 from curtsy.stores.codec import pack, unpack
 from tests.client.fetching import UNPACED, client, domain_of
 from tests.observe.recording import NOON, fetched, records, refused, tallied
@@ -127,12 +127,12 @@ def test_what_came_since_and_what_was_before_are_the_whole(
     before: list[FetchRecord], after: list[FetchRecord], most: int
 ) -> None:
     """Issue 7: also when hosts were summed in between"""
-    tally = tallied(*before, hosts=most)
-    earlier = tally.snapshot()
+    counters = tallied(*before, hosts=most)
+    earlier = counters.snapshot()
     for record in after:
-        tally.count(record)
+        counters.count(record)
 
-    news = tally.snapshot().since(earlier)
+    news = counters.snapshot().since(earlier)
 
     assert news.fetches == len(after)
     assert news.requests == sum(record.attempts for record in after)
@@ -146,33 +146,33 @@ def test_what_came_since_and_what_was_before_are_the_whole(
 def test_a_reset_starts_again_from_nothing() -> None:
     """Issue 7: and what came since an earlier snapshot is then all there is"""
     seconds = iter(range(100))
-    tally = Tally(epoch=lambda: NOON + next(seconds))
-    tally.count(fetched())
-    earlier = tally.snapshot()
+    counters = Counters(epoch=lambda: NOON + next(seconds))
+    counters.count(fetched())
+    earlier = counters.snapshot()
 
-    tally.reset()
+    counters.reset()
 
-    assert tally.snapshot().fetches == 0
-    assert tally.snapshot().hosts == {}
-    tally.count(fetched())
-    tally.count(fetched())
-    assert tally.snapshot().since(earlier).fetches == 2
+    assert counters.snapshot().fetches == 0
+    assert counters.snapshot().hosts == {}
+    counters.count(fetched())
+    counters.count(fetched())
+    assert counters.snapshot().since(earlier).fetches == 2
 
 
 def test_a_snapshot_is_consistent_while_threads_count() -> None:
     """Issue 7: every sum in it holds at every moment"""
-    tally, halt = Tally(), threading.Event()
+    counters, halt = Counters(), threading.Event()
 
     def work(name: str) -> None:
         while not halt.is_set():
-            tally.count(fetched(name, waited=1.0))
+            counters.count(fetched(name, waited=1.0))
 
     threads = [threading.Thread(target=work, args=(f"{number}.example",)) for number in range(3)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(200):
-            found = tally.snapshot()
+            found = counters.snapshot()
             assert found.requests == found.fetches == found.pages == found.waits.count == found.delayed
             assert found.requests == sum(host.requests for host in found.hosts.values())
             assert found.bytes == 1000 * found.requests
@@ -184,13 +184,13 @@ def test_a_snapshot_is_consistent_while_threads_count() -> None:
 
 def test_only_the_busiest_hosts_are_kept_one_by_one() -> None:
     """Issue 7: bounded, whatever comes; a host that becomes busy later is found too"""
-    tally = tallied(*(fetched(f"{number}.example") for number in range(500)), hosts=20)
+    counters = tallied(*(fetched(f"{number}.example") for number in range(500)), hosts=20)
     for _ in range(100):
-        tally.count(fetched("late.example"))
+        counters.count(fetched("late.example"))
 
-    found = tally.snapshot(5)
+    found = counters.snapshot(5)
 
-    assert len(tally.snapshot().hosts) <= 25
+    assert len(counters.snapshot().hosts) <= 25
     assert next(iter(found.hosts)) == "late.example"
     assert len(found.hosts) == 5
     assert found.requests == 600
@@ -201,14 +201,14 @@ def test_only_the_busiest_hosts_are_kept_one_by_one() -> None:
 def test_the_last_fetches_of_a_host_are_remembered_without_secrets() -> None:
     """F62, Issue 7: a bounded timeline"""
     secret = "https://example.org/?token=hunter2"
-    tally = tallied(*(fetched(final_url=f"{secret}&n={number}", at=NOON + number) for number in range(LAST + 5)))
+    counters = tallied(*(fetched(final_url=f"{secret}&n={number}", at=NOON + number) for number in range(LAST + 5)))
 
-    host = tally.snapshot().hosts["example.org"]
+    host = counters.snapshot().hosts["example.org"]
 
     assert len(host.last) == LAST
     assert [fetch.at for fetch in host.last] == [NOON + number for number in range(5, LAST + 5)]
     assert host.last[-1].url == f"https://example.org/?token=***&n={LAST + 4}"
-    assert "hunter2" not in json.dumps(tally.snapshot().as_dict())
+    assert "hunter2" not in json.dumps(counters.snapshot().as_dict())
     assert (host.requests_left, host.pages_left, host.last_at) == (199, 99, NOON + LAST + 4)
 
 
@@ -241,20 +241,20 @@ def test_a_quantile_lies_between_the_bounds(share: float, seconds: float) -> Non
 def test_the_last_hour_is_an_hour() -> None:
     """Q10: what alerts look at"""
     at = [NOON]
-    tally = Tally(epoch=lambda: at[0])
-    tally.count(fetched())
-    tally.count_trip("example.org")
-    assert tally.snapshot().lately.trips == 1
+    counters = Counters(epoch=lambda: at[0])
+    counters.count(fetched())
+    counters.count_trip("example.org")
+    assert counters.snapshot().lately.trips == 1
 
     at[0] += 3000
-    tally.count(fetched())
-    assert (tally.snapshot().lately.requests, tally.snapshot().lately.trips) == (2, 1)
+    counters.count(fetched())
+    assert (counters.snapshot().lately.requests, counters.snapshot().lately.trips) == (2, 1)
 
     at[0] += 1000
-    assert (tally.snapshot().lately.requests, tally.snapshot().lately.trips) == (1, 0)
+    assert (counters.snapshot().lately.requests, counters.snapshot().lately.trips) == (1, 0)
     at[0] += 3600
-    assert tally.snapshot().lately.requests == 0
-    assert tally.snapshot().requests == 2
+    assert counters.snapshot().lately.requests == 0
+    assert counters.snapshot().requests == 2
 
 
 # What a process tells in the store
@@ -302,10 +302,10 @@ def test_what_was_counted_in_an_outage_is_added_once(
 def test_what_a_process_tells_stays_small_and_survives_the_store() -> None:
     """Issue 7: bounded, however long it runs and however many hosts it asks"""
     names = [f"host-{number}.some-domain.example" for number in range(1200)]
-    tally = tallied(*(fetched(name, at=NOON + number) for number in range(25) for name in names))
+    counters = tallied(*(fetched(name, at=NOON + number) for number in range(25) for name in names))
     record = ProcessStatistics(process="p")
     for number in range(3):
-        record = record.plus(tally.snapshot(PUBLISHED_HOSTS), NOON + number)
+        record = record.plus(counters.snapshot(PUBLISHED_HOSTS), NOON + number)
 
     packed = pack(record)
 
@@ -337,12 +337,12 @@ def test_nothing_is_nothing() -> None:
 
 def test_a_count_costs_little() -> None:
     """Issue 7: well under a microsecond on a quiet machine (benchmarks/statistics.py); this one may be busy"""
-    tally, record = Tally(), fetched(waited=0.7)
-    tally.count(record)
+    counters, record = Counters(), fetched(waited=0.7)
+    counters.count(record)
     began = time.thread_time()
 
     for _ in range(20_000):
-        tally.count(record)
+        counters.count(record)
 
     assert (time.thread_time() - began) / 20_000 < 10e-6
 

@@ -17,7 +17,7 @@ from curtsy.core.errors import StoreError
 from curtsy.core.host import fresh
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.engine.periodic import Rhythm
+from curtsy.engine.periodic import Periodic
 from curtsy.engine.stats_publisher import Publisher, aread_statistics, process_name, read_statistics, summed
 from curtsy.stores import Answer, Step, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore
@@ -143,11 +143,11 @@ async def test_nothing_is_told_where_nobody_could_read_it(site: Site) -> None:
 
 async def test_nothing_is_written_while_nothing_happens() -> None:
     """Issue 7: it costs nothing then"""
-    tally, store = tallied(), Counting()
-    publisher = Publisher(tally, store)
+    counters, store = tallied(), Counting()
+    publisher = Publisher(counters, store)
 
     assert not await publisher.publish()
-    tally.count(fetched())
+    counters.count(fetched())
     assert not await publisher.publish()
     assert not await publisher.publish()
 
@@ -156,15 +156,15 @@ async def test_nothing_is_written_while_nothing_happens() -> None:
 
 async def test_what_could_not_be_told_is_told_later() -> None:
     """F55: a store that fails stops nobody, and nothing is lost or told twice"""
-    tally, store = tallied(fetched()), Counting()
-    publisher = Publisher(tally, store)
+    counters, store = tallied(fetched()), Counting()
+    publisher = Publisher(counters, store)
     store.is_out = True
     assert await publisher.publish()  # it wants to be called again
 
     store.is_out = False
-    tally.count(fetched())
+    counters.count(fetched())
     assert not await publisher.publish()
-    tally.count(fetched())
+    counters.count(fetched())
     await publisher.publish()
 
     assert summed(await aread_statistics(store)).fetches == 3
@@ -222,13 +222,13 @@ async def test_a_rhythm_runs_while_there_is_more_to_do_and_starts_again_when_som
         calls.append(time.monotonic())
         return next(answers)
 
-    rhythm = Rhythm(work, 0.01)
-    assert not rhythm.is_running
-    rhythm.start()
-    await becomes(lambda: len(calls) == 3 and not rhythm.is_running)
-    rhythm.start()
-    await becomes(lambda: len(calls) == 4 and not rhythm.is_running)
-    await rhythm.stop()
+    periodic = Periodic(work, 0.01)
+    assert not periodic.is_running
+    periodic.start()
+    await becomes(lambda: len(calls) == 3 and not periodic.is_running)
+    periodic.start()
+    await becomes(lambda: len(calls) == 4 and not periodic.is_running)
+    await periodic.stop()
 
     assert all(later - earlier >= 0.009 for earlier, later in pairwise(calls))
 
@@ -243,15 +243,15 @@ async def test_a_rhythm_that_is_stopped_sees_its_work_through_and_does_no_more()
         ends.append(True)
         return True
 
-    rhythm = Rhythm(work, 0.0)
-    rhythm.start()
+    periodic = Periodic(work, 0.0)
+    periodic.start()
     await begun.wait()
-    stopping = asyncio.ensure_future(rhythm.stop())
+    stopping = asyncio.ensure_future(periodic.stop())
     await asyncio.sleep(0)
     assert not stopping.done()
     may_end.set()
     await stopping
-    rhythm.start()
+    periodic.start()
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from curtsy.settings import Settings, load
 from curtsy.settings.dotenv import read_dotenv
-from curtsy.settings.problems import Complaints
+from curtsy.settings.problems import Problems
 from tests.cli.shell import Shell
 from tests.support.site import Site
 
@@ -67,7 +67,7 @@ def test_only_variables_of_curtsy_are_read(tmp_path: Path) -> None:
     """C7"""
     (tmp_path / ".env").write_text("PATH=/x\nHTTP_PROXY=http://x\nCURTSY_QPS=1\nCURTSY_QSP=1\nLOG_LEVEL=debug\n")
 
-    found = read_dotenv(tmp_path, Complaints())
+    found = read_dotenv(tmp_path, Problems())
     warnings = loaded(tmp_path).warnings
 
     assert set(found) == {"CURTSY_QPS", "CURTSY_QSP", "LOG_LEVEL"}

@@ -13,7 +13,7 @@ from functools import partial
 from random import Random
 from typing import Any, NoReturn, Protocol
 
-from curtsy.core.effects import Ask, Claim, Effect, Enter, Send, Settle
+from curtsy.core.effects import Claim, Effect, Enter, FetchRequest, Send, Settle
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import fetch
@@ -22,8 +22,8 @@ from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
 from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
-from curtsy.crawling.running_fetches import LINGER
-from curtsy.engine.context import NOT_YET, Passage, Surroundings
+from curtsy.crawling.running_fetches import MAX_WAIT
+from curtsy.engine.context import NOT_YET, Context, HeldResources
 from curtsy.engine.driver import Driver, Flow
 from curtsy.engine.gate import Gate, Ticket, Update, Way
 from curtsy.engine.timers import Waiter
@@ -101,10 +101,10 @@ def _is_single(policy: Policy) -> bool:
 class Hand(Driver):
     """The real driver, for the effects that take no time."""
 
-    def do(self, effect: Effect, passage: Passage) -> Any:
+    def do(self, effect: Effect, resources: HeldResources) -> Any:
         """Carry out one effect."""
-        answer = self.surroundings.at_once(effect)
-        return self._do(effect, passage) if answer is NOT_YET else answer
+        answer = self.context.at_once(effect)
+        return self._do(effect, resources) if answer is NOT_YET else answer
 
 
 class Worker:
@@ -115,9 +115,9 @@ class Worker:
         self.number = number
         timeline, roll = scene.timeline, scene.dice.random
         store = Window(scene.store, f"worker {number} of {id(scene)}")
-        self.gate = Gate(store, alarm=timeline, roll=roll)
+        self.gate = Gate(store, timers=timeline, roll=roll)
         world = scene.world
-        self.around = Surroundings(
+        self.around = Context(
             lambda: world.policies, timeline.now, timeline.epoch, roll=roll, number=number << 32
         )  # fmt: skip
         self.hand = Hand(self.around, store, self.gate, _nobody)
@@ -147,7 +147,7 @@ class Worker:
         if self.is_alive:
             self.is_alive = False
             for visit in self.visits:
-                self.scene.referee.died(visit.flights)
+                self.scene.referee.died(visit.single_flight)
             self.visits.clear()
             self.scene.crashed(self, moment)
 
@@ -173,11 +173,11 @@ class Visit:
     def __init__(self, worker: Worker, claimed: Claimed) -> None:
         self.worker = worker
         self.claimed = claimed
-        self.flights: list[Flight] = []
+        self.single_flight: list[Flight] = []
         scene = worker.scene
         self._scene, self._timeline = scene, scene.timeline
         self._flow: Flow[FetchResult] | None = None
-        self._passage = Passage()
+        self._resources = HeldResources()
         self._way: Way[Any] | None = None
         self._rest = Rest(self)
         self._wait = 0
@@ -191,10 +191,10 @@ class Visit:
                 self._conclude(end)
                 return
             # As the crawler asks: nobody stands in line for long, and nothing is sent when the claim may be another's.
-            linger = LINGER if self._scene.world.policies.global_qps is None else None
+            max_wait = MAX_WAIT if self._scene.world.policies.global_qps is None else None
             deadline = max(0.001, self.claimed.leased_until - self._timeline.now())
             self._flow = fetch(
-                Ask(self.claimed.url, linger=linger, follow=False, deadline=deadline), self.worker.around
+                FetchRequest(self.claimed.url, max_wait=max_wait, follow=False, deadline=deadline), self.worker.around
             )
             self._go_on(None)
 
@@ -212,13 +212,13 @@ class Visit:
                 self._send(effect)
                 return
             if isinstance(effect, Enter):
-                self._way = worker.gate.passage(worker.around.gate_request(effect), self._rest)
+                self._way = worker.gate.resources(worker.around.gate_request(effect), self._rest)
                 answer = self._walk()
             elif isinstance(effect, Claim):
-                self._way = worker.around.claiming(effect, self._passage, worker.gate, self._rest)
+                self._way = worker.around.claiming(effect, self._resources, worker.gate, self._rest)
                 answer = self._walk()
             else:
-                answer = worker.hand.do(effect, self._passage)
+                answer = worker.hand.do(effect, self._resources)
                 if isinstance(effect, Settle) and worker.dies(Moment.SETTLED):
                     return
             if answer is NOT_YET:
@@ -235,7 +235,7 @@ class Visit:
         except StopIteration as end:
             self._way = None
             if isinstance(end.value, Ticket):
-                self._passage.ticket = end.value
+                self._resources.ticket = end.value
             return end.value
         self._waits += 1
         self._wait = self._waits
@@ -275,12 +275,12 @@ class Visit:
             return
         assert isinstance(ticket, Ticket)
         if self._timeline.now() + effect.timeout > ticket.good_until:
-            self._passage.ticket = None
+            self._resources.ticket = None
             worker.gate.leave(ticket, UNSENT)
             self._go_on(None)
             return
         worker.around.retries.count()
-        self._passage.is_sent = True
+        self._resources.is_sent = True
         lag = self._scene.dice.randrange(self._scene.lag + 1) if _is_single(effect.policy) else 0
         self._timeline.after(lag, partial(self._leave, effect, lag))
 
@@ -295,7 +295,7 @@ class Visit:
         is_mute = answer.status == NEVER or answer.took > patience
         took = patience if is_mute else answer.took
         flight = scene.referee.sent(url, timeline.at, is_refused=answer.status == REFUSED)
-        self.flights.append(flight)
+        self.single_flight.append(flight)
         timeline.after(took, partial(self._hear, effect, flight, None if is_mute else answer))
         if self.worker.doom is Moment.SENT:
             timeline.after(scene.dice.randrange(took + 1), self._die_on_the_way)
@@ -324,7 +324,7 @@ class Visit:
             reply = Failure(Reason.CONNECTION_ERROR, "the connection was refused")
         else:
             reply = Response(answer.status, answer.headers, answer.body, ago, ago, len(answer.body))
-        self._passage.is_sent = False
+        self._resources.is_sent = False
         self._go_on(reply)
 
     # The end

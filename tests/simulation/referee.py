@@ -58,7 +58,7 @@ class Conduct:
 
     __slots__ = (
         "closed_at", "crawl_delays", "days", "failed_trials", "failures", "last", "lasts", "level", "level_at",
-        "on_wire", "open_until", "policy", "recent", "rest_until",
+        "on_wire", "open_until", "policy", "recent", "retry_after_until",
     )  # fmt: skip
 
     def __init__(self, policy: Policy) -> None:
@@ -73,7 +73,7 @@ class Conduct:
         self.days: dict[int, list[int]] = {}
         """Of each local day: requests, pages, and how many were so early that they may belong to the one before."""
         self.crawl_delays: dict[str, int] = {}
-        self.rest_until = 0
+        self.retry_after_until = 0
         self.open_until = 0
         """When the breaker's cooldown ends; 0 while it is closed."""
         self.failures = self.failed_trials = self.closed_at = 0
@@ -170,13 +170,13 @@ class Referee:
         is_trouble = status <= 0 or status == 429 or status >= 500 or (status == 403 and not flight.is_robots)
         if is_trouble and retry_after is not None:
             rest = round(min(retry_after, conduct.policy.max_retry_after) * SECOND)
-            conduct.rest_until = max(conduct.rest_until, at + rest)
+            conduct.retry_after_until = max(conduct.retry_after_until, at + rest)
         if conduct.policy.breaker:
-            self._judge(flight, conduct, at, status, retry_after, is_trouble)
+            self._filters(flight, conduct, at, status, retry_after, is_trouble)
 
-    def died(self, flights: list[Flight]) -> None:
+    def died(self, single_flight: list[Flight]) -> None:
         """Whoever made these requests has died before he was done with their URL."""
-        for flight in flights:
+        for flight in single_flight:
             if not flight.is_robots:
                 number = self._world.number(flight.url)
                 self._interrupted.add(number)
@@ -273,8 +273,8 @@ class Referee:
     def _check_rest(self, flight: Flight, conduct: Conduct) -> None:
         """Retry-After, and the breaker with its one trial."""
         at = flight.sent_at
-        if at < conduct.rest_until - TICK:
-            self._violation("retry_after", flight, f"{conduct.rest_until - at} too early")
+        if at < conduct.retry_after_until - TICK:
+            self._violation("retry_after", flight, f"{conduct.retry_after_until - at} too early")
         if flight.is_trial:
             if at < conduct.open_until - TICK:
                 self._violation("breaker", flight, f"{conduct.open_until - at} before the cooldown ends")
@@ -316,7 +316,7 @@ class Referee:
         if number in self._final:
             self._violation("repeat", flight, "it had been answered, and its asker lived")
 
-    def _judge(
+    def _filters(
         self, flight: Flight, conduct: Conduct, at: int, status: int, retry_after: float | None, is_trouble: bool
     ) -> None:
         """Whether an answer opens the breaker, or closes it (Q4, Q5, C2)."""

@@ -71,7 +71,7 @@ def test_a_worker_that_is_stopped_before_it_sends_breaks_no_rule(stalls: tuple[f
 # Small worlds of any kind
 
 policies = st.builds(
-    PLAIN.but,
+    PLAIN.replace,
     qps=st.sampled_from((None, 5.0, 0.8, 0.01)),
     pause_min=st.sampled_from((0.0, 1.5)),
     pause_max=st.sampled_from((1.5, 5.5)),
@@ -121,7 +121,7 @@ def worlds(draw: st.DrawFn) -> World:
     names = [f"h{number}.{draw(st.sampled_from(sorted(entries)))}" for number in range(draw(st.integers(1, 6)))]
     answers = [draw(characters) for _ in names]
     if draw(st.booleans()):
-        entries["farm.example"] = draw(policies).but(key="farm.example")
+        entries["farm.example"] = draw(policies).replace(key="farm.example")
         names += [f"f{number}.farm.example" for number in range(3)]
         answers += [draw(characters) for _ in range(3)]
     sizes = [draw(st.integers(1, 25)) for _ in names]
@@ -160,30 +160,40 @@ def alike(policy: Policy, character: Character, *, global_qps: float | None = No
 
 
 FINE = Character()
-FREE = PLAIN.but(max_requests_per_day=0, max_pages_per_day=0)
-HASTY = FREE.but(qps=None, pause_min=0, pause_max=0, concurrency=4, adapt=False, breaker=False)
+FREE = PLAIN.replace(max_requests_per_day=0, max_pages_per_day=0)
+HASTY = FREE.replace(qps=None, pause_min=0, pause_max=0, concurrency=4, adapt=False, breaker=False)
 
 
 @pytest.mark.parametrize(
     ("rule", "kept", "told", "character"),
     [
-        ("gap", FREE, FREE.but(pause_min=4), FINE),
-        ("gap", FREE.but(pause_min=0, pause_max=0, qps=2), FREE.but(pause_min=0, pause_max=0, qps=1), FINE),
-        ("concurrency", HASTY, HASTY.but(concurrency=3), FINE),
-        ("rate", HASTY, HASTY.but(qps=1, burst=3), FINE),
-        ("rate", HASTY, HASTY.but(qps=1, burst=3, strategy="sliding_window"), FINE),
-        ("budget", PLAIN.but(max_requests_per_day=20), PLAIN.but(max_requests_per_day=19), FINE),
-        ("budget", PLAIN.but(max_pages_per_day=20), PLAIN.but(max_pages_per_day=19), FINE),
-        ("budget", PLAIN.but(max_requests_per_day=10), PLAIN.but(max_requests_per_day=10, zone=KIRITIMATI), FINE),
-        ("denied", FREE, FREE.but(denied=True), FINE),
-        ("denied", FREE, FREE.but(deny_paths=("/private/",)), FINE),
-        ("robots", FREE.but(respect_robots=False), FREE, FINE),
-        ("robots", FREE.but(robots_ttl=20), FREE, FINE),
-        ("robots", FREE, FREE.but(robots_unreachable="disallow"), Character(robots_status=500)),
-        ("robots", FREE, FREE.but(max_crawl_delay=5), Character(crawl_delay=6)),
-        ("retry_after", FREE.but(max_retry_after=1), FREE, Character(trouble=0.3, status=429, retry_after=(20, 50))),
-        ("breaker", FREE.but(breaker=False), FREE, Character(trouble=0.7, status=500)),
-        ("breaker", FREE.but(breaker_cooldown=60), FREE, Character(trouble=0.7, status=500)),
+        ("gap", FREE, FREE.replace(pause_min=4), FINE),
+        ("gap", FREE.replace(pause_min=0, pause_max=0, qps=2), FREE.replace(pause_min=0, pause_max=0, qps=1), FINE),
+        ("concurrency", HASTY, HASTY.replace(concurrency=3), FINE),
+        ("rate", HASTY, HASTY.replace(qps=1, burst=3), FINE),
+        ("rate", HASTY, HASTY.replace(qps=1, burst=3, strategy="sliding_window"), FINE),
+        ("budget", PLAIN.replace(max_requests_per_day=20), PLAIN.replace(max_requests_per_day=19), FINE),
+        ("budget", PLAIN.replace(max_pages_per_day=20), PLAIN.replace(max_pages_per_day=19), FINE),
+        (
+            "budget",
+            PLAIN.replace(max_requests_per_day=10),
+            PLAIN.replace(max_requests_per_day=10, zone=KIRITIMATI),
+            FINE,
+        ),
+        ("denied", FREE, FREE.replace(denied=True), FINE),
+        ("denied", FREE, FREE.replace(deny_paths=("/private/",)), FINE),
+        ("robots", FREE.replace(respect_robots=False), FREE, FINE),
+        ("robots", FREE.replace(robots_ttl=20), FREE, FINE),
+        ("robots", FREE, FREE.replace(robots_unreachable="disallow"), Character(robots_status=500)),
+        ("robots", FREE, FREE.replace(max_crawl_delay=5), Character(crawl_delay=6)),
+        (
+            "retry_after",
+            FREE.replace(max_retry_after=1),
+            FREE,
+            Character(trouble=0.3, status=429, retry_after=(20, 50)),
+        ),
+        ("breaker", FREE.replace(breaker=False), FREE, Character(trouble=0.7, status=500)),
+        ("breaker", FREE.replace(breaker_cooldown=60), FREE, Character(trouble=0.7, status=500)),
     ],
 )
 def test_the_referee_sees_it_when_workers_keep_another_rule(
@@ -209,7 +219,7 @@ def test_the_referee_sees_it_when_the_rate_of_all_hosts_is_exceeded() -> None:
 
 def test_the_referee_sees_it_when_a_page_is_asked_for_again_though_its_asker_lived() -> None:
     """Issue 5"""
-    policy = HASTY.but(respect_robots=False)
+    policy = HASTY.replace(respect_robots=False)
     world = alike(policy, FINE)
     url = world.url(world.sites[0], 0)
     for died in (True, False):

@@ -20,25 +20,25 @@ FAN = 8
 PLAIN = Policy(zone=UTC)
 """Where a policy begins: the defaults, and a day that does not depend on the machine."""
 
-OVERLAPPING = PLAIN.but(concurrency=4, pause_min=0, pause_max=0, breaker_error_rate=None)
+OVERLAPPING = PLAIN.replace(concurrency=4, pause_min=0, pause_max=0, breaker_error_rate=None)
 """Several requests at once. The breaker's error rate is off, for the referee knows nothing of windows."""
 
 POLICIES: dict[str, tuple[int, Policy]] = {
     "other.example": (43, PLAIN),
-    "trusted.example": (10, PLAIN.but(qps=2, pause_min=0.2, pause_max=0.6, max_requests_per_day=500,
+    "trusted.example": (10, PLAIN.replace(qps=2, pause_min=0.2, pause_max=0.6, max_requests_per_day=500,
                                       max_pages_per_day=250, zone=BERLIN, category="trusted")),
-    "small.example": (10, PLAIN.but(max_requests_per_day=7, max_pages_per_day=3, zone=BERLIN)),
-    "east.example": (6, PLAIN.but(max_requests_per_day=60, max_pages_per_day=0, zone=KIRITIMATI, pause_max=1.5)),
-    "slow.example": (4, PLAIN.but(qps=0.02, pause_min=0, pause_max=0, max_requests_per_day=0)),
-    "leaky.example": (4, PLAIN.but(strategy="leaky_bucket", qps=1, burst=5, pause_min=0, pause_max=0, delay=1.3)),
-    "quick.example": (4, OVERLAPPING.but(qps=5, burst=5, max_requests_per_day=0, max_pages_per_day=0)),
-    "window.example": (4, OVERLAPPING.but(strategy="sliding_window", qps=1, burst=3, concurrency=2,
+    "small.example": (10, PLAIN.replace(max_requests_per_day=7, max_pages_per_day=3, zone=BERLIN)),
+    "east.example": (6, PLAIN.replace(max_requests_per_day=60, max_pages_per_day=0, zone=KIRITIMATI, pause_max=1.5)),
+    "slow.example": (4, PLAIN.replace(qps=0.02, pause_min=0, pause_max=0, max_requests_per_day=0)),
+    "leaky.example": (4, PLAIN.replace(strategy="leaky_bucket", qps=1, burst=5, pause_min=0, pause_max=0, delay=1.3)),
+    "quick.example": (4, OVERLAPPING.replace(qps=5, burst=5, max_requests_per_day=0, max_pages_per_day=0)),
+    "window.example": (4, OVERLAPPING.replace(strategy="sliding_window", qps=1, burst=3, concurrency=2,
                                           max_requests_per_day=40, max_pages_per_day=20)),
-    "strict.example": (4, PLAIN.but(on_429="trip", breaker_failures=2, breaker_cooldown=60, timeout=8,
+    "strict.example": (4, PLAIN.replace(on_429="trip", breaker_failures=2, breaker_cooldown=60, timeout=8,
                                     robots_unreachable="disallow", deny_paths=("/private/",))),
-    "patient.example": (3, PLAIN.but(on_429="retry", max_retries=1, max_crawl_delay=5, breaker_max_cooldown=600)),
-    "endless.example": (2, PLAIN.but(breaker=False, adapt=False, max_retry_after=30, robots_ttl=600)),
-    "denied.example": (2, PLAIN.but(denied=True)),
+    "patient.example": (3, PLAIN.replace(on_429="retry", max_retries=1, max_crawl_delay=5, breaker_max_cooldown=600)),
+    "endless.example": (2, PLAIN.replace(breaker=False, adapt=False, max_retry_after=30, robots_ttl=600)),
+    "denied.example": (2, PLAIN.replace(denied=True)),
 }  # fmt: skip
 """The entries, and how many in a hundred hosts have each; the rest are farms."""
 
@@ -161,7 +161,7 @@ def broad(seed: int, hosts: int, urls: int, *, global_qps: float | None = None) 
         if dice.random() < 0.01 * (100 - sum(shares)):
             farm = f"farm{farmed // FARM}.example"
             farmed += 1
-            entries.setdefault(farm, PLAIN.but(key=farm, max_requests_per_day=150, zone=BERLIN))
+            entries.setdefault(farm, PLAIN.replace(key=farm, max_requests_per_day=150, zone=BERLIN))
             names.append(f"h{number}.{farm}")
         else:
             names.append(f"h{number}.{dice.choices(kinds, shares)[0]}")

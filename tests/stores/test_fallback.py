@@ -26,10 +26,10 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
 from curtsy.stores import Answer, AsyncStore, Step, open_async_store, open_store
-from curtsy.stores.fallback import AsyncShelter, Shelter
-from curtsy.stores.fallback_state import Refuge
+from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
+from curtsy.stores.fallback_state import FallbackState
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.outage_spending import Ledger
+from curtsy.stores.outage_spending import OutageSpending
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.sqlite import SQLiteStore
 from curtsy.system.clock import Clock, FakeClock
@@ -109,29 +109,29 @@ class Sheltered:
         def monotonic() -> float:
             return clock.now().at / SECOND
 
-        self.shelter: Shelter | AsyncShelter
+        self.fallback: FallbackStore | AsyncFallbackStore
         self.store: AsyncStore
         if colour == "blocking":
-            shelter = Shelter(
+            fallback = FallbackStore(
                 RedisStore(server.url, clock=None if is_real else clock, timeout=timeout), monotonic=monotonic
             )
-            self.shelter, self.store = shelter, Awaited(shelter)
+            self.fallback, self.store = fallback, Awaited(fallback)
         else:
-            self.store = self.shelter = AsyncShelter(
+            self.store = self.fallback = AsyncFallbackStore(
                 AsyncRedisStore(server.url, clock=None if is_real else clock, timeout=timeout), monotonic=monotonic
             )
 
     async def until_back(self) -> None:
         """Wait until the store is no longer taken to be out."""
         deadline = time.monotonic() + 10
-        while self.shelter.sheltered:
+        while self.fallback.sheltered:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.002)
 
     async def until_home(self) -> None:
         """Wait for what goes on beside the calls; a look may have come too early, so let time pass."""
         for patience in range(1, 5000):
-            if not self.shelter.sheltered and not self.shelter.held:
+            if not self.fallback.sheltered and not self.fallback.held:
                 _wait_for_prober()  # which has still to say so
                 return
             if not patience % 100:
@@ -172,8 +172,8 @@ async def test_while_the_store_works_everything_goes_through(sheltered: Sheltere
     assert await store.keys("host:") == ["host:a", "host:b"]
     await store.forget("host:b")
     assert await store.keys() == ["host:a"]
-    assert not sheltered.shelter.sheltered
-    assert sheltered.shelter.share == 1.0
+    assert not sheltered.fallback.sheltered
+    assert sheltered.fallback.share == 1.0
     assert server.command("KEYS", "curtsy:{*") == [b"curtsy:{host:a}"]
 
 
@@ -189,7 +189,7 @@ async def test_exceptions_of_steps_are_no_outage(sheltered: Sheltered, log: Call
         with pytest.raises(kind):
             await sheltered.store.update_many([("host:a", step), ("host:b", count)])
 
-    assert not sheltered.shelter.sheltered
+    assert not sheltered.fallback.sheltered
     assert log(logging.WARNING) == []
     assert (await sheltered.store.read("host:b")).requests == 2
 
@@ -218,7 +218,7 @@ async def test_a_program_goes_on_when_its_store_is_gone_and_says_so_once(
         await store.update_many([("host:a", refuse), ("host:a", count)])
     assert await store.update("host:a", keep) == 4
 
-    assert sheltered.shelter.sheltered
+    assert sheltered.fallback.sheltered
     assert len(log(logging.WARNING)) == 1
     assert f"redis://127.0.0.1:{server.port}/0 cannot be reached" in log(logging.WARNING)[0]
     assert "Going on in memory" in log(logging.WARNING)[0]
@@ -310,39 +310,39 @@ def test_a_store_that_can_be_read_but_not_written_is_out(
         pytest.skip(reason)
     clock = FakeClock()
     with _full_server() if which == "full server" else _locked_file(tmp_path / "state.sqlite") as (inner, fail):
-        shelter = Shelter(inner, share=lambda: 0.1, monotonic=lambda: clock.now().at / SECOND)
-        shelter.update("host:a", count)
-        before = shelter.update("host:a", keep)
+        fallback = FallbackStore(inner, share=lambda: 0.1, monotonic=lambda: clock.now().at / SECOND)
+        fallback.update("host:a", count)
+        before = fallback.update("host:a", keep)
         fail(True)
 
         for number in range(8):
-            shelter.update("host:a", count)
-            shelter.update(f"host:new-{number}", count)
-            assert (shelter.sheltered, shelter.share) == (True, 0.1)
+            fallback.update("host:a", count)
+            fallback.update(f"host:new-{number}", count)
+            assert (fallback.sheltered, fallback.share) == (True, 0.1)
             clock.advance(40)
-            shelter.update("host:a", keep)
+            fallback.update("host:a", keep)
             _wait_for_prober()
 
         assert len(log(logging.WARNING)) == 1
         assert log(logging.INFO) == []
         fail(False)
         clock.advance(40)
-        shelter.update("host:a", keep)
+        fallback.update("host:a", keep)
         _wait_for_prober()
-        assert not shelter.sheltered
+        assert not fallback.sheltered
         assert inner.read("host:a").requests == before + 8
         assert sorted(inner.keys()) == ["host:a", *(f"host:new-{number}" for number in range(8))]
         assert len(log(logging.INFO)) == 1
-        shelter.close()
+        fallback.close()
 
 
 def test_a_dead_store_is_tried_at_growing_intervals() -> None:
     """F55: after 1, 2, 4 … 30 seconds, however often it is needed."""
     clock = FakeClock(at=0)
     inner = Unsteady(clock)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
-    shelter.update("host:a", count)
+    fallback.update("host:a", count)
     tried = threading.Event()
     inner.before = tried.set
 
@@ -350,7 +350,7 @@ def test_a_dead_store_is_tried_at_growing_intervals() -> None:
         clock.advance(0.1)
         asked = len(inner.asked_at)
         is_due = clock.now().at / SECOND >= _next_probe(inner.asked_at)
-        shelter.update("host:a", count)
+        fallback.update("host:a", count)
         if is_due:
             assert tried.wait(10)
             tried.clear()
@@ -375,12 +375,12 @@ def _wait_for_prober() -> None:
 def test_a_process_has_its_share_of_what_all_have_together_while_the_store_is_out(clock: FakeClock) -> None:
     """Design, section 3"""
     inner = Unsteady(clock)
-    shelter = Shelter(inner, share=lambda: 0.25)
+    fallback = FallbackStore(inner, share=lambda: 0.25)
 
-    assert shelter.share == 1.0
+    assert fallback.share == 1.0
     inner.is_out = True
-    shelter.update("host:a", count)
-    assert shelter.share == 0.25
+    fallback.update("host:a", count)
+    assert fallback.share == 0.25
 
 
 async def test_a_server_that_may_forget_is_refused_and_not_replaced() -> None:
@@ -388,13 +388,13 @@ async def test_a_server_that_may_forget_is_refused_and_not_replaced() -> None:
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru") as server:
-        shelter, async_shelter = Shelter(RedisStore(server.url)), AsyncShelter(AsyncRedisStore(server.url))
+        fallback, async_shelter = FallbackStore(RedisStore(server.url)), AsyncFallbackStore(AsyncRedisStore(server.url))
 
         with pytest.raises(PolicyError, match="maxmemory-policy"):
-            shelter.update("host:a", count)
+            fallback.update("host:a", count)
         with pytest.raises(PolicyError, match="maxmemory-policy"):
             await async_shelter.update("host:a", count)
-        shelter.close()
+        fallback.close()
         await async_shelter.close()
 
 
@@ -414,7 +414,7 @@ async def test_what_was_counted_in_memory_comes_home(
         for _ in range(3):
             await store.update("host:a", count)
         await store.update("host:new", count)
-        assert sheltered.shelter.sheltered
+        assert sheltered.fallback.sheltered
     for _ in range(2):
         other.update("host:a", count)
 
@@ -524,41 +524,41 @@ def _settled(policy: Policy, lease: Lease) -> Step[None]:
 def test_an_update_whose_outcome_is_unknown_is_answered_once_and_never_counted_for_less(clock: FakeClock) -> None:
     """F38, F55: the store wrote it, the answer was lost, and it is made again in memory."""
     inner = Unsteady(clock)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
-    assert shelter.update("host:a", count) == 1
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    assert fallback.update("host:a", count) == 1
     inner.is_silent = True
 
-    assert shelter.update("host:a", count) == 2
-    assert shelter.update("host:a", count) == 3
+    assert fallback.update("host:a", count) == 2
+    assert fallback.update("host:a", count) == 3
 
     inner.is_silent = False
     clock.advance(2)
-    shelter.update("host:a", keep)
+    fallback.update("host:a", keep)
     _wait_for_prober()
-    assert shelter.update("host:a", keep) == 4  # one too many: a budget may be used less, never more
+    assert fallback.update("host:a", keep) == 4  # one too many: a budget may be used less, never more
 
 
 def test_an_answer_that_comes_after_the_outage_has_begun_counts(clock: FakeClock) -> None:
     """F55: two calls are under way, one fails, the other gets through."""
     inner = Unsteady(clock)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
-    shelter.update("host:a", count)
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback.update("host:a", count)
 
     def meanwhile() -> None:
         inner.before = lambda: None
         inner.is_out = True
-        shelter.update("host:b", count)
-        assert shelter.sheltered
+        fallback.update("host:b", count)
+        assert fallback.sheltered
         inner.is_out = False
 
     inner.before = meanwhile
 
-    assert shelter.update("host:a", count) == 2
-    assert shelter.update("host:a", keep) == 2
+    assert fallback.update("host:a", count) == 2
+    assert fallback.update("host:a", keep) == 2
     clock.advance(2)
-    shelter.update("host:a", keep)
+    fallback.update("host:a", keep)
     _wait_for_prober()
-    assert shelter.update("host:a", keep) == 2
+    assert fallback.update("host:a", keep) == 2
 
 
 def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_outage(
@@ -566,11 +566,11 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
 ) -> None:
     """F55"""
     inner = Unsteady(clock)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
     keys = [f"host:{number}" for number in range(20)]
     for key in keys:
-        shelter.update(key, count)
+        fallback.update(key, count)
     answers = iter(range(12))
 
     def fail_in_the_middle() -> None:
@@ -579,18 +579,18 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
     inner.is_out = False
     inner.before = fail_in_the_middle
     clock.advance(2)
-    shelter.update("host:0", count)
+    fallback.update("host:0", count)
     _wait_for_prober()
-    assert shelter.sheltered
+    assert fallback.sheltered
     assert 0 < inner.size() < 20
     inner.before = lambda: None
     inner.is_out = False
     clock.advance(60)
-    shelter.update("host:0", count)
+    fallback.update("host:0", count)
     _wait_for_prober()
 
-    assert not shelter.sheltered
-    assert [shelter.update(key, keep) for key in keys] == [3] + [1] * 19
+    assert not fallback.sheltered
+    assert [fallback.update(key, keep) for key in keys] == [3] + [1] * 19
     assert len(log(logging.WARNING)) == 1
     assert len([line for line in log(logging.INFO) if "is back" in line]) == 1
 
@@ -598,24 +598,24 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
 def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> None:
     """B4: a key changes again just as its record arrives."""
     inner = Unsteady(clock)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
-    shelter.update("host:a", count)
+    fallback.update("host:a", count)
     inner.is_out = False
     again = itertools.count()
 
     def count_meanwhile() -> None:
         if 0 < next(again) < 4:  # the first question is only whether the store is there
-            shelter.update("host:a", count)
+            fallback.update("host:a", count)
 
     inner.before = count_meanwhile
     clock.advance(2)
-    shelter.update("host:a", count)
+    fallback.update("host:a", count)
     _wait_for_prober()
     inner.before = lambda: None
 
-    assert shelter.held == 0
-    assert shelter.update("host:a", keep) == 5
+    assert fallback.held == 0
+    assert fallback.update("host:a", keep) == 5
 
 
 def count_for_days(record: Host | None, now: Now) -> tuple[Host, int]:
@@ -626,13 +626,13 @@ def count_for_days(record: Host | None, now: Now) -> tuple[Host, int]:
 
 def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) -> None:
     """B4, F55"""
-    shelter = Shelter(RedisStore(server.url, timeout=1.5))
+    fallback = FallbackStore(RedisStore(server.url, timeout=1.5))
     totals = [0] * 4
     end = threading.Event()
 
     def work(place: int) -> None:
         while not end.is_set():
-            shelter.update(f"host:{totals[place] % 3}", count_for_days)
+            fallback.update(f"host:{totals[place] % 3}", count_for_days)
             totals[place] += 1
 
     threads = [threading.Thread(target=work, args=(place,)) for place in range(4)]
@@ -640,19 +640,19 @@ def test_threads_that_count_through_outages_lose_nothing(server: RedisServer) ->
         each.start()
     _until(lambda: sum(totals) > 200)
     server.pause()
-    _until(lambda: shelter.sheltered)
+    _until(lambda: fallback.sheltered)
     _until(lambda: sum(totals) > 1000)
     server.resume()
-    _until(lambda: not shelter.sheltered and not shelter.held)
+    _until(lambda: not fallback.sheltered and not fallback.held)
     seen = sum(totals)
     _until(lambda: sum(totals) > seen + 200)
     end.set()
     for each in threads:
         each.join()
 
-    counted = sum(shelter.read(f"host:{number}").requests for number in range(3))
+    counted = sum(fallback.read(f"host:{number}").requests for number in range(3))
     assert sum(totals) <= counted <= sum(totals) + 4  # what was under way when it hung may count twice
-    shelter.close()
+    fallback.close()
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -677,7 +677,7 @@ async def test_a_record_that_cannot_be_used_is_kept_in_memory_alone(
     assert await store.update("host:b", count) == 1
     assert await store.update("host:a", count) == 3
 
-    assert sheltered.shelter.held == 1
+    assert sheltered.fallback.held == 1
     assert server.command("GET", "curtsy:{host:a}") == value
     assert server.command("EXISTS", "curtsy:{host:b}") == 1
     assert len(log(logging.WARNING)) == 1
@@ -696,26 +696,26 @@ def test_an_outage_that_is_found_while_looking_after_one_record_is_warned_about(
 ) -> None:
     """B8"""
     inner = Unsteady(clock)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.unusable = "host:a"
-    shelter.update("host:a", count)
+    fallback.update("host:a", count)
     clock.advance(2)
-    shelter.update("host:b", count)
+    fallback.update("host:b", count)
     _wait_for_prober()
-    assert not shelter.sheltered
+    assert not fallback.sheltered
     inner.is_out = True
     clock.advance(60)
 
-    shelter.update("host:a", count)
+    fallback.update("host:a", count)
     _wait_for_prober()
 
-    assert shelter.sheltered
+    assert fallback.sheltered
     assert len(log(logging.WARNING)) == 2
     inner.is_out, inner.unusable = False, ""
     clock.advance(60)
-    shelter.update("host:a", count)
+    fallback.update("host:a", count)
     _wait_for_prober()
-    assert [shelter.update(key, keep) for key in ("host:a", "host:b")] == [3, 1]
+    assert [fallback.update(key, keep) for key in ("host:a", "host:b")] == [3, 1]
 
 
 async def test_a_record_that_cannot_be_read_is_one_outage_however_often_it_is_asked_for(
@@ -809,7 +809,7 @@ async def test_all_who_open_a_store_that_is_out_count_together(log: Callable[[in
     nowhere.unlink()
     await second.close()
 
-    third = open_store(place, shelter=False)
+    third = open_store(place, fallback=False)
     assert third.read("host:a").requests == 3
     third.close()
 
@@ -833,17 +833,17 @@ def test_what_a_process_has_seen_of_a_store_goes_when_it_is_closed(tmp_path: Pat
 def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_never_there(clock: FakeClock) -> None:
     """Design, section 2: no two machines' clocks are ever compared."""
     inner = Unsteady(clock)  # its calendar is years ahead of this machine's
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
     inner.is_out = True
     start = time.monotonic()
-    shelter.update("host:a", lambda host, now: (admit(host, now, Policy())[0], None))
+    fallback.update("host:a", lambda host, now: (admit(host, now, Policy())[0], None))
     inner.is_out = False
 
     clock.advance(2)
-    shelter.update("host:b", keep)
+    fallback.update("host:b", keep)
     _wait_for_prober()
 
-    host = shelter.read("host:a")
+    host = fallback.read("host:a")
     passed = (time.monotonic() - start) * SECOND
     assert host.boot == clock.now().boot
     assert 0 <= clock.now().at - host.sent_at <= passed
@@ -851,16 +851,16 @@ def test_a_clock_that_differs_from_the_servers_does_no_harm_if_the_server_was_ne
 
 def test_what_is_counted_while_another_process_holds_the_ledger_is_kept(clock: FakeClock, tmp_path: Path) -> None:
     """B8: a process that is stopped within its turn holds nobody up, and makes nobody forget"""
-    inner, ledger = Unsteady(clock), Ledger(str(tmp_path / "state.sqlite"))
-    shelter = Shelter(inner, refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+    inner, ledger = Unsteady(clock), OutageSpending(str(tmp_path / "state.sqlite"))
+    fallback = FallbackStore(inner, fallback_state=FallbackState("unsteady:", None, time.monotonic, ledger))
     inner.is_out = True
 
-    answers = [shelter.update("host:a", count)]
+    answers = [fallback.update("host:a", count)]
     with ledger.entry("host:a"):
-        answers += [shelter.update("host:a", count)]
-    answers += [shelter.update("host:a", count)]
+        answers += [fallback.update("host:a", count)]
+    answers += [fallback.update("host:a", count)]
     inner.is_out = False
-    shelter.close()
+    fallback.close()
 
     assert answers == [1, 2, 3]
     assert inner.read("host:a").requests == 3
@@ -872,7 +872,7 @@ def test_what_is_no_record_in_the_ledger_holds_nobody_up(
 ) -> None:
     """B8: neither a pipe, nor a file larger than memory, nor a link"""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    ledger = Ledger(str(tmp_path / "state.sqlite"))
+    ledger = OutageSpending(str(tmp_path / "state.sqlite"))
     with ledger.entry("host:a") as entry:
         entry.write(None, Host(requests=2))
     [place] = tmp_path.glob("curtsy-*/*")
@@ -884,7 +884,7 @@ def test_what_is_no_record_in_the_ledger_holds_nobody_up(
     inner = Unsteady(clock)
     inner.is_out = True
 
-    shelter = Shelter(inner, refuge=Refuge("unsteady:", None, time.monotonic, ledger))
+    fallback = FallbackStore(inner, fallback_state=FallbackState("unsteady:", None, time.monotonic, ledger))
 
-    assert shelter.update("host:a", count) == 3
+    assert fallback.update("host:a", count) == 3
     assert ledger.keys() == ["host:a"]

@@ -28,7 +28,7 @@ from curtsy.core.policy import Policy
 from curtsy.engine.gate_steps import amended, charge
 from curtsy.limits import CircuitBreaker
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
-from curtsy.stores.fallback import AsyncShelter, Shelter
+from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from curtsy.stores.sqlite_records import Database
@@ -39,8 +39,8 @@ from tests.strategies import FREE
 from tests.support.redis_server import RedisServer, redis_available
 
 A, B = "host:a.example", "host:b.example"
-DAILY = FREE.but(max_requests_per_day=5)
-STEP = charge(FREE.but(max_requests_per_day=5000), 0.0, page=True)
+DAILY = FREE.replace(max_requests_per_day=5)
+STEP = charge(FREE.replace(max_requests_per_day=5000), 0.0, page=True)
 SLOW = 10.0
 
 
@@ -102,9 +102,9 @@ async def store(request: pytest.FixtureRequest, place: Losing, clock: FakeClock)
     """Sheltered, as all stores are that a program opens."""
     opened: AsyncStore
     if request.param == "blocking":
-        opened = Awaited(Shelter(place.open(clock)))
+        opened = Awaited(FallbackStore(place.open(clock)))
     else:
-        opened = AsyncShelter(place.open_async(clock))
+        opened = AsyncFallbackStore(place.open_async(clock))
     yield opened
     await opened.close()
 
@@ -144,7 +144,7 @@ async def test_the_days_budget_goes_on_and_that_is_told_once(
 
 async def test_nobody_goes_early_after_a_loss(place: Losing, store: AsyncStore, clock: FakeClock) -> None:
     """B8, P1"""
-    pace = FREE.but(qps=0.1)
+    pace = FREE.replace(qps=0.1)
     assert isinstance(await ask(store, A, pace), Go)
     clock.advance(4)
 
@@ -231,8 +231,8 @@ def a_second_passes(store: RedisStore) -> None:
 
 async def test_who_knows_more_catches_up_with_who_knew_less(server: RedisServer, clock: FakeClock) -> None:
     """B8: what both have counted counts once."""
-    knows, knew, new = (Awaited(Shelter(RedisStore(server.url, clock=clock, timeout=SLOW))) for _ in range(3))
-    wide = FREE.but(max_requests_per_day=100)
+    knows, knew, new = (Awaited(FallbackStore(RedisStore(server.url, clock=clock, timeout=SLOW))) for _ in range(3))
+    wide = FREE.replace(max_requests_per_day=100)
     for _ in range(10):
         await ask(knew, A, wide)
     for _ in range(30):
@@ -262,7 +262,7 @@ from tests.strategies import FREE
 store = open_store("sqlite:///" + sys.argv[1])
 for line in sys.stdin:
     for _ in range(int(line)):
-        store.update("host:a.example", charge(FREE.but(max_requests_per_day=100), 0.0, page=True))
+        store.update("host:a.example", charge(FREE.replace(max_requests_per_day=100), 0.0, page=True))
     print(store.read("host:a.example").days[-1].requests, flush=True)
 store.close()
 """
@@ -303,22 +303,22 @@ def test_a_server_that_comes_back_with_what_it_had_some_time_ago_is_brought_up_t
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
-        shelter, other = Shelter(RedisStore(server.url, timeout=SLOW)), RedisStore(server.url, timeout=SLOW + 1)
-        shelter.update(B, STEP)
+        fallback, other = FallbackStore(RedisStore(server.url, timeout=SLOW)), RedisStore(server.url, timeout=SLOW + 1)
+        fallback.update(B, STEP)
         before = 3 if is_in_snapshot else 0
         for _ in range(before):
-            shelter.update(A, STEP)
+            fallback.update(A, STEP)
         server.command("SAVE")
         for _ in range(20):
-            shelter.update(A, STEP)
+            fallback.update(A, STEP)
         other.forget(B)
-        shelter.update(B, STEP)  # which is why the mark is looked at, as it is every second
+        fallback.update(B, STEP)  # which is why the mark is looked at, as it is every second
         server.restart()
 
-        shelter.update(A, STEP)
+        fallback.update(A, STEP)
 
         assert other.read(A).days[-1].requests == before + 21
-        shelter.close()
+        fallback.close()
         other.close()
 
 
@@ -345,7 +345,7 @@ def test_looks_that_the_server_may_have_forgotten_are_not_missed(server: RedisSe
 def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisServer) -> None:
     """B8: each may know more than another's reply"""
     store, tasks = RedisStore(server.url, timeout=SLOW), AsyncRedisStore(server.url, timeout=SLOW)
-    shelter = Shelter(store)
+    fallback = FallbackStore(store)
 
     together = threading.Barrier(4)
 
@@ -359,8 +359,8 @@ def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisSer
 
     def in_a_thread() -> None:
         for _ in range(150):
-            shelter.update(A, STEP)
-            shelter.update(B, STEP)
+            fallback.update(A, STEP)
+            fallback.update(B, STEP)
 
     threads = [threading.Thread(target=work) for work in (in_a_loop, in_a_thread) for _ in range(4)]
     for thread in threads:
@@ -370,34 +370,34 @@ def test_threads_and_loops_that_share_a_store_find_nothing_lost(server: RedisSer
 
     assert store.losses == tasks.losses == []
     assert store.read(A).days[-1].requests == 8 * 150
-    shelter.close()
+    fallback.close()
 
 
 async def test_an_outage_brings_nothing_back_that_was_removed_meanwhile(server: RedisServer) -> None:
     """B8: what others have begun since is all that there is"""
     now = 0.0
-    shelter = Shelter(RedisStore(server.url, timeout=0.3), monotonic=lambda: now)
+    fallback = FallbackStore(RedisStore(server.url, timeout=0.3), monotonic=lambda: now)
     other = RedisStore(server.url, timeout=SLOW)
     for key in (A, B):
         for _ in range(5):
-            shelter.update(key, STEP)
+            fallback.update(key, STEP)
     server.pause()
-    shelter.update("host:c.example", STEP)
+    fallback.update("host:c.example", STEP)
     server.resume()
     other.forget(A)
     other.forget(B)
     other.update(B, STEP)
 
     now = 2.0
-    shelter.update("host:c.example", STEP)
+    fallback.update("host:c.example", STEP)
     deadline = time.monotonic() + 20
-    while shelter.sheltered or shelter.held:
+    while fallback.sheltered or fallback.held:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.005)
 
     assert other.read(A) is None
     assert other.read(B).days[-1].requests == 1
-    shelter.close()
+    fallback.close()
     other.close()
 
 
@@ -431,7 +431,7 @@ from curtsy.engine.gate_steps import charge
 from curtsy.stores import open_store
 from curtsy.stores.sqlite import SQLiteStore
 from tests.strategies import FREE
-step = charge(FREE.but(max_requests_per_day=100), 0.0, page=True)
+step = charge(FREE.replace(max_requests_per_day=100), 0.0, page=True)
 store = open_store("sqlite:///" + sys.argv[1])
 for _ in range(3):
     store.update("host:a.example", step)
@@ -465,17 +465,19 @@ store.close()
 
 async def test_who_knows_nothing_of_a_host_and_asks_first_takes_nothing_away(server: RedisServer) -> None:
     """B8: though it writes a record that is as good as any"""
-    shelters = [Shelter(RedisStore(server.url, timeout=SLOW + number)) for number in range(2)]
+    fallbacks = [FallbackStore(RedisStore(server.url, timeout=SLOW + number)) for number in range(2)]
     for _ in range(4):
-        shelters[0].update(A, charge(DAILY, 0.0, page=True))
-    shelters[1].update(B, STEP)
+        fallbacks[0].update(A, charge(DAILY, 0.0, page=True))
+    fallbacks[1].update(B, STEP)
     server.flush()
 
-    decisions = [shelter.update(A, charge(DAILY, 0.0, page=True))[0] for shelter in (*reversed(shelters), shelters[1])]
+    decisions = [
+        fallback.update(A, charge(DAILY, 0.0, page=True))[0] for fallback in (*reversed(fallbacks), fallbacks[1])
+    ]
 
     assert [type(decision) for decision in decisions] == [Go, Go, No]
-    for shelter in shelters:
-        shelter.close()
+    for fallback in fallbacks:
+        fallback.close()
 
 
 async def test_all_is_given_back_without_anybody_asking_again(place: Losing, store: AsyncStore) -> None:
@@ -496,7 +498,7 @@ async def test_all_is_given_back_without_anybody_asking_again(place: Losing, sto
 def test_one_that_is_closed_in_another_loop_gives_back_what_was_lost(tmp_path: Path) -> None:
     """B8"""
     path = tmp_path / "state.sqlite"
-    store = AsyncShelter(AsyncSQLiteStore(path))
+    store = AsyncFallbackStore(AsyncSQLiteStore(path))
     idle = [f"host:{number}.example" for number in range(300)]
 
     async def lose() -> None:
@@ -515,15 +517,15 @@ def test_one_that_is_closed_in_another_loop_gives_back_what_was_lost(tmp_path: P
 
 def test_a_host_that_is_forgotten_and_asked_for_in_one_breath_begins_anew(server: RedisServer) -> None:
     """B8"""
-    shelter = Shelter(RedisStore(server.url, timeout=SLOW))
+    fallback = FallbackStore(RedisStore(server.url, timeout=SLOW))
     for _ in range(5):
-        shelter.update(A, STEP)
+        fallback.update(A, STEP)
     server.flush()
 
-    shelter.update_many([(A, lambda host, now: (None, None)), (A, STEP)])
+    fallback.update_many([(A, lambda host, now: (None, None)), (A, STEP)])
 
-    assert shelter.read(A).days[-1].requests == 1
-    shelter.close()
+    assert fallback.read(A).days[-1].requests == 1
+    fallback.close()
 
 
 def test_one_who_is_always_flushed_is_told_of_once_a_minute(
@@ -531,39 +533,39 @@ def test_one_who_is_always_flushed_is_told_of_once_a_minute(
 ) -> None:
     """B8"""
     now = 0.0
-    shelter = Shelter(RedisStore(server.url, timeout=SLOW), monotonic=lambda: now)
+    fallback = FallbackStore(RedisStore(server.url, timeout=SLOW), monotonic=lambda: now)
     for number in range(12):
         now = 10.0 * number
-        shelter.update(A, STEP)
+        fallback.update(A, STEP)
         server.flush()
 
-    shelter.update(A, STEP)
+    fallback.update(A, STEP)
 
-    assert shelter.read(A).days[-1].requests == 13
+    assert fallback.read(A).days[-1].requests == 13
     assert len(warnings(caplog)) == 2
-    shelter.close()
+    fallback.close()
 
 
 def test_a_file_from_before_a_reboot_is_brought_up_to_date(tmp_path: Path) -> None:
     """B8: its instants are of another clock"""
     path, backup = tmp_path / "state.sqlite", tmp_path / "backup.sqlite"
-    pace = charge(FREE.but(qps=0.01), 0.0, page=True)
+    pace = charge(FREE.replace(qps=0.01), 0.0, page=True)
     before = SQLiteStore(path, clock=FakeClock(at=900_000.0, boot=1))
     before.update(A, pace)
     before.close()
     shutil.copy(path, backup)
     clock = FakeClock(at=100.0, boot=2)
     clock.advance(500)
-    shelter = Shelter(SQLiteStore(path, clock=clock))
-    assert isinstance(shelter.update(A, pace)[0], Go)
+    fallback = FallbackStore(SQLiteStore(path, clock=clock))
+    assert isinstance(fallback.update(A, pace)[0], Go)
     clock.advance(5)
 
     os.replace(backup, path)
 
-    wait, _ = shelter.update(A, pace)
+    wait, _ = fallback.update(A, pace)
     assert not isinstance(wait, Go | No)
     assert wait.seconds == pytest.approx(95)
-    shelter.close()
+    fallback.close()
 
 
 def test_a_server_that_goes_back_again_and_again_is_mended_each_time() -> None:
@@ -572,17 +574,17 @@ def test_a_server_that_goes_back_again_and_again_is_mended_each_time() -> None:
         pytest.skip(reason)
     with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
         inner = RedisStore(server.url, timeout=SLOW)
-        shelter = Shelter(inner)
-        shelter.update(A, STEP)
+        fallback = FallbackStore(inner)
+        fallback.update(A, STEP)
         server.command("SAVE")
         server.command("CONFIG", "SET", "save", "")
         for times in range(2, 7):
-            shelter.update(A, STEP)
-            assert shelter.read(A).days[-1].requests == times
+            fallback.update(A, STEP)
+            assert fallback.read(A).days[-1].requests == times
             a_second_passes(inner)
-            shelter.update(B, STEP)
+            fallback.update(B, STEP)
             server.restart()
-        shelter.close()
+        fallback.close()
 
 
 def test_one_who_lagged_behind_is_seen_though_others_have_looked_meanwhile() -> None:
@@ -591,7 +593,7 @@ def test_one_who_lagged_behind_is_seen_though_others_have_looked_meanwhile() -> 
         pytest.skip(reason)
     with RedisServer("--save", "3600 1", "--dbfilename", "old.rdb") as server:
         stores = [RedisStore(server.url, timeout=SLOW + number) for number in range(3)]
-        knows, *others = map(Shelter, stores)
+        knows, *others = map(FallbackStore, stores)
         for each in (knows, *others):
             each.update(B, STEP)
         server.command("SAVE")
@@ -629,18 +631,18 @@ def test_what_could_not_be_given_back_at_once_is_given_back_one_by_one(server: R
             return super().update_many(steps)
 
     inner = Hesitant(server.url, timeout=SLOW)
-    shelter = Shelter(inner)
+    fallback = FallbackStore(inner)
     idle = [f"host:{number}.example" for number in range(20)]
     for key in (A, *idle):
-        shelter.update(key, STEP)
+        fallback.update(key, STEP)
     server.flush()
     inner.is_hesitant = True
-    shelter.update(A, STEP)
-    shelter.close()
+    fallback.update(A, STEP)
+    fallback.close()
 
     other = RedisStore(server.url, timeout=SLOW)
     assert len(other.keys("host:")) == 1 + len(idle)
-    assert not shelter.sheltered
+    assert not fallback.sheltered
     other.close()
 
 
@@ -656,10 +658,10 @@ def test_one_record_that_is_damaged_is_replaced_by_what_is_remembered(
     else:
         server: RedisServer = request.getfixturevalue("server")
         inner, other = RedisStore(server.url, timeout=SLOW), RedisStore(server.url, timeout=SLOW + 1)
-    shelter = Shelter(inner)
+    fallback = FallbackStore(inner)
     for key in (A, B):
         for _ in range(4):
-            shelter.update(key, charge(DAILY, 0.0, page=True))
+            fallback.update(key, charge(DAILY, 0.0, page=True))
     if other is None:
         with closing(sqlite3.connect(path)) as damage:
             damage.execute("UPDATE records SET sum = sum + 1 WHERE key = ?", (A.encode(),))
@@ -670,11 +672,11 @@ def test_one_record_that_is_damaged_is_replaced_by_what_is_remembered(
         other.forget(B)
         other.close()
 
-    decisions = [shelter.update(A, charge(DAILY, 0.0, page=True))[0] for _ in range(2)]
+    decisions = [fallback.update(A, charge(DAILY, 0.0, page=True))[0] for _ in range(2)]
 
     assert [type(decision) for decision in decisions] == [Go, No]
-    assert shelter.read(B) is None
-    shelter.close()
+    assert fallback.read(B) is None
+    fallback.close()
 
 
 def test_a_file_that_is_made_anew_while_we_have_let_go_of_it_is_seen(tmp_path: Path) -> None:
@@ -728,19 +730,19 @@ def test_a_record_with_the_name_of_the_probe_is_nobodys(server: RedisServer) -> 
     """B8: an outage does not remove what a part has named so"""
     clock = FakeClock()
     inner = RedisStore(server.url, timeout=0.3)
-    shelter = Shelter(inner, monotonic=lambda: clock.now().at / SECOND)
-    breaker = CircuitBreaker(3600, store=shelter, key="probe")
+    fallback = FallbackStore(inner, monotonic=lambda: clock.now().at / SECOND)
+    breaker = CircuitBreaker(3600, store=fallback, key="probe")
     breaker.trip()
     server.pause()
-    shelter.update(A, STEP)
+    fallback.update(A, STEP)
     server.resume()
     clock.advance(60)
     deadline = time.monotonic() + 20
-    while shelter.sheltered or shelter.held:
+    while fallback.sheltered or fallback.held:
         assert time.monotonic() < deadline
-        shelter.update(A, STEP)
+        fallback.update(A, STEP)
         time.sleep(0.005)
 
     assert breaker.is_open
     assert sorted(inner.keys()) == [A, "probe"]
-    shelter.close()
+    fallback.close()

@@ -11,7 +11,7 @@ import pytest
 
 from curtsy.core.errors import PolicyError
 from curtsy.stores import open_async_store, open_store
-from curtsy.stores.fallback import AsyncShelter, Shelter
+from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
@@ -31,10 +31,10 @@ def test_three_slashes_are_a_relative_file_and_four_an_absolute_one(
 ) -> None:
     """B7"""
     monkeypatch.chdir(tmp_path)
-    stores = [open_store("sqlite:///state.sqlite", shelter=False), open_store(f"sqlite:///{tmp_path}/state.sqlite")]
+    stores = [open_store("sqlite:///state.sqlite", fallback=False), open_store(f"sqlite:///{tmp_path}/state.sqlite")]
 
     assert isinstance(stores[0], SQLiteStore)
-    assert isinstance(stores[1], Shelter)
+    assert isinstance(stores[1], FallbackStore)
     assert stores[0].update("a", count) == 1
     assert stores[1].update("a", count) == 2
     assert (tmp_path / "state.sqlite").exists()
@@ -44,11 +44,11 @@ def test_three_slashes_are_a_relative_file_and_four_an_absolute_one(
 
 async def test_tasks_have_the_same_urls(tmp_path: Path) -> None:
     """B7"""
-    bare = open_async_store(f"sqlite:///{tmp_path}/state.sqlite", shelter=False)
+    bare = open_async_store(f"sqlite:///{tmp_path}/state.sqlite", fallback=False)
     sheltered = open_async_store(f"sqlite:///{tmp_path}/state.sqlite")
 
     assert isinstance(bare, AsyncSQLiteStore)
-    assert isinstance(sheltered, AsyncShelter)
+    assert isinstance(sheltered, AsyncFallbackStore)
     assert await bare.update("a", count) == 1
     assert await sheltered.update("a", count) == 2
     await bare.close()
@@ -58,7 +58,7 @@ async def test_tasks_have_the_same_urls(tmp_path: Path) -> None:
 async def test_redis_urls_open_redis_stores_without_connecting() -> None:
     """B7"""
     for url in ("redis://127.0.0.1:1/0", "rediss://127.0.0.1:1", "unix:///nowhere.sock", "redis+cluster://127.0.0.1:1"):
-        store, tasks = open_store(url, shelter=False), open_async_store(url, shelter=False)
+        store, tasks = open_store(url, fallback=False), open_async_store(url, fallback=False)
 
         assert isinstance(store, RedisStore)
         assert isinstance(tasks, AsyncRedisStore)
@@ -88,7 +88,7 @@ def test_the_environment_names_the_store_of_those_who_give_none(
     monkeypatch.setenv("CURTSY_STORE", "memory:")
 
     assert isinstance(open_store(), MemoryStore)
-    store = open_store(f"sqlite:///{tmp_path}/state.sqlite", shelter=False)
+    store = open_store(f"sqlite:///{tmp_path}/state.sqlite", fallback=False)
     assert isinstance(store, SQLiteStore)
     store.close()
 
@@ -168,7 +168,7 @@ def test_a_variable_that_names_no_store_means_the_file(
 def test_what_may_be_a_password_is_not_shown_however_the_url_is_wrong(url: str) -> None:
     """F62: nor in the hint"""
     with pytest.raises(PolicyError) as caught:
-        open_store(url, shelter=False)
+        open_store(url, fallback=False)
     with pytest.raises(PolicyError) as checked:
         check_place(url)
 
@@ -178,12 +178,12 @@ def test_what_may_be_a_password_is_not_shown_however_the_url_is_wrong(url: str) 
 def test_a_question_mark_in_a_password_is_told_in_its_right_form() -> None:
     """F62: the rest of the password would be taken for a host"""
     with pytest.raises(PolicyError, match=r"has a \? before its last @\. In a password, write \? as %3F;"):
-        open_store("redis://user:pass@word?x@host", shelter=False)
+        open_store("redis://user:pass@word?x@host", fallback=False)
 
 
 def test_the_scheme_of_a_url_may_be_in_capitals() -> None:
     """RFC 3986, section 3.1"""
-    store = open_store("REDIS://127.0.0.1:1/2", shelter=False)
+    store = open_store("REDIS://127.0.0.1:1/2", fallback=False)
 
-    assert store.identity == open_store("redis://127.0.0.1:1/2", shelter=False).identity
-    assert isinstance(open_store("SQLite:///state.sqlite", shelter=False), SQLiteStore)
+    assert store.identity == open_store("redis://127.0.0.1:1/2", fallback=False).identity
+    assert isinstance(open_store("SQLite:///state.sqlite", fallback=False), SQLiteStore)

@@ -16,7 +16,7 @@ import pytest
 
 from curtsy.cache.keys import MIB, SETTLED, Checked
 from curtsy.cache.packed import LARGE, PackedCache
-from curtsy.cache.write_buffer import MOST, MOST_BYTES, Backlog, Waiting
+from curtsy.cache.write_buffer import MOST, MOST_BYTES, Waiting, WriteBuffer
 from curtsy.system.clock import FakeClock
 from tests.support.pages import ROOT, body_of, fill, is_body_of, page, url_of
 
@@ -222,22 +222,22 @@ def test_a_304_for_a_page_that_was_dropped_since_it_was_read_changes_nothing(ope
 
 def test_a_304_does_not_replace_what_came_to_wait_meanwhile() -> None:
     """N6: another thread may put or drop the page while it is being renewed"""
-    backlog = Backlog(LONG)
+    write_buffer = WriteBuffer(LONG)
     old, new, renewed = (Waiting(*page(URL, body), False, False) for body in (b"old", b"new", b"old"))
-    backlog.add("key", old, lambda: None)
+    write_buffer.add("key", old, lambda: None)
 
-    backlog.add("key", new, lambda: None)
-    assert not backlog.replace("key", old, renewed, lambda: None)
-    assert backlog.get("key") is new
+    write_buffer.add("key", new, lambda: None)
+    assert not write_buffer.replace("key", old, renewed, lambda: None)
+    assert write_buffer.get("key") is new
 
-    backlog.forget("key")
-    assert not backlog.replace("key", new, renewed, lambda: None)
-    assert backlog.get("key") is None
+    write_buffer.forget("key")
+    assert not write_buffer.replace("key", new, renewed, lambda: None)
+    assert write_buffer.get("key") is None
 
-    assert backlog.replace("key", None, renewed, lambda: None)
-    assert backlog.get("key") is renewed
-    backlog.forget("key")
-    backlog.leave()
+    assert write_buffer.replace("key", None, renewed, lambda: None)
+    assert write_buffer.get("key") is renewed
+    write_buffer.forget("key")
+    write_buffer.leave()
 
 
 def test_a_304_for_a_page_that_was_replaced_or_is_gone_changes_nothing(opened: Open) -> None:

@@ -28,7 +28,7 @@ from curtsy.core.host import Host, fresh
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import DAY, UNLIMITED, Policy
 from curtsy.engine.gate_steps import charge
-from curtsy.stores.cas import Bid, Swap, expiry
+from curtsy.stores.cas import Attempt, CompareAndSwap, expiry
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.redis_server import Server
 from curtsy.system.clock import FakeClock
@@ -43,7 +43,7 @@ SLOW = 10.0
 """Seconds of patience with a busy machine, where the test is not about patience."""
 
 
-FREE = UNLIMITED.but(max_requests_per_day=100)
+FREE = UNLIMITED.replace(max_requests_per_day=100)
 
 
 @pytest.fixture
@@ -351,16 +351,16 @@ DAYS: dict[str, list[float]] = {
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("journey", DAYS.values(), ids=DAYS.keys())
 def test_no_history_of_the_servers_clock_opens_a_second_budget(
-    server: RedisServer, journey: list[float], is_restarted: bool
+    server: RedisServer, state: list[float], is_restarted: bool
 ) -> None:
     """C19, by one process or by a new one each time"""
-    clock, policy = FakeClock(), UNLIMITED.but(max_requests_per_day=5)
+    clock, policy = FakeClock(), UNLIMITED.replace(max_requests_per_day=5)
     store, sent, off = RedisStore(server.url, clock=clock, timeout=SLOW), 0, 0.0
 
     def request(record: Any, now: Now) -> tuple[Any, Any]:
         return admit(record, now, policy)
 
-    for day in journey:
+    for day in state:
         clock.set_back((off - day) * DAY)
         off = day
         if is_restarted:
@@ -533,17 +533,17 @@ def test_what_was_never_there_or_forgotten_by_us_is_no_loss(store: RedisStore) -
 def test_what_has_run_out_is_not_missed(weeks: int, is_missed: bool) -> None:
     """B8: the server drops a record that says nothing any more"""
     clock = FakeClock()
-    swap = Swap("curtsy:", clock, 1.0)
-    bid = Bid("host:a", [lambda host, now: (fresh(now), None)])
+    swap = CompareAndSwap("curtsy:", clock, 1.0)
+    attempt = Attempt("host:a", [lambda host, now: (fresh(now), None)])
     swap.marked(swap.marks.ask("", b"curtsy:mark{0}"), [b"name", 1, []])
-    swap.hear(bid, [clock.now().epoch, None])  # which says only what time it is
-    swap.ask(bid)
-    assert swap.hear(bid, clock.now().epoch)
+    swap.hear(attempt, [clock.now().epoch, None])  # which says only what time it is
+    swap.ask(attempt)
+    assert swap.hear(attempt, clock.now().epoch)
     assert not swap.marks.doubted([""])
-    swap.ask(bid)
+    swap.ask(attempt)
     clock.advance(weeks * 7 * DAY)
 
-    swap.hear(bid, [clock.now().epoch + 1, None])
+    swap.hear(attempt, [clock.now().epoch + 1, None])
 
     assert bool(swap.marks.doubted([""])) == is_missed
 
@@ -835,10 +835,10 @@ def test_a_server_older_than_7_is_refused(version: str, is_taken: bool) -> None:
     info = {"redis_version": version, "maxmemory": 0, "maxmemory_policy": "noeviction"}
 
     if is_taken:
-        server.judge(info)
+        server.filters(info)
     else:
         with pytest.raises(PolicyError, match=r"is Redis 6\.2\.14, and 7\.0 or later is needed\. Upgrade it\."):
-            server.judge({"127.0.0.1:7000": info})
+            server.filters({"127.0.0.1:7000": info})
 
 
 def test_a_server_that_does_not_show_its_settings_is_taken(server: RedisServer) -> None:

@@ -10,7 +10,7 @@ import pytest
 from curtsy.core.errors import StoreError
 from curtsy.engine.gate_steps import charge
 from curtsy.stores import AsyncStore
-from curtsy.stores.fallback import AsyncShelter, Shelter
+from curtsy.stores.fallback import AsyncFallbackStore, FallbackStore
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from tests.stores.places import Awaited
 from tests.stores.steps import count, keep
@@ -91,10 +91,10 @@ async def test_slots_that_move_between_updates_are_followed(cluster: RedisCluste
 
 async def test_one_server_that_is_flushed_gets_its_records_back(cluster: RedisCluster) -> None:
     """B8, F59"""
-    step = charge(FREE.but(max_requests_per_day=9), 0.0, page=True)
+    step = charge(FREE.replace(max_requests_per_day=9), 0.0, page=True)
     blocking, tasks = (
-        Shelter(RedisStore(cluster.url, timeout=SLOW)),
-        AsyncShelter(AsyncRedisStore(cluster.url, timeout=SLOW)),
+        FallbackStore(RedisStore(cluster.url, timeout=SLOW)),
+        AsyncFallbackStore(AsyncRedisStore(cluster.url, timeout=SLOW)),
     )
     stores: tuple[AsyncStore, ...] = Awaited(blocking), tasks
     for times, store in enumerate(stores):

@@ -55,18 +55,18 @@ OUTCOMES = {
 def policies(zone: str) -> dict[str, Policy]:
     """What holds for each of the domains: every limit alone, and several together."""
     # So that a dead holder's place is free after 5 s.
-    free = UNLIMITED.but(zone=ZoneInfo(zone), timeout=0.001, robots_timeout=0.001)
+    free = UNLIMITED.replace(zone=ZoneInfo(zone), timeout=0.001, robots_timeout=0.001)
     kinds = (
-        free.but(qps=25.0),
-        free.but(qps=40.0, burst=3),
-        free.but(qps=25.0, strategy="leaky_bucket"),
-        free.but(qps=20.0, burst=4, strategy="sliding_window"),
-        free.but(concurrency=1),
-        free.but(concurrency=2),
-        free.but(concurrency=1, pause_min=0.02, pause_max=0.08),
-        free.but(concurrency=None, max_requests_per_day=60),
-        free.but(concurrency=2, max_requests_per_day=0, max_pages_per_day=30),
-        free.but(qps=50.0, concurrency=2, delay=0.01, max_requests_per_day=90, max_pages_per_day=40),
+        free.replace(qps=25.0),
+        free.replace(qps=40.0, burst=3),
+        free.replace(qps=25.0, strategy="leaky_bucket"),
+        free.replace(qps=20.0, burst=4, strategy="sliding_window"),
+        free.replace(concurrency=1),
+        free.replace(concurrency=2),
+        free.replace(concurrency=1, pause_min=0.02, pause_max=0.08),
+        free.replace(concurrency=None, max_requests_per_day=60),
+        free.replace(concurrency=2, max_requests_per_day=0, max_pages_per_day=30),
+        free.replace(qps=50.0, concurrency=2, delay=0.01, max_requests_per_day=90, max_pages_per_day=40),
     )
     return {f"{number}.example.org": kinds[number % len(kinds)] for number in range(DOMAINS)}
 
@@ -87,7 +87,7 @@ class Admitter:
     def __init__(self, journal: Journal, zone: str, seed: int) -> None:
         self._journal = journal
         self._policies = policies(zone)
-        self._overall = UNLIMITED.but(qps=GLOBAL_QPS)
+        self._overall = UNLIMITED.replace(qps=GLOBAL_QPS)
         self._dice = random.Random(seed)
         self.spent: set[str] = set()
         """Domains that have had their day's budget."""

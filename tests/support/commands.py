@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from curtsy.cli import cli
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 
 _ENDS = frozenset({"|", "||", "&&", ";", ">", ">>", "<", "2>", "&", ")"})
 _VARIABLE = re.compile(r"\w+=")
@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\w+=")
 def misread(arguments: Sequence[str]) -> str | None:
     """What the parser complains about, without running anything; None if it understands."""
     command: click.Command = cli
-    rest, context = list(arguments), click.Context(cli, info_name="curtsy", obj=Given())
+    rest, context = list(arguments), click.Context(cli, info_name="curtsy", obj=CommandContext())
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         name = rest.pop(0)
         found = command.get_command(context, name)

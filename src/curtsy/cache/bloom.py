@@ -29,7 +29,7 @@ REST = 10.0
 _NEVER = -math.inf, bytearray()
 
 
-class Census:
+class BloomFilter:
     """Tells which numbers no page of a file has; the others are to be looked for in the file.
 
     It is taken while pages are looked for, some rows each time, so that nobody waits for it. It is told what this
@@ -53,7 +53,7 @@ class Census:
 
         self._pages = 0
         self._is_whole = False
-        self._rest_until = -math.inf
+        self._retry_after_until = -math.inf
 
     def lacks(self, number: int) -> bool:
         """Whether it is known that no page has this number, nor any other variant of its URL."""
@@ -68,7 +68,7 @@ class Census:
     def look(self, db: sqlite3.Connection) -> None:
         """Learn more of the file, or see that what is known still holds. Like `add()`, for one thread at a time."""
         now = self._now()
-        if now < self._rest_until:
+        if now < self._retry_after_until:
             return
         version = packed_schema.version(db)
         if self._db is None:
@@ -94,5 +94,5 @@ class Census:
         else:
             self._last = numbers[-1]
 
-    def _end(self, rest_until: float) -> None:
-        self._sure, self._table, self._db, self._rest_until = _NEVER, bytearray(), None, rest_until
+    def _end(self, retry_after_until: float) -> None:
+        self._sure, self._table, self._db, self._retry_after_until = _NEVER, bytearray(), None, retry_after_until

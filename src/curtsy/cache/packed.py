@@ -27,8 +27,8 @@ from curtsy.cache.keys import (
     sha256_of,
     without_secrets,
 )
-from curtsy.cache.packed_file import PackFile, check
-from curtsy.cache.write_buffer import Backlog, Waiting
+from curtsy.cache.packed_file import PackedFile, check
+from curtsy.cache.write_buffer import Waiting, WriteBuffer
 from curtsy.core.cache import Entry, url_sha256
 from curtsy.core.message import SECOND, Request, Url
 from curtsy.stores.url import check_path
@@ -66,7 +66,7 @@ class PackedCache:
 
     With a `delay`, pages are written together: `put` and `refresh` answer before that, though it may fail, and at most
     so many seconds later it is done. Caches of this process with the same path and delay know of them at once, others
-    when they are written, or a hundredth of a second later if they have a delay, too (see `census.py`); a program that
+    when they are written, or a hundredth of a second later if they have a delay, too (see `bloom.py`); a program that
     is killed loses those that wait, whole ones.
 
     A damaged file is put aside, and a new one begun: see `packfile.py`.
@@ -86,10 +86,10 @@ class PackedCache:
         self.max_size = max_size
         self._clock = clock or SystemClock()
         self._recent: Recent[_Seen] = Recent(memory)
-        self._file = PackFile(
+        self._file = PackedFile(
             self.path, packed_schema.SCHEMA, packed_schema.TABLES, packed_schema.FORMER_TABLES, self._clock
         )
-        self._backlog = Backlog.at(self.path, delay) if delay > 0 else None
+        self._write_buffer = WriteBuffer.at(self.path, delay) if delay > 0 else None
         self._journal = self.path + "-wal"
         self._lately: Lately[int] = Lately()
         self._uses: dict[int, int] = {}
@@ -112,7 +112,7 @@ class PackedCache:
         known, journal = self._recent.find(key), None
         if known is not None and not is_wanted(known[1].entry, key, asked):
             known = None
-        waiting = None if self._backlog is None else self._backlog.get(key)
+        waiting = None if self._write_buffer is None else self._write_buffer.get(key)
         if waiting is not None and is_wanted(waiting.entry, key, asked):
             if not waiting.is_renewal:
                 page = packed_schema.checked_page(waiting.entry, waiting.body, waiting.is_packed)
@@ -126,7 +126,7 @@ class PackedCache:
             if journal is not None and known[0].journal == journal and 0 <= now - known[0].used < _HOUR:
                 self._lately.note(known[0].number, now)
                 return known[1]
-        elif self._backlog is not None and self._backlog.census.lacks(packed_schema.first_number(key)):
+        elif self._write_buffer is not None and self._write_buffer.bloom.lacks(packed_schema.first_number(key)):
             return None
         return self._file.glance(None, self._get, text, key, asked, known, journal)
 
@@ -170,11 +170,11 @@ class PackedCache:
         is_packed, packed = packed_schema.pack(body)
         written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
         page = Waiting(written, packed, is_packed, is_renewal=False)
-        if self._backlog is not None and len(body) <= LARGE and not self._file.is_closed:
-            self._backlog.add(entry.url_sha256, page, self.flush)
+        if self._write_buffer is not None and len(body) <= LARGE and not self._file.is_closed:
+            self._write_buffer.add(entry.url_sha256, page, self.flush)
             return True
-        if self._backlog is not None:
-            self._backlog.forget(entry.url_sha256, entry.variant)
+        if self._write_buffer is not None:
+            self._write_buffer.forget(entry.url_sha256, entry.variant)
         if not self._file.do(False, self._write, [page]):
             self.drop(entry.url, entry.variant)
             return False
@@ -186,12 +186,12 @@ class PackedCache:
         if written is None or self._file.outage.is_on:
             return False
         renewal = Waiting(written, b"", is_packed=False, is_renewal=True)
-        if self._backlog is not None and not self._file.is_closed:
-            before = self._backlog.get(entry.url_sha256)
+        if self._write_buffer is not None and not self._file.is_closed:
+            before = self._write_buffer.get(entry.url_sha256)
             body = self._recent.body_of(entry.url_sha256) if before is None else before.entry.body_sha256
             if body == entry.body_sha256 and (before is None or before.entry.variant == entry.variant):
                 page = renewal if before is None else before._replace(entry=written)
-                if self._backlog.replace(entry.url_sha256, before, page, self.flush):
+                if self._write_buffer.replace(entry.url_sha256, before, page, self.flush):
                     return True
             self.flush()
         return self._file.do(False, self._write, [renewal])
@@ -200,8 +200,8 @@ class PackedCache:
         """Forget a variant of a URL, or all of them."""
         found = identify(url)
         if found is not None:
-            if self._backlog is not None:
-                self._backlog.forget(found[1], variant)
+            if self._write_buffer is not None:
+                self._write_buffer.forget(found[1], variant)
             self._recent.forget(found[1])
             self._file.do(None, packed_schema.remove, found[1], variant)
 
@@ -254,10 +254,10 @@ class PackedCache:
 
     def flush(self) -> None:
         """Write what waits to be written. What cannot be is forgotten, with what was kept in its place."""
-        if self._backlog is None or self._file.is_closed:
+        if self._write_buffer is None or self._file.is_closed:
             return
-        if pages := self._file.do(self._backlog.waiting(), self._catch_up):
-            self._backlog.done(pages)
+        if pages := self._file.do(self._write_buffer.waiting(), self._catch_up):
+            self._write_buffer.done(pages)
             for key, page in pages.items():
                 if not page.is_renewal:
                     self._recent.forget(key)
@@ -266,8 +266,8 @@ class PackedCache:
     def close(self) -> None:
         """Give back what is held open. Idempotent."""
         self.flush()
-        if self._backlog is not None:
-            self._backlog.leave()
+        if self._write_buffer is not None:
+            self._write_buffer.leave()
         self._file.do(None, self._note_uses)
         self._file.close()
 
@@ -300,8 +300,8 @@ class PackedCache:
         if page is None:
             found = self._read(db, text, key, asked)
             if found is None:
-                if self._backlog is not None:
-                    self._backlog.census.look(db)
+                if self._write_buffer is not None:
+                    self._write_buffer.bloom.look(db)
                 return None
             number, used, meta, page = found
         now = self._now()
@@ -339,11 +339,11 @@ class PackedCache:
 
     def _catch_up(self, db: sqlite3.Connection) -> dict[str, Waiting]:
         """Write what waits; nothing is left of it then. It is looked at here, where no other thread writes it."""
-        assert self._backlog is not None
-        pages = self._backlog.waiting()
+        assert self._write_buffer is not None
+        pages = self._write_buffer.waiting()
         if pages:
             self._write(db, list(pages.values()))
-            self._backlog.done(pages)
+            self._write_buffer.done(pages)
         return {}
 
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
@@ -370,8 +370,8 @@ class PackedCache:
             else:
                 if place is not None:
                     former.append((place,))
-                if self._backlog is not None:
-                    self._backlog.census.add(number)
+                if self._write_buffer is not None:
+                    self._write_buffer.bloom.add(number)
                 last += 1
                 meta = packed_schema.encode(entry, is_packed)
                 contents.append((last, meta, body))

@@ -68,7 +68,7 @@ class _Former(sqlite3.DatabaseError):
     """The file is of an earlier version."""
 
 
-class PackFile:
+class PackedFile:
     """A SQLite file with a `schema` of some `tables`, for one piece of work at a time, by any thread or process.
 
     It never raises. A damaged file is put aside as `<name>.damaged-<epoch>`, in place of the one put aside before, and

@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from curtsy.cache.bloom import Census
+from curtsy.cache.bloom import BloomFilter
 from curtsy.cache.keys import MIB
 from curtsy.core.cache import Entry
-from curtsy.system.shutdown import at_the_end
+from curtsy.system.shutdown import at_exit
 
 MOST = 64
 """Pages that wait; the next one's caller writes them all."""
@@ -35,7 +35,7 @@ class Waiting(NamedTuple):
     """Whether the body is kept already, and only the rest is to be written: then it is not here."""
 
 
-class Backlog:
+class WriteBuffer:
     """The pages that wait, by their keys. Bounded; safe for threads.
 
     Who adds a page says what writes all that waits, and tells by `done()` what need not wait any more. It is called
@@ -44,14 +44,14 @@ class Backlog:
     """
 
     @classmethod
-    def at(cls, place: str, delay: float) -> Backlog:
+    def at(cls, place: str, delay: float) -> WriteBuffer:
         """What waits to be written to a place: one for all in this process, so that each knows of the others' pages."""
         return _all.setdefault((place, delay), cls(delay))
 
     def __init__(self, delay: float) -> None:
         self._write: Callable[[], None] | None = None
         self._delay = delay
-        self.census = Census()
+        self.bloom = BloomFilter()
         """Of the file that they are written to: here, for so every cache that shares it knows what others write."""
 
         self._pages: dict[str, Waiting] = {}
@@ -139,7 +139,7 @@ class Backlog:
         """In a forked child: nothing waits, and there is no thread."""
         self._lock, self._hurry = threading.Lock(), threading.Event()
         self._pages, self._bytes, self._thread = {}, 0, None
-        self.census = Census()
+        self.bloom = BloomFilter()
 
     def _remove(self, key: str) -> None:
         if (page := self._pages.pop(key, None)) is not None:
@@ -162,7 +162,7 @@ class Backlog:
                 left = self._delay
 
 
-_all: weakref.WeakValueDictionary[tuple[str, float], Backlog] = weakref.WeakValueDictionary()
+_all: weakref.WeakValueDictionary[tuple[str, float], WriteBuffer] = weakref.WeakValueDictionary()
 
 
 def _flush_all() -> None:
@@ -170,7 +170,7 @@ def _flush_all() -> None:
         each.flush()
 
 
-at_the_end(_flush_all)
+at_exit(_flush_all)
 
 
 def _start_anew() -> None:

@@ -17,7 +17,7 @@ import click
 
 from curtsy import __version__
 from curtsy.cli.command import Group
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.streams import forgiving
 from curtsy.system.startup import exit_on_interrupt, is_command
@@ -131,7 +131,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         # Not by cli.main(), which has ends of its own for Ctrl-C and a broken pipe.
         whole = list(given)  # click takes its arguments away
-        with cli.make_context("curtsy", given, obj=Given(), terminal_width=width) as context:
+        with cli.make_context("curtsy", given, obj=CommandContext(), terminal_width=width) as context:
             context.meta["curtsy.arguments"] = whole
             result = cli.invoke(context)
         return result if isinstance(result, int) else Exit.FINE

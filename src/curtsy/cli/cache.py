@@ -10,7 +10,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.values import Domain, Size
 
@@ -43,7 +43,7 @@ def cache() -> None:
 @click.argument("domain", type=Domain(), required=False)
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def ls(given: Given, domain: str | None, is_json: bool) -> Exit:
+def ls(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
     """List the kept pages, the newest first.
 
     Values in URLs that look secret are masked, as they are on the disk.
@@ -100,7 +100,7 @@ def _fields(entry: Entry) -> dict[str, Any]:
 @click.option("--body", "is_body", is_flag=True, help="Its body, as it was kept, on standard output.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def show(given: Given, url: str, variant: str | None, is_body: bool, is_json: bool) -> Exit:
+def show(given: CommandContext, url: str, variant: str | None, is_body: bool, is_json: bool) -> Exit:
     """Show one kept page: when it came, how long it is fresh, its headers.
 
     A page is kept once for each set of request headers that may select another page, such as a language or a key.
@@ -149,7 +149,7 @@ def show(given: Given, url: str, variant: str | None, is_body: bool, is_json: bo
 @cache.command("verify", cls=Command, examples=(("curtsy cache verify", "Look at every page."),))
 @click.option("--json", "is_json", is_flag=True, help="The counts as JSON.")
 @click.pass_obj
-def verify(given: Given, is_json: bool) -> Exit:
+def verify(given: CommandContext, is_json: bool) -> Exit:
     """Check the checksum of every kept page, and drop those that are damaged.
 
     The exit code is 1 if there were any: they will be fetched anew.
@@ -168,7 +168,7 @@ def verify(given: Given, is_json: bool) -> Exit:
 @click.option("--max-size", type=Size(), metavar="SIZE", help="How much may stay; by default what the settings say.")
 @click.option("--json", "is_json", is_flag=True, help="The bytes given back, as JSON.")
 @click.pass_obj
-def gc(given: Given, max_size: int | None, is_json: bool) -> Exit:
+def gc(given: CommandContext, max_size: int | None, is_json: bool) -> Exit:
     """Drop the pages that were not used for longest, until the rest fits."""
     kept = given.open_cache()
     freed = kept.gc(max_size)
@@ -193,7 +193,7 @@ def gc(given: Given, max_size: int | None, is_json: bool) -> Exit:
 @click.option("--all", "is_all", is_flag=True, help="All pages of all hosts.")
 @click.option("--json", "is_json", is_flag=True, help="The pages dropped, as JSON.")
 @click.pass_obj
-def clear(given: Given, domain: str | None, is_all: bool, is_json: bool) -> Exit:
+def clear(given: CommandContext, domain: str | None, is_all: bool, is_json: bool) -> Exit:
     """Forget kept pages."""
     if (domain is None) is not is_all:
         raise click.UsageError("name a domain, or say --all.")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from curtsy.cli.context import GIVEN_OPTIONS, GivenOption
+from curtsy.cli.context import GIVEN_OPTIONS, ContextOption
 from curtsy.system.startup import raise_on_interrupt
 
 Examples = Sequence[tuple[str, str]]
@@ -147,7 +147,7 @@ def _write_options(command: click.Command, ctx: click.Context, formatter: click.
     for parameter in command.get_params(ctx):
         record = parameter.get_help_record(ctx)
         if record is not None and isinstance(parameter, click.Option):
-            (given if isinstance(parameter, GivenOption) else own).append(record)
+            (given if isinstance(parameter, ContextOption) else own).append(record)
     if own:
         with formatter.section("Options"):
             formatter.write_dl(own)

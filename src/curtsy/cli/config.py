@@ -11,7 +11,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.values import Domain
 
@@ -44,7 +44,7 @@ def config() -> None:
 @click.option("--origin", "is_origin", is_flag=True, help="Say where each value comes from: file and line.")
 @click.option("--json", "is_json", is_flag=True, help="Values and origins as JSON.")
 @click.pass_obj
-def show(given: Given, domain: str | None, is_origin: bool, is_json: bool) -> Exit:
+def show(given: CommandContext, domain: str | None, is_origin: bool, is_json: bool) -> Exit:
     """Show the settings that hold, for all hosts or for one."""
     from rich.text import Text
 
@@ -100,7 +100,7 @@ def _written(value: Any) -> str:
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option("--json", "is_json", is_flag=True, help="Files and warnings as JSON.")
 @click.pass_obj
-def check(given: Given, file: str | None, is_json: bool) -> Exit:
+def check(given: CommandContext, file: str | None, is_json: bool) -> Exit:
     """Check the settings: every fault is told, with its place, the rule and the value."""
     if file is not None:
         given.config = file

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Given:
+class CommandContext:
     """What was given before or after the command's name; the last word counts."""
 
     config: str | None = None
@@ -60,14 +60,14 @@ class Given:
         """The store, without shelter: who looks into it wants to know when it cannot be read."""
         from curtsy.stores import open_store
 
-        return open_store(self.settings().store, shelter=False)
+        return open_store(self.settings().store, fallback=False)
 
     def open_shared_store(self) -> Store:
         """The store, for who changes what a program goes by: memory would end with this command."""
-        from curtsy.stores.url import parse_place
+        from curtsy.stores.url import parse_store_url
 
         place = self.settings().store
-        if place is not None and parse_place(place)[0] == "memory":
+        if place is not None and parse_store_url(place)[0] == "memory":
             raise click.UsageError(
                 "the store is memory, which no other program can see. Name the one that yours uses: "
                 "--store sqlite:///FILE or redis://HOST."
@@ -97,14 +97,14 @@ class Given:
     @asynccontextmanager
     async def open_client(self, listener: Listener, **options: Any) -> AsyncIterator[AsyncClient]:
         """A client whose steps a listener is told of."""
-        from curtsy.cli.trace import WatchedSender, WatchedStore
+        from curtsy.cli.trace import TracedSender, TracedStore
         from curtsy.client import AsyncClient
         from curtsy.http.sender import AiohttpSender, check_environment
         from curtsy.stores import open_async_store
 
         check_environment()
-        store = WatchedStore(open_async_store(self.settings().store), listener)
-        sender = WatchedSender(AiohttpSender(use_environment=True), listener)
+        store = TracedStore(open_async_store(self.settings().store), listener)
+        sender = TracedSender(AiohttpSender(use_environment=True), listener)
         try:
             # A command ends too soon to renew afterwards what it has shown.
             fixed = {"store": store, "sender": sender, "stale_while_revalidate": False}
@@ -123,10 +123,10 @@ def cache_path(settings: Settings) -> Any:
 
 def _take(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if value is not None and parameter.name is not None:
-        setattr(context.ensure_object(Given), parameter.name, value)
+        setattr(context.ensure_object(CommandContext), parameter.name, value)
 
 
-class GivenOption(click.Option):
+class ContextOption(click.Option):
     """An option that every command takes: the help lists them under a heading of their own."""
 
     def __init__(self, *names: str, **attributes: Any) -> None:
@@ -134,21 +134,21 @@ class GivenOption(click.Option):
 
 
 GIVEN_OPTIONS: tuple[click.Option, ...] = (
-    GivenOption("--config", metavar="FILE", help="Read this settings file instead of the project's."),
-    GivenOption(
+    ContextOption("--config", metavar="FILE", help="Read this settings file instead of the project's."),
+    ContextOption(
         "--preset",
         type=click.Choice(["gentle", "broad", "own"]),
         metavar="NAME",
         help="Start from gentle (the default), broad (no global limit) or own (a site of yours: no limits).",
     ),
-    GivenOption("--store", metavar="URL", help="Remember hosts there: sqlite:///FILE, redis://HOST, memory:"),
-    GivenOption("--user-agent", metavar="TEXT", help="Who we say we are; name a page where you can be reached."),
-    GivenOption(
+    ContextOption("--store", metavar="URL", help="Remember hosts there: sqlite:///FILE, redis://HOST, memory:"),
+    ContextOption("--user-agent", metavar="TEXT", help="Who we say we are; name a page where you can be reached."),
+    ContextOption(
         "--log-level",
         type=click.Choice(["debug", "info", "warn", "error"], case_sensitive=False),
         metavar="LEVEL",
         help="Show log lines (on standard error) from debug, info, warn or error on.",
     ),
-    GivenOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
+    ContextOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
 )
 """The global options, for the group and for each command."""

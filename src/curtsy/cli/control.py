@@ -9,7 +9,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.values import Domain, Duration
 
@@ -24,7 +24,9 @@ MOST_NAMED = 5
 """Hosts that are named one by one."""
 
 
-def _begin(given: Given, domains: tuple[str, ...], change: Amendment, words: str, undo: str, is_json: bool) -> Exit:
+def _begin(
+    given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, undo: str, is_json: bool
+) -> Exit:
     """Do something to hosts, whether or not they were ever asked, and say to which.
 
     Whoever waits for a host sees it within moments.
@@ -48,7 +50,7 @@ def _begin(given: Given, domains: tuple[str, ...], change: Amendment, words: str
     return Exit.FINE
 
 
-def _end(given: Given, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
+def _end(given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
     """Undo something at hosts. Of one that was never asked there is nothing to undo, and nothing is written."""
     from curtsy.cli.status import none_known
     from curtsy.engine.gate_steps import amended_if_known
@@ -109,7 +111,7 @@ def breaker() -> None:
 @click.option("--all", "is_all", is_flag=True, help="Also those that are closed.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def ls(given: Given, is_all: bool, is_json: bool) -> Exit:
+def ls(given: CommandContext, is_all: bool, is_json: bool) -> Exit:
     """List the breakers that are not closed."""
     from curtsy.cli.status import breaker_words, known
 
@@ -137,7 +139,7 @@ def ls(given: Given, is_all: bool, is_json: bool) -> Exit:
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
 @click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
 @click.pass_obj
-def reset(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
+def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """Close a host's breaker, and end any rest that it asked for.
 
     Pace and budget stay as they are. Do this only if you know that the host is well.
@@ -151,7 +153,7 @@ def reset(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
 @click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
 @click.pass_obj
-def trip(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
+def trip(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """Open a host's breaker, as if it had failed: nothing is sent for its cooldown."""
     from curtsy.core.admission import Trip
 
@@ -170,7 +172,7 @@ def trip(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
 @click.option("--for", "seconds", type=Duration(), metavar="TIME", help="Only so long: 90s, 10m, 2h.")
 @click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
 @click.pass_obj
-def pause(given: Given, domains: tuple[str, ...], seconds: float | None, is_json: bool) -> Exit:
+def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None, is_json: bool) -> Exit:
     """Send nothing to a host, until it is resumed.
 
     It holds for every process that shares the store, at once; what is under way ends as usual. Another port is another
@@ -185,7 +187,7 @@ def pause(given: Given, domains: tuple[str, ...], seconds: float | None, is_json
 @click.argument("domains", metavar="DOMAIN...", type=Domain(), nargs=-1, required=True)
 @click.option("--json", "is_json", is_flag=True, help="How the hosts stand then, as JSON.")
 @click.pass_obj
-def resume(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
+def resume(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """End a pause."""
     from curtsy.core.admission import Resume
 
@@ -203,7 +205,7 @@ def resume(given: Given, domains: tuple[str, ...], is_json: bool) -> Exit:
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="The hosts that are forgotten, as JSON.")
 @click.pass_obj
-def forget(given: Given, domains: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
+def forget(given: CommandContext, domains: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
     """Forget what is known of a host: its pace, budget, breaker and robots.txt.
 
     It then counts as never asked, so its budget of the day begins anew. Kept pages and statistics stay.

@@ -14,7 +14,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.jobs import JobName
 from curtsy.cli.running import run
@@ -33,7 +33,7 @@ LONGEST = 65_536
 
 
 @dataclass(frozen=True)
-class Wish:
+class CrawlArguments:
     """What was asked for on the command line."""
 
     seeds: Seeds
@@ -143,22 +143,22 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
     what is left may be asked for only later (it says when), or the disk stayed full, 74 if an output cannot be opened,
     was closed, was replaced or lacks pages, 130 after Ctrl-C.
     """
-    given = context.ensure_object(Given)
-    wish = _wish(given, words, list(context.meta.get("curtsy.arguments", ())))
+    given = context.ensure_object(CommandContext)
+    wanted = _wanted(given, words, list(context.meta.get("curtsy.arguments", ())))
     if words["is_dry"]:
         from curtsy.cli.dry_run import rehearse
 
-        return rehearse(given, wish)
+        return rehearse(given, wanted)
     from curtsy.core.errors import NotWritten
 
     try:
-        return run(lambda: _crawl(given, wish))
+        return run(lambda: _crawl(given, wanted))
     except NotWritten as error:  # before the first page
         console.say(str(error))
         return Exit.OUTPUT
 
 
-def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
+def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) -> CrawlArguments:
     """What the options mean together. Raises UsageError for what they cannot mean."""
     from curtsy.core.errors import PolicyError
     from curtsy.crawling.extract.scope import Scope
@@ -202,7 +202,7 @@ def _wish(given: Given, words: dict[str, Any], arguments: list[str]) -> Wish:
         raise click.UsageError(str(error)) from None
     client = {**given.arguments, "store": given.settings().store, "cookies": words["cookies"]}
     client |= {"cache": False} if words["no_cache"] else {"cache_mode": "refresh"} if words["refresh"] else {}
-    return Wish(
+    return CrawlArguments(
         seeds, options, client, words["job"], words["is_fresh"], files, words["body"] or "none", words["is_json"],
         words["metrics_port"], arguments,
     )  # fmt: skip
@@ -254,7 +254,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
             is_whole = raw.endswith(b"\n")
 
 
-async def _crawl(given: Given, wish: Wish) -> Exit:
+async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     from curtsy.cli.report import command
     from curtsy.cli.run import conduct, exit_of, is_watched, telling
     from curtsy.crawling.frontier.sqlite_file import Taken
@@ -264,33 +264,33 @@ async def _crawl(given: Given, wish: Wish) -> Exit:
     examples = Examples()
     try:
         crawl = acrawl(
-            wish.seeds, job=wish.job, fresh=wish.is_fresh, outputs=[*outputs_of(wish), examples],
-            **wish.options, **wish.client,
+            wanted.seeds, job=wanted.job, fresh=wanted.is_fresh, outputs=[*outputs_of(wanted), examples],
+            **wanted.options, **wanted.client,
         )  # fmt: skip
     except Taken as error:
-        console.say(f"the job {wish.job} is running already: {error}")
+        console.say(f"the job {wanted.job} is running already: {error}")
         return Exit.LATER
     # Lines of JSON on the same terminal would tear a live view.
-    is_live = is_watched() and not (wish.files.get("jsonl") == "-" and sys.stdout.isatty())
+    is_live = is_watched() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
-        await _announce(crawl, wish)
-        if wish.job is not None:
-            await crawl.frontier.note({"command": command(wish.arguments)})
-        with _metrics(crawl.client, wish.metrics_port), telling(is_live) as teller:
+        await _announce(crawl, wanted)
+        if wanted.job is not None:
+            await crawl.frontier.note({"command": command(wanted.arguments)})
+        with _metrics(crawl.client, wanted.metrics_port), telling(is_live) as teller:
             summary, is_interrupted = await conduct(crawl, teller, 0.25 if is_live else 1.0)
         hosts = (await crawl.snapshot()).hosts
-    _conclude(wish, summary, examples, hosts)
+    _conclude(wanted, summary, examples, hosts)
     return exit_of(summary, crawl.seeds, is_interrupted, is_shared=crawl.is_shared)
 
 
-def outputs_of(wish: Wish) -> list[Output]:
+def outputs_of(wanted: CrawlArguments) -> list[Output]:
     """Where the pages are to go."""
     from curtsy.crawling.outputs import open_output
 
-    return [open_output(f"{kind}:{path}", body=wish.body) for kind, path in wish.files.items()]
+    return [open_output(f"{kind}:{path}", body=wanted.body) for kind, path in wanted.files.items()]
 
 
-async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
+async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
     """Say what it will take, before it starts."""
     from curtsy.crawling.job_values import seeds_of
 
@@ -302,15 +302,15 @@ async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
         waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
         if not waiting and not new:  # whoever has changed a setting since would wonder why nothing comes of it
             console.say(
-                f"the job {wish.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What it knows "
-                "is not asked for again. To begin anew say --fresh and name other outputs, or take another --job."
+                f"the job {wanted.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What "
+                "it knows is not fetched again. To start over, use --fresh and name other outputs, or another --job."
             )
             return
         more = f", {console.counted(new, 'URL')} to begin at {'is' if new == 1 else 'are'} new" if new else ""
         console.say(
-            f"going on with the job {wish.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}{more}."
+            f"going on with the job {wanted.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}{more}."
         )
-        named = {output.name for output in outputs_of(wish)}
+        named = {output.name for output in outputs_of(wanted)}
         for name in () if crawl.is_shared else notes:  # there each worker has its own
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in named:
@@ -318,7 +318,7 @@ async def _announce(crawl: AsyncCrawl, wish: Wish) -> None:
                     f"the job has written to {path} so far, which is not named now: pages will be missing there."
                 )
     console.say(f"{plan.message}.")
-    if not wish.files:
+    if not wanted.files:
         console.say(
             "no output is named, so the pages go nowhere but the cache: --out DIR, --jsonl FILE or --warc FILE."
         )
@@ -337,17 +337,17 @@ def _metrics(client: AsyncClient, port: int | None) -> AbstractContextManager[No
     return nullcontext() if port is None else _serving(client, port)
 
 
-def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
+def _conclude(wanted: CrawlArguments, summary: Summary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
     """Say what came of it: as JSON, or for people."""
     from curtsy.cli.report import command, going_on, headline, show_reasons, show_resting
 
-    if wish.is_json:
+    if wanted.is_json:
         told = {reason: {"url": each.url, "message": each.message} for reason, each in examples.by_reason.items()}
         is_full = summary.ended == "max_pages"
-        resume = command(wish.arguments, higher=is_full) if wish.job is not None and summary.queued else None
+        resume = command(wanted.arguments, higher=is_full) if wanted.job is not None and summary.queued else None
         console.write_json(
             {
-                **summary.as_dict(), "message": summary.message, "job": wish.job, "outputs": wish.files,
+                **summary.as_dict(), "message": summary.message, "job": wanted.job, "outputs": wanted.files,
                 "written": {each.name: each.entries for each in summary.outputs},
                 "missing": {each.name: each.missing for each in summary.outputs if each.missing},
                 "examples": told, "resume": resume,
@@ -360,7 +360,7 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
         print(file=sys.stderr)
     console.say(f"{headline(summary.totals)}. It ended because {summary.message.partition(';')[0]}.")
     held = {each.name.partition(":")[0]: each for each in summary.outputs}
-    for kind, path in wish.files.items():
+    for kind, path in wanted.files.items():
         place, found = _numbered(path) if kind == "warc" else path, held[kind]
         if found.missing:
             console.say(
@@ -370,8 +370,8 @@ def _conclude(wish: Wish, summary: Summary, examples: Examples, hosts: Sequence[
             )
         elif path != "-" and (found.entries or summary.ended in ("done", "max_pages")):
             console.say(f"written to {place}.")
-    if (words := going_on(summary, wish.job)) is not None:
-        again = None if wish.job is None else command(wish.arguments, higher=summary.ended == "max_pages")
+    if (words := going_on(summary, wanted.job)) is not None:
+        again = None if wanted.job is None else command(wanted.arguments, higher=summary.ended == "max_pages")
         console.say(words, command=again)
 
 

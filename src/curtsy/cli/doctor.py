@@ -18,7 +18,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given, cache_path
+from curtsy.cli.context import CommandContext, cache_path
 from curtsy.cli.exits import Exit
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Finding:
 @click.option("-v", "--verbose", "is_verbose", is_flag=True, help="Show what is well too, and count the known hosts.")
 @click.option("--json", "is_json", is_flag=True, help="All that was looked at, as JSON.")
 @click.pass_obj
-def doctor(given: Given, is_verbose: bool, is_json: bool) -> Exit:
+def doctor(given: CommandContext, is_verbose: bool, is_json: bool) -> Exit:
     """Check that everything is in place.
 
     Python and the libraries, the settings, the store (reachable and writable), the clock, the user agent (does it name
@@ -78,7 +78,7 @@ def doctor(given: Given, is_verbose: bool, is_json: bool) -> Exit:
     return code
 
 
-def _examine(given: Given, is_verbose: bool) -> tuple[list[Finding], Exit]:
+def _examine(given: CommandContext, is_verbose: bool) -> tuple[list[Finding], Exit]:
     from curtsy.core.errors import PolicyError
 
     found = [*_python()]
@@ -94,7 +94,7 @@ def _examine(given: Given, is_verbose: bool) -> tuple[list[Finding], Exit]:
     found += _store(given, is_verbose)
     found += _clock(settings)
     found += _cache(settings)
-    found += _surroundings()
+    found += _context()
     return found, Exit.ERROR if any(each.state == "no" for each in found) else Exit.FINE
 
 
@@ -148,7 +148,7 @@ def _user_agent(settings: Settings) -> Iterator[Finding]:
         yield Finding("user agent", "yes", agent)
 
 
-def _store(given: Given, is_verbose: bool) -> Iterator[Finding]:
+def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
     """Write a record, read it, remove it. Hosts may be millions, so they are counted only if that is asked for.
 
     A file that is not there is not made, for that is left to whoever first needs it.
@@ -238,7 +238,7 @@ def _cache(settings: Settings) -> Iterator[Finding]:
         yield Finding("cache", "yes", words)
 
 
-def _surroundings() -> Iterator[Finding]:
+def _context() -> Iterator[Finding]:
     from curtsy.core.secrets import mask_url
     from curtsy.http.sender import environment_proxies
 

@@ -9,7 +9,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit, exit_for
 from curtsy.cli.running import run
 from curtsy.cli.values import Duration, Size
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--json", "is_json", is_flag=True, help="What came of it, as JSON.")
 @click.pass_obj
 def download(
-    given: Given,
+    given: CommandContext,
     url: str,
     output: Path,
     max_size: int,
@@ -78,7 +78,7 @@ def download(
 
 
 async def _download(
-    given: Given,
+    given: CommandContext,
     url: str,
     output: Path,
     max_size: int,
@@ -87,10 +87,10 @@ async def _download(
     cookies: bool,
     is_verbose: bool,
 ) -> DownloadResult:
-    from curtsy.cli.progress_bar import Bar
-    from curtsy.cli.trace_output import Steps
+    from curtsy.cli.progress_bar import ProgressBar
+    from curtsy.cli.trace_output import StepLines
 
     policies = given.settings().policies
-    with Steps(policies) if is_verbose else Bar(policies) as teller:
+    with StepLines(policies) if is_verbose else ProgressBar(policies) as teller:
         async with given.open_client(teller, cache=False, cookies=cookies) as client:
             return await client.download(url, output, max_size=max_size, deadline=deadline, decode=decode)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from curtsy.cli import console
-from curtsy.cli.context import Given
-from curtsy.cli.crawl import Wish
+from curtsy.cli.context import CommandContext
+from curtsy.cli.crawl import CrawlArguments
 from curtsy.cli.exits import Exit
 from curtsy.cli.running import run
 from curtsy.cli.trace_output import Progress
@@ -22,7 +22,7 @@ from curtsy.crawling.extract.sitemap import parse_sitemap
 from curtsy.crawling.job_values import check_seeds
 from curtsy.crawling.jobs import FRONTIER, Job, folder_of, look
 from curtsy.crawling.start import acrawl
-from curtsy.observe.why import Assessment, assess
+from curtsy.observe.why import Explanation, assess
 
 if TYPE_CHECKING:
     from curtsy.client import AsyncClient
@@ -48,20 +48,20 @@ class Listed:
     """Why it could not be had."""
 
 
-def rehearse(given: Given, wish: Wish) -> Exit:
+def rehearse(given: CommandContext, wanted: CrawlArguments) -> Exit:
     """Say what would be fetched, what not, and what it would take."""
-    seeds = [url for seed in wish.seeds.head if isinstance(url := parse_url(seed), Url)]
-    folder = None if wish.job is None else folder_of(wish.job)
+    seeds = [url for seed in wanted.seeds.head if isinstance(url := parse_url(seed), Url)]
+    folder = None if wanted.job is None else folder_of(wanted.job)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
-    if job is not None and not wish.is_fresh:
-        check_seeds(job.name, wish.seeds.head, job.notes)
-    found, plan, scope, sitemaps = run(lambda: _look(given, wish, seeds))
+    if job is not None and not wanted.is_fresh:
+        check_seeds(job.name, wanted.seeds.head, job.notes)
+    found, plan, scope, sitemaps = run(lambda: _look(given, wanted, seeds))
     codes = [exit_of(each) for each in found]
     if job is None and all(code is Exit.REFUSED for code in codes):
         plan = msgspec.structs.replace(
             plan, pages=0, seconds=0.0, allowed_today=0, message="nothing: no URL that was given may be fetched"
         )
-    if wish.is_json:
+    if wanted.is_json:
         console.write_json(
             {
                 "scope": scope.describe(), "plan": plan, "seeds": [each.as_dict() for each in found],
@@ -78,7 +78,9 @@ def _job_fields(job: Job) -> dict[str, Any]:
     return {"name": job.name, "running": job.is_running, "pages": job.totals.pages, "counts": counts}
 
 
-async def _look(given: Given, wish: Wish, seeds: list[Url]) -> tuple[list[Assessment], Plan, Scope, list[Listed]]:
+async def _look(
+    given: CommandContext, wanted: CrawlArguments, seeds: list[Url]
+) -> tuple[list[Explanation], Plan, Scope, list[Listed]]:
     settings = given.settings()
     with Progress(settings.policies) as teller:
         async with given.open_client(teller, cache=False) as client:
@@ -86,7 +88,7 @@ async def _look(given: Given, wish: Wish, seeds: list[Url]) -> tuple[list[Assess
             # Who is refused anyway need not be asked for anything, not even for its rules.
             asked = {url.origin: url for url, each in first.items() if each.verdict != "refused"}
             await asyncio.gather(*(client.rules_of(url, settings.user_agent) for url in asked.values()))
-            crawl = acrawl(wish.seeds.head, client=client, **wish.options)
+            crawl = acrawl(wanted.seeds.head, client=client, **wanted.options)
             async with crawl:
                 plan, scope = await crawl.plan(), crawl.scope
             found = []
@@ -95,7 +97,7 @@ async def _look(given: Given, wish: Wish, seeds: list[Url]) -> tuple[list[Assess
                 if known.rules is None:  # a store that is only in memory
                     known = replace(known, rules=client.known_rules(url.origin))
                 found.append(assess(url, settings, known))
-            sitemaps = await _sitemaps(client, list(asked.values()), scope) if wish.options.get("sitemaps") else []
+            sitemaps = await _sitemaps(client, list(asked.values()), scope) if wanted.options.get("sitemaps") else []
     return found, plan, scope, sitemaps
 
 
@@ -135,7 +137,7 @@ _SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "st
 """The checks that are shown of each URL."""
 
 
-def _show(found: list[Assessment], plan: Plan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:
+def _show(found: list[Explanation], plan: Plan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 

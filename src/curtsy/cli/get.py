@@ -18,7 +18,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit, exit_for, worst
 from curtsy.cli.running import run
 from curtsy.cli.values import Duration, Header
@@ -79,7 +79,7 @@ class _Options:
 )
 @click.pass_obj
 def get(
-    given: Given,
+    given: CommandContext,
     urls: tuple[str, ...],
     output: Path | None,
     is_head: bool,
@@ -144,20 +144,20 @@ def _lines_of(source: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-async def _get(given: Given, urls: list[str], options: _Options, target: _Target) -> Exit:
-    from curtsy.cli.trace_output import Progress, Steps
+async def _get(given: CommandContext, urls: list[str], options: _Options, target: _Target) -> Exit:
+    from curtsy.cli.trace_output import Progress, StepLines
 
     policies = given.settings().policies
     codes: list[Exit] = []
     counts: Counter[str] = Counter()
-    teller = Steps(policies) if options.is_verbose else Progress(policies)
+    teller = StepLines(policies) if options.is_verbose else Progress(policies)
     with teller:
         async with (
             given.open_client(teller, **options.client) as client,
             aclosing(_in_order(client, urls, options)) as results,
         ):
             async for result in results:
-                if isinstance(teller, Steps):
+                if isinstance(teller, StepLines):
                     teller.line(_summary(result))
                 teller.pause()
                 codes.append(_show(result, options, target))

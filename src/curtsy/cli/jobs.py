@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 
 from curtsy.cli import console
 from curtsy.cli.command import Command, Group
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def jobs() -> None:
     """
 
 
-def _running(given: Given) -> dict[str, CrawlRecord]:
+def _running(given: CommandContext) -> dict[str, CrawlRecord]:
     """What crawls that are under way tell of themselves, by job, or `job:worker` in one that is shared.
 
     Nothing if the store cannot be read.
@@ -91,7 +91,7 @@ def _running(given: Given) -> dict[str, CrawlRecord]:
     return {key.removeprefix(prefix): each for key, each in found if each.state in ("running", "waiting")}
 
 
-def _server(given: Given) -> str:
+def _server(given: CommandContext) -> str:
     """The store that many machines share; empty if the store is none of those."""
     from curtsy.crawling.start import SHARED
 
@@ -99,7 +99,7 @@ def _server(given: Given) -> str:
     return store if store.startswith(SHARED) else ""
 
 
-def _shared(given: Given) -> list[JobSummary]:
+def _shared(given: CommandContext) -> list[JobSummary]:
     """The jobs that many machines share."""
     store = _server(given)
     if not store:
@@ -171,7 +171,7 @@ STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": 
 @jobs.command("ls", cls=Command, examples=(("curtsy jobs ls", "All jobs, by name."),))
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def ls(given: Given, is_json: bool) -> Exit:
+def ls(given: CommandContext, is_json: bool) -> Exit:
     """List the jobs: how far each is, and when something last changed."""
     from rich.text import Text
 
@@ -226,7 +226,7 @@ def _number(value: int | None) -> str:
 @click.argument("name", metavar="NAME", type=JobName())
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def show(given: Given, name: str, is_json: bool) -> Exit:
+def show(given: CommandContext, name: str, is_json: bool) -> Exit:
     """Show one job: its beginning, its scope, its totals, its reasons, and how to go on with it.
 
     While it runs, also who is at work on it and when that was last heard, and the hosts with the most pages. Of a job
@@ -409,7 +409,7 @@ def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="The jobs that are gone, as JSON.")
 @click.pass_obj
-def rm(given: Given, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
+def rm(given: CommandContext, names: tuple[str, ...], is_sure: bool, is_json: bool) -> Exit:
     """Forget jobs. What they have written stays; what waits in them is lost."""
     from curtsy.core.errors import CurtsyError
     from curtsy.crawling.jobs import folder_of, remove

@@ -12,7 +12,7 @@ from curtsy.cli.trace_output import Progress
 from curtsy.core.policy import Policies
 
 
-class Bar(Progress):
+class ProgressBar(Progress):
     """Shows the wait, and then how much of a download has come."""
 
     def __init__(self, policies: Policies) -> None:

@@ -11,7 +11,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit, exit_for
 from curtsy.cli.running import run
 
@@ -68,7 +68,13 @@ class Source:
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON, all groups included.")
 @click.pass_obj
 def robots(
-    given: Given, source: str, agent: str | None, tests: tuple[str, ...], is_all: bool, refresh: bool, is_json: bool
+    given: CommandContext,
+    source: str,
+    agent: str | None,
+    tests: tuple[str, ...],
+    is_all: bool,
+    refresh: bool,
+    is_json: bool,
 ) -> Exit:
     """Show a robots.txt as curtsy reads it.
 
@@ -117,12 +123,12 @@ def _file(source: str) -> Source:
         raise click.UsageError(f"{source} cannot be read: {error.strerror}.{hint}") from None
 
 
-def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
+def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
     """The file of a site: remembered, or asked for in its turn."""
     from curtsy.core import messages
     from curtsy.core.message import Failure, InvalidUrl, parse_url
     from curtsy.core.messages import span
-    from curtsy.core.rules import Rules, judge
+    from curtsy.core.rules import Rules, filters
 
     url = parse_url(text)
     if isinstance(url, InvalidUrl):
@@ -137,7 +143,7 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     ago, left = time.time() - rules.body_at, max(0.0, rules.valid_until - time.time())
     if rules.body is None:
         settings = given.settings()
-        instead = judge(Rules(), settings.policies.of(url.domain), settings.user_agent, url.text)
+        instead = filters(Rules(), settings.policies.of(url.domain), settings.user_agent, url.text)
         source = Source(name, None, rules.why, instead, left, rules.part)
         if rules.part:
             note = f"{rules.why}. What came of it holds. Of what it does not forbid, {_instead(source)}"
@@ -149,7 +155,7 @@ def _fetched(given: Given, text: str, refresh: bool) -> Source | Exit:
     return Source(name, rules.body, note, part=rules.part)
 
 
-async def _ask(given: Given, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
+async def _ask(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusal | Failure | None:
     from curtsy.cli.trace_output import Progress
 
     settings = given.settings()
@@ -160,7 +166,7 @@ async def _ask(given: Given, url: Url, refresh: bool) -> Rules | Refusal | Failu
             return await client.rules_or_why(url, settings.user_agent)
 
 
-def _refused(given: Given, url: Url) -> Exit:
+def _refused(given: CommandContext, url: Url) -> Exit:
     """Say why not even robots.txt may be asked for."""
     from curtsy.cli.why import recall
     from curtsy.observe.why import assess

@@ -13,7 +13,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ PATIENCE = 2
     "--name", "names", multiple=True, metavar="HOST", help="A further name that browsers may call us by; repeatable."
 )
 @click.pass_obj
-def serve(given: Given, port: int, host: str, token: str | None, names: tuple[str, ...]) -> Exit:
+def serve(given: CommandContext, port: int, host: str, token: str | None, names: tuple[str, ...]) -> Exit:
     """Show a live dashboard of hosts, crawls, budgets and breakers.
 
     It reads the store, so it shows every process of this machine, and every machine that shares a store. It asks no
@@ -78,9 +78,9 @@ def _token_of_project() -> str | None:
     """Return the token of the `.env` file in the working directory."""
     from curtsy.settings import working_directory
     from curtsy.settings.dotenv import read_dotenv
-    from curtsy.settings.problems import Complaints
+    from curtsy.settings.problems import Problems
 
-    return read_dotenv(working_directory(), Complaints()).get("CURTSY_DASHBOARD_TOKEN", ("", None))[0] or None
+    return read_dotenv(working_directory(), Problems()).get("CURTSY_DASHBOARD_TOKEN", ("", None))[0] or None
 
 
 def _check(host: str, token: str | None) -> None:
@@ -115,7 +115,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise click.ClickException(f"cannot listen on {host}, which is no name of a host.{elsewhere}") from None
 
 
-def _dashboard(given: Given, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
+def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ...], token: str | None) -> Dashboard:
     from curtsy.cli.logs import listen
     from curtsy.observe.dashboard.app import Dashboard
     from curtsy.settings.live import LiveSettings

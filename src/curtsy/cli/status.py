@@ -8,7 +8,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.values import Domain
 
@@ -22,7 +22,7 @@ MOST = 40
 """Hosts that a table lists if nobody asks for all of them."""
 
 
-def known(given: Given, domain: str | None) -> list[HostView]:
+def known(given: CommandContext, domain: str | None) -> list[HostView]:
     """The hosts that the store knows, the last asked first."""
     from curtsy.engine.host_view import views
 
@@ -34,7 +34,7 @@ def known(given: Given, domain: str | None) -> list[HostView]:
     return sorted(found, key=lambda view: (view.last_asked_ago is None, view.last_asked_ago, view.domain))
 
 
-def counted(given: Given) -> tuple[StatisticsSnapshot, int]:
+def counted(given: CommandContext) -> tuple[StatisticsSnapshot, int]:
     """What the processes that share the store have counted, and how many they are."""
     from curtsy.core.message import SECOND
     from curtsy.engine.stats_publisher import read_statistics, summed
@@ -71,7 +71,7 @@ def none_known(domain: str | None) -> Exit:
 @click.option("--total", "is_total", is_flag=True, help="Show what all processes have counted instead of the hosts.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON, with all figures.")
 @click.pass_obj
-def status(given: Given, domain: str | None, is_all: bool, is_total: bool, is_json: bool) -> Exit:
+def status(given: CommandContext, domain: str | None, is_all: bool, is_total: bool, is_json: bool) -> Exit:
     """Show the hosts that are known: pace, budget, breaker.
 
     Next is the time until the next page can be asked for, today what was charged to the day's budget, by processes that
@@ -241,7 +241,7 @@ def _show_one(view: HostView) -> None:
 @click.argument("domain", type=Domain(), required=False)
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
+def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
     """Show what was spent of each host's day.
 
     A host gets so many requests and pages a day (200 and 100 unless the settings say otherwise; 0 means unlimited).
@@ -275,7 +275,7 @@ def budget(given: Given, domain: str | None, is_json: bool) -> Exit:
     return Exit.FINE
 
 
-def _not_asked(given: Given, domain: str) -> list[HostView]:
+def _not_asked(given: CommandContext, domain: str) -> list[HostView]:
     """A host that was not asked so far: its whole budget is there."""
     from curtsy.engine.host_view import view_of
 

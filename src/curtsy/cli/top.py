@@ -13,7 +13,7 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit
 from curtsy.cli.values import Domain, Duration
 
@@ -43,7 +43,7 @@ SILENT = 15.0
 @click.option("--every", type=Duration(), default=1.0, metavar="TIME", help="Look again after so long (1s).")
 @click.option("--json", "is_json", is_flag=True, help="Once, as JSON.")
 @click.pass_obj
-def top(given: Given, domain: str | None, every: float, is_json: bool) -> Exit:
+def top(given: CommandContext, domain: str | None, every: float, is_json: bool) -> Exit:
     """Watch hosts and crawls, live.
 
     Above stand the crawls that run, with the pages of all runs of a job and those of this run, below the hosts that
@@ -69,7 +69,7 @@ def top(given: Given, domain: str | None, every: float, is_json: bool) -> Exit:
     return Exit.FINE
 
 
-def _look(given: Given, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
+def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[list[HostView], list[CrawlRecord]]:
     from curtsy.engine.host_view import views
     from curtsy.observe.crawls import read_crawls
 
@@ -85,7 +85,7 @@ def _fields(crawl: CrawlRecord) -> dict[str, Any]:
     return {**asdict(crawl), "hosts": [asdict(host) for host in crawl.hosts]}
 
 
-def _watch(given: Given, store: Store, domain: str | None, every: float) -> None:
+def _watch(given: CommandContext, store: Store, domain: str | None, every: float) -> None:
     """Draw it again and again, until q is pressed."""
     from rich.live import Live
 

@@ -97,7 +97,7 @@ Event = Waiting | RulesWanted | RulesAwaited | RulesKnown | Asking | Receiving |
 Listener = Callable[[Event], None]
 
 
-class WatchedStore:
+class TracedStore:
     """A store whose answers a listener is told of, as far as they say why somebody waits."""
 
     def __init__(self, inner: AsyncStore, listener: Listener) -> None:
@@ -163,7 +163,7 @@ class WatchedStore:
                 self._listener(RulesKnown(name, seconds, is_remembered, rules.why))
 
 
-class WatchedSender:
+class TracedSender:
     """A sender whose requests and replies a listener is told of."""
 
     def __init__(self, inner: Sender, listener: Listener) -> None:
@@ -182,7 +182,7 @@ class WatchedSender:
         """Send one request, once, and give the body away as it comes."""
         began = time.monotonic()
         self._listener(Asking(request))
-        reply = await self._inner.stream(request, limits, _WatchedSink(sink, self._listener))
+        reply = await self._inner.stream(request, limits, _TracedSink(sink, self._listener))
         self._listener(Answered(request, reply, time.monotonic() - began))
         return reply
 
@@ -191,7 +191,7 @@ class WatchedSender:
         await self._inner.close()
 
 
-class _WatchedSink:
+class _TracedSink:
     """A sink that tells how much has come."""
 
     def __init__(self, inner: Sink, listener: Listener) -> None:

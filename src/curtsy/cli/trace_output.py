@@ -1,4 +1,4 @@
-"""Listeners: `Steps` writes each step as a line (`-v`), `Progress` shows the present one on a terminal."""
+"""Listeners: `StepLines` writes each step as a line (`-v`), `Progress` shows the present one on a terminal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def waiting_for(event: Waiting, policies: Policies) -> str:
     return because(event.because, policies.of(event.domain))
 
 
-class Steps:
+class StepLines:
     """Writes each step as a line on standard error, with the seconds since the start."""
 
     def __init__(self, policies: Policies) -> None:

@@ -72,11 +72,11 @@ class Domain(_Name):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The hosts that the store knows."""
-        from curtsy.cli.context import Given
+        from curtsy.cli.context import CommandContext
         from curtsy.core.errors import CurtsyError
 
         try:
-            store = ctx.ensure_object(Given).open_store()
+            store = ctx.ensure_object(CommandContext).open_store()
             try:
                 found = store.keys(f"host:{incomplete}")
             finally:

@@ -8,13 +8,13 @@ import click
 
 from curtsy.cli import console
 from curtsy.cli.command import Command
-from curtsy.cli.context import Given
+from curtsy.cli.context import CommandContext
 from curtsy.cli.exits import Exit, exit_for
 from curtsy.cli.running import run
 
 if TYPE_CHECKING:
     from curtsy.core.message import Url
-    from curtsy.observe.why import Assessment
+    from curtsy.observe.why import Explanation
     from curtsy.observe.why_checks import Known
 
 NARROW = 72
@@ -34,7 +34,7 @@ NARROW = 72
 @click.option("--ask", is_flag=True, help="Let robots.txt be fetched, politely, if it is not known.")
 @click.option("--json", "is_json", is_flag=True, help="The same as JSON.")
 @click.pass_obj
-def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
+def why(given: CommandContext, url: str, ask: bool, is_json: bool) -> Exit:
     """Say whether a page may be fetched now, and what decides.
 
     The page itself is never asked for, and nothing else unless --ask is given: the answer comes from the settings and
@@ -59,7 +59,7 @@ def why(given: Given, url: str, ask: bool, is_json: bool) -> Exit:
     return exit_of(found)
 
 
-def exit_of(found: Assessment) -> Exit:
+def exit_of(found: Explanation) -> Exit:
     """The exit code for a verdict."""
     is_trouble = any(check.name == "store" or check.facts.get("failure") for check in found.checks)
     if found.verdict == "unknown" and is_trouble:
@@ -67,7 +67,7 @@ def exit_of(found: Assessment) -> Exit:
     return exit_for(found.reason, found.allowed_in)
 
 
-async def _ask(given: Given, url: Url) -> None:
+async def _ask(given: CommandContext, url: Url) -> None:
     """Have the rules of the URL's origin fetched, if they are not known."""
     from curtsy.cli.trace_output import Progress
 
@@ -77,13 +77,13 @@ async def _ask(given: Given, url: Url) -> None:
             await client.rules_of(url, settings.user_agent)
 
 
-def _assess(given: Given, url: Url) -> Assessment:
+def _assess(given: CommandContext, url: Url) -> Explanation:
     from curtsy.observe.why import assess
 
     return assess(url, given.settings(), recall(given, url))
 
 
-def recall(given: Given, url: Url) -> Known:
+def recall(given: CommandContext, url: Url) -> Known:
     """What is remembered that concerns a URL. A store that cannot be read is no error here, but told."""
     from curtsy.core.errors import StoreError
     from curtsy.observe.why import recall as remembered
@@ -109,7 +109,7 @@ def recall(given: Given, url: Url) -> Known:
 _STYLES = {"allowed": "green", "cached": "green", "refused": "red", "unknown": "magenta"}
 
 
-def _show(found: Assessment) -> None:
+def _show(found: Explanation) -> None:
     from rich.panel import Panel
     from rich.text import Text
 

@@ -204,8 +204,8 @@ def admit(
         for place in places:
             if place.left_at >= host.tripped_at + host.cooldown and place.until > wait_until:
                 wait_until, because = place.until, "trial"
-    if host.rest_until > at and host.rest_until > wait_until:
-        wait_until, because = host.rest_until, "rest"
+    if host.retry_after_until > at and host.retry_after_until > wait_until:
+        wait_until, because = host.retry_after_until, "rest"
     ready_at, sent_before, spent = 0, host.sent_at, host.spent
     # A host that has rested longer than any pace asks for need not be asked how long exactly.
     is_rested = (
@@ -326,7 +326,7 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
     """Seconds until the host, whose record was just written, may be asked again, a place given."""
     if host.overrides:
         policy = _overridden(policy, host.overrides)
-    ready_at = max(host.rest_until, _paced(host, policy)[0] if host.sent_at else 0)
+    ready_at = max(host.retry_after_until, _paced(host, policy)[0] if host.sent_at else 0)
     return max(0, ready_at - now.at) / SECOND
 
 
@@ -346,7 +346,7 @@ def forecast(
         if host.overrides:
             policy = _overridden(policy, host.overrides)
         ready_at = _paced(host, policy, 1, crawl_delay)[0] if host.sent_at else 0
-        wait = max(0, ready_at - now.at, host.rest_until - now.at)
+        wait = max(0, ready_at - now.at, host.retry_after_until - now.at)
         if policy.interval_ns:  # what has flowed back is rounded up, for the forecast must not be too late
             spent = max(0, host.spent + (host.sent_at - now.at) * 1000 * TOKEN // policy.interval_ns)
         if policy.strategy == "sliding_window" and host.sent_at:
@@ -461,9 +461,9 @@ def _rested(host: Host, now: Now, policy: Policy, rest: float, *, is_told: bool 
     `is_told` says that the site asked for it.
     """
     until = now.at + round(min(rest, policy.max_retry_after) * SECOND)
-    if rest <= 0 or until < host.rest_until or (until == host.rest_until and not is_told):
+    if rest <= 0 or until < host.retry_after_until or (until == host.retry_after_until and not is_told):
         return host
-    return _replace(host, rest_until=until, told_at=now.at if is_told else 0)
+    return _replace(host, retry_after_until=until, told_at=now.at if is_told else 0)
 
 
 _TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)
@@ -620,7 +620,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             return edit(host, spent=spent, sent_at=sent_at, recent=recent, serial=host.serial + 1)
         case Reset():
             return edit(
-                host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, rest_until=0,
+                host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, retry_after_until=0,
                 window_at=now.at, replies=0, errors=0, delay=0, calm=0,
             )  # fmt: skip
         case Trip():
@@ -688,4 +688,4 @@ def _changed(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Po
             raise PolicyError(f"{name} cannot be changed while running. These can: {', '.join(OVERRIDABLE)}.")
         is_whole = OVERRIDABLE[name] is int and isinstance(value, float) and value.is_integer()
         changes[name] = int(value) if is_whole and value is not None else value
-    return policy.but(**changes)
+    return policy.replace(**changes)

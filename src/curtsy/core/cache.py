@@ -223,8 +223,8 @@ def freshness(
     is_plain = request.body is None and _OWN_CONDITIONS.isdisjoint(said)
     if not is_plain or request.method not in ("GET", "HEAD"):
         return _MISS if mode == "offline" else _ASK
-    wish = directives(said.get("cache-control"))
-    may_ask = not (mode == "offline" or wish.only_if_cached)
+    wanted = directives(said.get("cache-control"))
+    may_ask = not (mode == "offline" or wanted.only_if_cached)
     if entry is None or mode == "refresh" or not entry.answers(request):
         return _ASK if may_ask else _MISS
     resident = now - entry.fetched_at
@@ -232,29 +232,29 @@ def freshness(
         resident = 0.0 if resident >= -SKEW else math.inf
     age = entry.age + resident
     staleness = age - entry.lifetime
-    if mode == "offline" or (mode == "normal" and _is_usable(entry, wish, age, staleness)):
+    if mode == "offline" or (mode == "normal" and _is_usable(entry, wanted, age, staleness)):
         return Fresh(entry, age)
     if not may_ask:
         return _MISS
     if request.method == "HEAD":  # a 304 would leave it without the headers it asked for
         return _ASK
-    is_bound = entry.must_revalidate or wish.no_cache
-    is_choosy = mode != "normal" or wish.max_age is not None or wish.min_fresh > 0
+    is_bound = entry.must_revalidate or wanted.no_cache
+    is_choosy = mode != "normal" or wanted.max_age is not None or wanted.min_fresh > 0
     return Stale(
         entry,
         age,
         validators(entry),
         may_serve_meanwhile=not (is_bound or is_choosy) and entry.stale_while_revalidate > max(0.0, staleness),
         may_serve_on_error=not is_bound
-        and max(entry.stale_if_error, wish.stale_if_error, stale_if_error) > max(0.0, staleness),
+        and max(entry.stale_if_error, wanted.stale_if_error, stale_if_error) > max(0.0, staleness),
     )
 
 
-def _is_usable(entry: Entry, wish: Directives, age: float, staleness: float) -> bool:
+def _is_usable(entry: Entry, wanted: Directives, age: float, staleness: float) -> bool:
     """Whether both sides let the copy be used without asking (RFC 9111, 4.2 and 5.2.1)."""
-    if wish.no_cache or staleness + wish.min_fresh >= (0 if entry.must_revalidate else wish.max_stale):
+    if wanted.no_cache or staleness + wanted.min_fresh >= (0 if entry.must_revalidate else wanted.max_stale):
         return False
-    return wish.max_age is None or age <= wish.max_age or (entry.immutable and staleness < 0)
+    return wanted.max_age is None or age <= wanted.max_age or (entry.immutable and staleness < 0)
 
 
 def validators(entry: Entry) -> Fields:

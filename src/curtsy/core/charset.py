@@ -197,7 +197,7 @@ def detect(body: bytes) -> str:
     foreign = sum(letter > "\x7f" for letter in text) - damaged
     if foreign > 4 * damaged:
         return "utf-8"  # a few broken letters do not make it another encoding: nothing else looks like it by chance
-    return _japanese(sample) or _judge(sample)
+    return _japanese(sample) or _filters(sample)
 
 
 def _is_utf_8(body: bytes) -> bool:
@@ -237,7 +237,7 @@ def _japanese(sample: bytes) -> str | None:
     return None
 
 
-def _judge(sample: bytes) -> str:
+def _filters(sample: bytes) -> str:
     from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
     try:

@@ -16,7 +16,7 @@ from curtsy.core.rules import Known
 from curtsy.core.secrets import masked_repr
 
 
-class Ask(msgspec.Struct, frozen=True):
+class FetchRequest(msgspec.Struct, frozen=True):
     """What the caller wants."""
 
     url: str
@@ -26,10 +26,10 @@ class Ask(msgspec.Struct, frozen=True):
     deadline: float | None = None
     """Seconds for all of it, waits and retries included; None for as long as it takes."""
 
-    repeatable: bool | None = None
+    idempotent: bool | None = None
     """Whether it may be sent again; None for what its method says."""
 
-    linger: float | None = None
+    max_wait: float | None = None
     """Seconds to stand in line for the first request at most, else the answer is when to come back; None for any."""
 
     follow: bool = True
@@ -258,7 +258,7 @@ class MayRetry(msgspec.Struct, frozen=True, gc=False):
 class Later(msgspec.Struct, frozen=True, gc=False):
     """Ask for a page once more when this is over, to renew its copy: whether that can be done."""
 
-    ask: Ask
+    ask: FetchRequest
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):

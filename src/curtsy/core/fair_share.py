@@ -28,7 +28,7 @@ Group = TypeVar("Group", int, str)
 """The number or the name of a registered domain or an address."""
 
 _MOST_SEEN = 4096
-"""Groups that `Shares` remembers."""
+"""Groups that `FairShares` remembers."""
 
 
 def share_of(places: int) -> int:
@@ -83,7 +83,7 @@ class _Queues:
             self._last[queue] = before
 
 
-class Turns:
+class FairQueue:
     """Who is next, among numbers above 0: hosts, or requests that wait.
 
     Each number has a site, and each site may have an address. Addresses take turns; a site whose address is unknown
@@ -205,7 +205,7 @@ class Turns:
                 self._ring.append(address)
 
 
-class Shares(Generic[Group]):
+class FairShares(Generic[Group]):
     """How many places each group holds, and which have their share: registered domains, or addresses.
 
     A group is full when it holds a quarter of the places, and at least one, unless it is alone: no other group holds a
@@ -258,7 +258,7 @@ class Shares(Generic[Group]):
         return True
 
 
-class AddressShares(Shares[Group]):
+class AddressShares(FairShares[Group]):
     """The shares of addresses. Where one registered domain holds all places of an address, there is one more.
 
     So a domain that never answers does not take the whole share of an address from the others there. It has no more

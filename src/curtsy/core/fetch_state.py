@@ -10,7 +10,7 @@ import msgspec
 
 from curtsy.core import messages
 from curtsy.core.admission import Go, Late, No
-from curtsy.core.effects import Ask, Enter, World
+from curtsy.core.effects import Enter, FetchRequest, World
 from curtsy.core.errors import Reason
 from curtsy.core.message import (
     SECOND,
@@ -57,10 +57,10 @@ class Again(msgspec.Struct, frozen=True, gc=False):
 AGAIN = Again()
 
 
-class Journey(msgspec.Struct):
+class FetchState(msgspec.Struct):
     """What has happened to one fetch so far."""
 
-    ask: Ask
+    ask: FetchRequest
     world: World
     began: float
     policies: Policies
@@ -127,10 +127,10 @@ class Journey(msgspec.Struct):
 
     def patience(self) -> float | None:
         """Seconds that may be stood in line: to the deadline, and before the first try no longer than wished."""
-        left, linger = self.left(), self.ask.linger
-        if linger is None or self.tries:
+        left, max_wait = self.left(), self.ask.max_wait
+        if max_wait is None or self.tries:
             return left
-        return linger if left is None else min(left, linger)
+        return max_wait if left is None else min(left, max_wait)
 
     def left(self) -> float | None:
         """Seconds until the deadline; None without one."""
@@ -148,7 +148,7 @@ def is_another(policies: Policies, url: Url, policy: Policy) -> bool:
 def entrance(
     url: Url,
     policy: Policy,
-    journey: Journey,
+    state: FetchState,
     *,
     page: bool = False,
     robots: bool = False,
@@ -162,14 +162,14 @@ def entrance(
 
     `Late` if there would be no time to hear the answer.
     """
-    if journey.left() == 0:
+    if state.left() == 0:
         return Late(0.0)
     return Enter(
-        policy.key_for(url.domain), policy, page, robots, journey.patience(), url.domain,
+        policy.key_for(url.domain), policy, page, robots, state.patience(), url.domain,
         round(crawl_delay * SECOND) if crawl_delay else 0,
         # Who comes back goes where he was.
-        -1.0 if first else journey.began if journey.had_its_turn else None,
-        journey.is_foreign or guest, guest,
+        -1.0 if first else state.began if state.had_its_turn else None,
+        state.is_foreign or guest, guest,
     )  # fmt: skip
 
 
@@ -180,11 +180,11 @@ def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after)
 
 
-def is_cut_off(reply: Reply, journey: Journey) -> bool:
+def is_cut_off(reply: Reply, state: FetchState) -> bool:
     """Whether it was the caller's patience that ended, and not the host's time."""
     if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
         return False
-    left = journey.left()
+    left = state.left()
     return left is not None and left < NO_TIME
 
 
@@ -209,9 +209,9 @@ def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
     return target
 
 
-def agent_of(request: Request, journey: Journey) -> str:
+def agent_of(request: Request, state: FetchState) -> str:
     """Who sends a request."""
-    return request.headers.get("user-agent") or journey.policies.user_agent
+    return request.headers.get("user-agent") or state.policies.user_agent
 
 
 def agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:

@@ -38,8 +38,8 @@ from curtsy.core.cache import (
 )
 from curtsy.core.effects import (
     Admitted,
-    Ask,
     Effect,
+    FetchRequest,
     Keep,
     Later,
     MayRetry,
@@ -59,7 +59,7 @@ from curtsy.core.fetch_state import (
     UNHEARD,
     UNSENT,
     Again,
-    Journey,
+    FetchState,
     Refusal,
     agent_of,
     entrance,
@@ -92,109 +92,109 @@ _HARMLESS = frozenset(
 )  # fmt: skip
 
 
-def fetch(ask: Ask, world: World, journey: Journey | None = None) -> Generator[Effect, Any, FetchResult]:
+def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> Generator[Effect, Any, FetchResult]:
     """Fetch one URL politely, following redirects; every hop with every check of its own host.
 
-    What happens to it is noted in `journey`, for whoever wants to know before it ends.
+    What happens to it is noted in `state`, for whoever wants to know before it ends.
     """
-    journey = journey or set_out(ask, world)
+    state = state or set_out(ask, world)
     first = parse_url(ask.url)
     if isinstance(first, InvalidUrl):
         end: Reply | Refusal = Refusal(Reason.INVALID_URL, messages.invalid(first))
     else:
         try:
-            end = yield from _travel(first, journey)
+            end = yield from _travel(first, state)
         finally:
-            if journey.has_retry:
+            if state.has_retry:
                 world.put_back_retry()
-    result = _result(journey, end, first)
-    if ask.linger is None or result.reason is not Reason.DEADLINE:  # else nothing has happened yet
+    result = _result(state, end, first)
+    if ask.max_wait is None or result.reason is not Reason.DEADLINE:  # else nothing has happened yet
         yield Tell(result.record)
     return result
 
 
-def set_out(ask: Ask, world: World) -> Journey:
+def set_out(ask: FetchRequest, world: World) -> FetchState:
     """A journey that begins now."""
-    return Journey(ask, world, world.now(), world.policies, is_foreign=ask.is_foreign)
+    return FetchState(ask, world, world.now(), world.policies, is_foreign=ask.is_foreign)
 
 
-def closed(journey: Journey, is_sent: bool = False, is_robots: bool = False) -> FetchResult:
+def closed(state: FetchState, is_sent: bool = False, is_robots: bool = False) -> FetchResult:
     """What is left to say to somebody whose client was closed under him, perhaps with a request on its way.
 
     That may be one for robots.txt.
     """
-    url = journey.ask.url
+    url = state.ask.url
     if is_sent and is_robots:
-        journey.robots_requests += 1
+        state.robots_requests += 1
     elif is_sent:
-        journey.attempts += 1
-        journey.retries += journey.page_sent
-    return _result(journey, Refusal(Reason.CLOSED, messages.closed(url)), parse_url(url))
+        state.attempts += 1
+        state.retries += state.page_sent
+    return _result(state, Refusal(Reason.CLOSED, messages.closed(url)), parse_url(url))
 
 
-def _travel(first: Url, journey: Journey) -> Generator[Effect, Any, Reply | Refusal]:
-    ask = journey.ask
-    request = Request(first, ask.method.upper(), own_headers(ask.headers, first, journey.policies), ask.body)
-    most, status = journey.policies.of(first.domain).max_redirects, 0
+def _travel(first: Url, state: FetchState) -> Generator[Effect, Any, Reply | Refusal]:
+    ask = state.ask
+    request = Request(first, ask.method.upper(), own_headers(ask.headers, first, state.policies), ask.body)
+    most, status = state.policies.of(first.domain).max_redirects, 0
     asked: set[str] = set()
     wants_cookie = False
     for _ in range(most + 1):
-        journey.url, journey.cache = request.url, None
-        journey.page_tries, journey.page_sent, journey.again = 0, False, 0
-        sent = _with_cookies(request, journey.world)
-        end = yield from hop(sent, journey)
+        state.url, state.cache = request.url, None
+        state.page_tries, state.page_sent, state.again = 0, False, 0
+        sent = _with_cookies(request, state.world)
+        end = yield from hop(sent, state)
         while isinstance(end, Again):
-            journey.policies, journey.had_its_turn = journey.world.policies, True
-            end = yield from hop(sent, journey)
-        journey.had_its_turn = False
+            state.policies, state.had_its_turn = state.world.policies, True
+            end = yield from hop(sent, state)
+        state.had_its_turn = False
         if not isinstance(end, Response) or end.status not in REDIRECTS:
             return end
         target = redirect_target(request.url, end)
         if target is None:
             return end
         asked.add(request.url.text)
-        wants_cookie = wants_cookie or ("set-cookie" in end.headers and not journey.world.keeps_cookies)
+        wants_cookie = wants_cookie or ("set-cookie" in end.headers and not state.world.keeps_cookies)
         if not ask.follow:
             if not isinstance(target, Url) or target.text != request.url.text:
                 return end
             if wants_cookie:
                 return Failure(Reason.TOO_MANY_REDIRECTS, messages.WANTS_COOKIE, 0.0, end.status)
-            if _with_cookies(request, journey.world).headers == sent.headers:
+            if _with_cookies(request, state.world).headers == sent.headers:
                 return end
             # A redirect to itself is no other URL: it is asked for again at once, with the cookie that it has set.
         if isinstance(target, InvalidUrl):
             return Failure(
                 Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
             )
-        refused = _before_redirect(request.url, end, journey)
+        refused = _before_redirect(request.url, end, state)
         if refused is not None:
             return refused
-        journey.redirected_by = (*journey.redirected_by, request.url.text)
+        state.redirected_by = (*state.redirected_by, request.url.text)
         if target.domain != request.url.domain:
-            journey.leave_host()
-            journey.is_foreign = journey.is_foreign or journey.world.is_foreign(request.url, target)
+            state.leave_host()
+            state.is_foreign = state.is_foreign or state.world.is_foreign(request.url, target)
         request, status = _redirected(request, target, end.status), end.status
     is_circle = len(asked) <= most
     detail = messages.WANTS_COOKIE if is_circle and wants_cookie else f"it was redirected more than {most} times"
     return Failure(Reason.TOO_MANY_REDIRECTS, detail, 0.0, status)
 
 
-def _before_redirect(url: Url, reply: Response, journey: Journey) -> Refusal | None:
+def _before_redirect(url: Url, reply: Response, state: FetchState) -> Refusal | None:
     """Refuse a redirect that is to be followed after a long rest only (RFC 9110, 10.2.3).
 
     The redirecting host rests by its own record. That does not delay a target on another host.
     """
-    policy = journey.policies.of(url.domain)
-    asked = retry_after(reply.headers, journey.world.epoch()) if journey.cache is None else None
+    policy = state.policies.of(url.domain)
+    asked = retry_after(reply.headers, state.world.epoch()) if state.cache is None else None
     if asked is None or asked <= policy.obey_retry_after:
         return None
     return not_admitted(url, policy, No(Reason.CIRCUIT_OPEN, min(asked, policy.max_retry_after)))
 
 
-def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Refusal | Again]:
+def hop(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | Refusal | Again]:
     """One URL, one host: denied, kept, forbidden, or asked."""
-    world, url = journey.world, request.url
-    policy = journey.policies.of(url.domain)
+    world, url = state.world, request.url
+    policy = state.policies.of(url.domain)
     refused = refused_by_settings(url, policy, world)
     if refused is not None:
         return refused
@@ -206,25 +206,23 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         found = freshness(kept[0] if kept else None, request, world.epoch(), world.cache_mode, world.stale_if_error)
         if isinstance(found, Absent) and not found.may_ask:
             return Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
-    is_renewed_later = (
-        isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, journey)))
-    )
+    is_renewed_later = isinstance(found, Stale) and found.may_serve_meanwhile and (yield Later(_alone(request, state)))
     copy = found if isinstance(found, Fresh) or is_renewed_later else None
     if copy is None:
-        end = yield from exchange(request, found, policy, journey)
+        end = yield from exchange(request, found, policy, state)
         asked: Freshness = found
         if not isinstance(end, Refusal | Again) and names_another(found, end):
             # The 304 is of a version that is not kept: only the page itself helps. Its request is one as any other.
             asked = Absent()
-            end = yield from exchange(request, asked, policy, journey)
+            end = yield from exchange(request, asked, policy, state)
         if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
             # It may have taken a while: what the copy is good for now counts.
             late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
             copy = late if isinstance(late, Stale) and late.may_serve_on_error else None
         if copy is None:
-            if isinstance(end, Refusal | Again) or not world.has_cache or journey.cache is not None:
+            if isinstance(end, Refusal | Again) or not world.has_cache or state.cache is not None:
                 return end
-            changes, answer = _kept(request, end, asked, kept, journey)
+            changes, answer = _kept(request, end, asked, kept, state)
             for what in changes:
                 yield Keep(url, what)
             return answer
@@ -235,19 +233,19 @@ def hop(request: Request, journey: Journey) -> Generator[Effect, Any, Reply | Re
         known = world.known_rules(url.origin)
         rules: Rules | None = (yield Remember(url.origin)) if known is None else known.rules
         if rules is not None and rules.is_known:
-            refusal = judged(rules, agent_of(request, journey), request, policy, journey)
+            refusal = judged(rules, agent_of(request, state), request, policy, state)
             if refusal is not None and refusal.reason is Reason.ROBOTS_DISALLOWED:
                 return refusal
-    journey.cache = "hit" if isinstance(copy, Fresh) else "stale"
+    state.cache = "hit" if isinstance(copy, Fresh) else "stale"
     assert kept is not None
     assert not isinstance(copy, Absent)
     return kept[0].response(kept[1], request.method, copy.age)
 
 
-def _alone(request: Request, journey: Journey) -> Ask:
+def _alone(request: Request, state: FetchState) -> FetchRequest:
     """This hop, to be asked for again: neither what led here is to be done once more, nor what it leads to."""
-    url, foreign = request.url.with_credentials, journey.is_foreign
-    return Ask(url, request.method, request.headers, follow=False, is_renewal=True, is_foreign=foreign)
+    url, foreign = request.url.with_credentials, state.is_foreign
+    return FetchRequest(url, request.method, request.headers, follow=False, is_renewal=True, is_foreign=foreign)
 
 
 def _has_failed(end: Reply | Refusal | Again) -> bool:
@@ -270,128 +268,128 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
 
 
 def exchange(
-    request: Request, found: Freshness, policy: Policy, journey: Journey
+    request: Request, found: Freshness, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Reply | Refusal | Again]:
     """Ask the site, if its rules allow it, and ask again while that is worth it.
 
     Retry says whether, admission says when.
     """
-    world, url = journey.world, request.url
+    world, url = state.world, request.url
     rules: Rules | None = None
     crawl_delay = 0.0
     if policy.respect_robots:
-        policies = journey.policies
-        rules_or_not = yield from rules_for(request, policy, journey)
-        if journey.policies is not policies and is_another(journey.policies, url, policy):
+        policies = state.policies
+        rules_or_not = yield from rules_for(request, policy, state)
+        if state.policies is not policies and is_another(state.policies, url, policy):
             return AGAIN
         if not isinstance(rules_or_not, Rules):
             return rules_or_not
-        rules, agent = rules_or_not, agent_of(request, journey)
-        refusal = judged(rules, agent, request, policy, journey)
+        rules, agent = rules_or_not, agent_of(request, state)
+        refusal = judged(rules, agent, request, policy, state)
         if refusal is not None:
             return refusal
         heeded = world.heeded(url.origin).get(agent)
-        crawl_delay = (yield from heed(rules, agent, url, policy, journey)) if heeded is None else heeded
+        crawl_delay = (yield from heed(rules, agent, url, policy, state)) if heeded is None else heeded
         if crawl_delay > policy.max_crawl_delay:
             return not_admitted(url, policy, No(Reason.CRAWL_DELAY_TOO_LONG, None))
-    repeatable = journey.ask.repeatable
-    may_repeat = request.method in REPEATABLE if repeatable is None else repeatable
+    idempotent = state.ask.idempotent
+    may_repeat = request.method in REPEATABLE if idempotent is None else idempotent
     most = policy.max_retries if world.max_retries is None else world.max_retries
     last: Reply | None = None
     sent = found.conditional(request) if isinstance(found, Stale) else request
     while True:
-        way = entrance(url, policy, journey, page=request.method != "HEAD", crawl_delay=crawl_delay)
+        way = entrance(url, policy, state, page=request.method != "HEAD", crawl_delay=crawl_delay)
         asked_at = world.now()
         ticket: Admitted | No | Late = way if isinstance(way, Late) else (yield way)
         if isinstance(ticket, NOT_ADMITTED):
-            journey.waited += world.now() - asked_at
+            state.waited += world.now() - asked_at
             if last is None:
                 return not_admitted(url, policy, ticket)
             # A retry that may not go any more: the result keeps the last answer, and says when to come back, if ever.
             if not (isinstance(last, Failure) and last.is_lasting):
-                journey.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
+                state.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
-        journey.waited += ticket.waited
-        news = (yield from _news(request, rules, crawl_delay, policy, journey)) if ticket.waited else None
+        state.waited += ticket.waited
+        news = (yield from _news(request, rules, crawl_delay, policy, state)) if ticket.waited else None
         if news is not None:
             yield PutBack(ticket)
             return news
-        had_retry, journey.has_retry = journey.has_retry, False
-        left = journey.left()
+        had_retry, state.has_retry = state.has_retry, False
+        left = state.left()
         reply = yield Send(sent, policy, ticket, shorter(policy.timeout, left), policy.max_body, left=left)
         if reply is None:
-            journey.has_retry = had_retry
+            state.has_retry = had_retry
             continue
         # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
         was_sent = reply.sent_ago is not None or is_sent(reply)
-        journey.tries += 1
-        journey.attempts += was_sent
-        journey.retries += was_sent and journey.page_sent
-        journey.page_sent = journey.page_sent or was_sent
-        journey.again, journey.page_tries = journey.page_tries, journey.page_tries + 1
-        tries = journey.page_tries
+        state.tries += 1
+        state.attempts += was_sent
+        state.retries += was_sent and state.page_sent
+        state.page_sent = state.page_sent or was_sent
+        state.again, state.page_tries = state.page_tries, state.page_tries + 1
+        tries = state.page_tries
         last = reply
-        journey.bytes += reply.wire_bytes
-        journey.latency = reply.sent_ago
+        state.bytes += reply.wire_bytes
+        state.latency = reply.sent_ago
         if isinstance(reply, Response):
             world.take_cookies(url, reply.headers)
-        has_run_out = is_cut_off(reply, journey)
+        has_run_out = is_cut_off(reply, state)
         unheard = UNHEARD if was_sent else UNSENT
-        outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=journey.is_foreign)
-        journey.go = _left(ticket.go, outcome)
+        outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=state.is_foreign)
+        state.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
         again = may_repeat and tries <= most and may_pass and (yield MayRetry())
-        journey.has_retry = again
+        state.has_retry = again
         if again and outcome.retry_after is None:
             outcome = msgspec.structs.replace(
                 outcome, rest=max(outcome.rest, backoff(tries, policy.retry_delay, world.roll()))
             )
         settled: Settled = yield Settle(ticket, outcome)
-        journey.next_in = max(settled.next_in, settled.open_for)
+        state.next_in = max(settled.next_in, settled.open_for)
         asked = outcome.retry_after
-        journey.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
+        state.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
         if not again:
             # What may pass can be asked for when the breaker closes, however soon the site would have it.
             if asked is not None:
-                journey.retry_after = max(min(asked, policy.max_retry_after), settled.open_for)
+                state.retry_after = max(min(asked, policy.max_retry_after), settled.open_for)
             elif may_pass and not (isinstance(reply, Failure) and reply.is_lasting):
-                journey.retry_after = settled.open_for or None
+                state.retry_after = settled.open_for or None
             else:
-                journey.retry_after = None
+                state.retry_after = None
             return last
 
 
 def _news(
-    request: Request, rules: Rules | None, delay: float, policy: Policy, journey: Journey
+    request: Request, rules: Rules | None, delay: float, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Response | Refusal | Again | None]:
     """What has happened while a request stood in line, if it is not to be sent any more: what holds is the present."""
-    world, url = journey.world, request.url
+    world, url = state.world, request.url
     if is_another(world.policies, url, policy):
         return AGAIN
     if rules is not None:
-        known, agent = world.known_rules(url.origin), agent_of(request, journey)
+        known, agent = world.known_rules(url.origin), agent_of(request, state)
         # Rules that were looked at for this very turn hold for it, be they good for less than the wait.
-        if known is None and not journey.had_its_turn:
+        if known is None and not state.had_its_turn:
             return AGAIN
         if known is not None and known.rules is not rules:
-            refusal = judged(known.rules, agent, request, policy, journey)
+            refusal = judged(known.rules, agent, request, policy, state)
             if refusal is not None:
                 return refusal
             if (crawl_delay_of(known.rules, agent) or 0.0) != delay:
                 return AGAIN
-    return (yield from _kept_meanwhile(request, journey)) if world.has_cache and not journey.page_tries else None
+    return (yield from _kept_meanwhile(request, state)) if world.has_cache and not state.page_tries else None
 
 
-def _kept_meanwhile(request: Request, journey: Journey) -> Generator[Effect, Any, Response | None]:
+def _kept_meanwhile(request: Request, state: FetchState) -> Generator[Effect, Any, Response | None]:
     """The copy that another task or process has fetched while this one stood in line, if it is fresh."""
-    world = journey.world
+    world = state.world
     kept = yield Recall(request)
     # A copy that is to be renewed behind: another client may have done it.
-    mode = "normal" if journey.ask.is_renewal else world.cache_mode
+    mode = "normal" if state.ask.is_renewal else world.cache_mode
     found = freshness(kept[0] if kept else None, request, world.epoch(), mode)
     if not isinstance(found, Fresh):
         return None
-    journey.cache = "hit"
+    state.cache = "hit"
     return found.entry.response(kept[1], request.method, found.age)
 
 
@@ -414,10 +412,10 @@ def _kept(
     reply: Reply,
     found: Freshness,
     kept: tuple[Entry, bytes] | None,
-    journey: Journey,
+    state: FetchState,
 ) -> tuple[tuple[Absorbed, ...], Reply]:
     """What the cache is to make of a reply, and the answer: the kept body where the reply is that it still holds."""
-    what = absorb(found, request, reply, journey.world.epoch())
+    what = absorb(found, request, reply, state.world.epoch())
     if request.method == "HEAD" and kept is not None and isinstance(reply, Response) and contradicts(reply, kept[0]):
         return (Drop(kept[0].variant),), reply
     if isinstance(what, Unusable):
@@ -431,7 +429,7 @@ def _kept(
         changes = Drop(kept[0].variant), what
     if not isinstance(found, Stale) or kept is None or not isinstance(reply, Response) or reply.status != 304:
         return changes, reply
-    journey.cache = "revalidated"
+    state.cache = "revalidated"
     entry = what.entry if isinstance(what, Refresh) else kept[0]
     if entry.variant != kept[0].variant:  # the 304 has another `Vary`: the copy is kept as another variant
         changes = Drop(kept[0].variant), Store(entry, kept[1])
@@ -458,13 +456,13 @@ def _with_cookies(request: Request, world: World) -> Request:
     )  # fmt: skip
 
 
-def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> FetchResult:
+def _result(state: FetchState, end: Reply | Refusal, asked: Url | InvalidUrl) -> FetchResult:
     """What the caller gets, and the one record of it."""
-    ask, world, url = journey.ask, journey.world, journey.url
+    ask, world, url = state.ask, state.world, state.url
     status: int | None = None
     reason: Reason | None = None
     message = ""
-    retry_after = journey.retry_after
+    retry_after = state.retry_after
     headers, body = NO_HEADERS, b""
     match end:
         case Response() if url is not None:
@@ -474,11 +472,11 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
                     reason, message = Reason.REDIRECTED, messages.redirected(url, status)
             elif not 200 <= status < 300:
                 reason = Reason.HTTP_STATUS
-                message = messages.bad_status(url, status, retry_after, journey.again + 1, journey.asked_for)
+                message = messages.bad_status(url, status, retry_after, state.again + 1, state.asked_for)
         case Refusal():
             reason, message, retry_after = end.reason, end.message, end.retry_after
         case Failure() if url is not None:
-            status, reason, message = end.status, end.reason, messages.failed(url, end, journey.again + 1)
+            status, reason, message = end.status, end.reason, messages.failed(url, end, state.again + 1)
             if end.ended_at_proxy and not end.is_lasting:
                 retry_after = PROXY_REST
     message = mask_url(message) if message else ""
@@ -491,23 +489,23 @@ def _result(journey: Journey, end: Reply | Refusal, asked: Url | InvalidUrl) -> 
         method=ask.method.upper(),
         status=status,
         reason=None if reason is None else reason.value,
-        attempts=journey.attempts,
-        retries=journey.retries,
-        waited=journey.waited,
-        took=world.now() - journey.began,
-        bytes=journey.bytes,
-        cache=journey.cache,
-        robots_line=journey.robots_line,
-        requests_left=None if journey.go is None else journey.go.requests_left,
-        pages_left=None if journey.go is None else journey.go.pages_left,
+        attempts=state.attempts,
+        retries=state.retries,
+        waited=state.waited,
+        took=world.now() - state.began,
+        bytes=state.bytes,
+        cache=state.cache,
+        robots_line=state.robots_line,
+        requests_left=None if state.go is None else state.go.requests_left,
+        pages_left=None if state.go is None else state.go.pages_left,
         retry_after=retry_after,
         at=world.epoch(),
-        latency=journey.latency,
-        robots_requests=journey.robots_requests,
-        elsewhere=journey.elsewhere,
+        latency=state.latency,
+        robots_requests=state.robots_requests,
+        elsewhere=state.elsewhere,
         message=message,
     )
     return FetchResult(
         reason is None, shown, final, status, reason, message, retry_after, headers, body,
-        journey.cache is not None, record, journey.next_in, journey.redirected_by,
+        state.cache is not None, record, state.next_in, state.redirected_by,
     )  # fmt: skip

@@ -68,7 +68,7 @@ class Host(Record, frozen=True, tag="host"):
     earlier: Day | None = None
     """What was spent before `day`; counts for 24 h if the clock jumps."""
 
-    rest_until: int = 0
+    retry_after_until: int = 0
     """Cooldown: the site said when to come back."""
 
     delay: int = 0
@@ -144,7 +144,7 @@ class Host(Record, frozen=True, tag="host"):
     """When a charge last found that the calendar had jumped (C19)."""
 
     told_at: int = 0
-    """When the site asked for the rest that ends at `rest_until`; 0 if that rest is a backoff of our own."""
+    """When the site asked for the rest that ends at `retry_after_until`; 0 if that rest is a backoff of our own."""
 
     def closed_until(self, policy: Policy) -> int:
         """Return the instant up to which every request is refused; 0 if none is.
@@ -153,8 +153,8 @@ class Host(Record, frozen=True, tag="host"):
         `obey_retry_after`. It binds without the breaker too: a request is refused, and never waits that long.
         """
         until = self.tripped_at + self.cooldown if self.tripped_at and policy.breaker else 0
-        is_long = self.told_at and self.rest_until - self.told_at > policy.obey_retry_after * SECOND
-        return max(until, self.rest_until) if is_long else until
+        is_long = self.told_at and self.retry_after_until - self.told_at > policy.obey_retry_after * SECOND
+        return max(until, self.retry_after_until) if is_long else until
 
     @property
     def days(self) -> tuple[Day, ...]:
@@ -181,7 +181,7 @@ class Host(Record, frozen=True, tag="host"):
         held = max((place.until for place in host.places), default=0)
         day = (host.day.spent_at + 25 * 3600) * SECOND if host.day is not None else 0  # no day is longer
         written_at = host.written_at or now.at
-        until = max(pace, held, day, host.rest_until, written_at) + 2 * DAY * SECOND
+        until = max(pace, held, day, host.retry_after_until, written_at) + 2 * DAY * SECOND
         if host.delay or host.tripped_at or host.crawl_delay:
             until = max(until, host.tripped_at + host.cooldown + WEEK, written_at + WEEK)
         return min(round(until) - now.at, 5 * WEEK)
@@ -200,7 +200,9 @@ class Host(Record, frozen=True, tag="host"):
         later, earlier = (ours, self) if is_later else (self, ours)
         both_sent = ours.serial != was.serial and self.serial != was.serial
         open_longer = max(self, ours, key=lambda each: (each.tripped_at != 0, each.tripped_at + each.cooldown))
-        rests_longer = ours if ours.rest_until == _latest(self.rest_until, ours.rest_until) else self
+        rests_longer = (
+            ours if ours.retry_after_until == _latest(self.retry_after_until, ours.retry_after_until) else self
+        )
         *before, day = (None, None, *budget.joined(self.days, ours.days, was.days))
         return msgspec.structs.replace(
             self,
@@ -213,7 +215,7 @@ class Host(Record, frozen=True, tag="host"):
             earlier=before[-1],
             day=day,
             jumped_at=_latest(self.jumped_at, ours.jumped_at),
-            rest_until=rests_longer.rest_until,
+            retry_after_until=rests_longer.retry_after_until,
             told_at=rests_longer.told_at,
             delay=max(self.delay, ours.delay),
             backed_off_at=_latest(self.backed_off_at, ours.backed_off_at),
@@ -316,7 +318,7 @@ def in_time(host: Host, now: Now) -> Host:
         sent_at=moved(host.sent_at),
         recent=tuple(moved(each) for each in host.recent),
         places=tuple(Place(each.number, moved(each.left_at), moved(each.until)) for each in host.places),
-        rest_until=moved(host.rest_until),
+        retry_after_until=moved(host.retry_after_until),
         told_at=moved(host.told_at),
         backed_off_at=moved(host.backed_off_at),
         tripped_at=moved(host.tripped_at),

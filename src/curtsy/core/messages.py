@@ -171,8 +171,8 @@ def bad_status(url: Url, status: int, retry_after: float | None, attempts: int, 
     if status in (404, 410):
         return f"{url.text} does not exist ({status}). Correct the link, or leave it out."
     if status in (401, 403):
-        wish = "" if asked_for is None else f" It asks for {span(asked_for)} of rest, which is above max_retry_after."
-        return f"{url.text} is not for us ({status}). Ask the site's owner for access, or leave it out.{wish}"
+        wanted = "" if asked_for is None else f" It asks for {span(asked_for)} of rest, which is above max_retry_after."
+        return f"{url.text} is not for us ({status}). Ask the site's owner for access, or leave it out.{wanted}"
     if status == 429 or status >= 500:
         advice = "Try again later." if retry_after is None else f"Come back in {span(retry_after)}."
         if asked_for is not None:

@@ -312,7 +312,7 @@ class Policy:
                 "burst", self.burst, "a whole number up to 256 with sliding_window, which remembers each request"
             )
 
-    def but(self, **changes: Any) -> Self:
+    def replace(self, **changes: Any) -> Self:
         """A copy with some values changed, all of them checked again."""
         return replace(self, **changes)
 
@@ -433,7 +433,7 @@ class Policies:
             raise rule("user_agent", user_agent, "text that says who asks", "'curtsy'")
         self.user_agent = user_agent
         """What is sent, and what robots.txt is asked for (U10)."""
-        self.overall = UNLIMITED.but(
+        self.overall = UNLIMITED.replace(
             qps=None if global_qps is None else rate("global_qps", global_qps, 0.8),
             burst=number("global_burst", global_burst, least=1, most=MOST_BURST, default=1),
             key="global",

@@ -154,7 +154,7 @@ class ContentSignal:
 
 
 @dataclass(frozen=True, slots=True)
-class Oddity:
+class ParseWarning:
     """Something in the file that its author may want to know."""
 
     line: int
@@ -196,7 +196,7 @@ class Robots:
     _lines: list[str]
     _groups: dict[str, list[_Group]]
     _records: dict[str, list[list[_Record]]]
-    _remarks: list[Oddity]
+    _remarks: list[ParseWarning]
     _books: dict[str, "AgentRules"] = field(default_factory=dict)
     _books_by_agent: dict[str, "AgentRules"] = field(default_factory=dict)
 
@@ -248,9 +248,9 @@ class Robots:
         return tuple(sorted(found, key=lambda group: group.line))
 
     @property
-    def warnings(self) -> tuple[Oddity, ...]:
+    def warnings(self) -> tuple[ParseWarning, ...]:
         """What was odd in the file, by line; at most 100. Looked for anew at each call."""
-        return tuple(self._remarks + _oddities(self._lines))[:MAX_WARNINGS]
+        return tuple(self._remarks + _parse_warnings(self._lines))[:MAX_WARNINGS]
 
     def _key(self, user_agent: str) -> str:
         # 2.2.1: the groups that name the agent; only if there is none, those for "*". A group without rules counts.
@@ -345,7 +345,7 @@ def parse(body: bytes) -> Robots:
     """Read a robots.txt file; any bytes will do."""
     lines, remarks = lines_of(body)
     groups, further, sitemaps = _grouped(lines)
-    return Robots(sitemaps, lines, groups, further, [Oddity(*remark) for remark in remarks])
+    return Robots(sitemaps, lines, groups, further, [ParseWarning(*remark) for remark in remarks])
 
 
 def parse_for(body: bytes, token: str) -> AgentRules:
@@ -454,9 +454,9 @@ def _visit_time(value: str) -> VisitTime | None:
     return VisitTime(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4]))) if match else None
 
 
-def _oddities(lines: list[str]) -> list[Oddity]:
+def _parse_warnings(lines: list[str]) -> list[ParseWarning]:
     """Go through the lines once more, for what their author may not have meant."""
-    found: list[Oddity] = []
+    found: list[ParseWarning] = []
     in_group = False
     for number, line in enumerate(lines, 1):
         if len(found) >= MAX_WARNINGS:
@@ -471,17 +471,17 @@ def _oddities(lines: list[str]) -> list[Oddity]:
             in_group = True
             message = "" if _agent_token(value) else "no product token, so these rules are nobody's"
         else:
-            message = _oddity(known, value, in_group)
+            message = _parse_warning(known, value, in_group)
         written = line.strip(WHITE).partition(":")[0].rstrip(WHITE).lower()
         if known is not None and written != known:
             spelt = f"read as {known}"
             message = f"{spelt}; {message}" if message else spelt
         if message:
-            found.append(Oddity(number, f'"{shortened(text_of(line))}": {message}'))
+            found.append(ParseWarning(number, f'"{shortened(text_of(line))}": {message}'))
     return found
 
 
-def _oddity(known: str, value: str, in_group: bool) -> str:
+def _parse_warning(known: str, value: str, in_group: bool) -> str:
     if known is _SITEMAP:
         return "" if value else "empty; ignored"
     if not in_group:

@@ -186,7 +186,7 @@ UNREACHABLE = Verdict(
 )
 
 
-def judge(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:
+def filters(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:
     """What the rules say of a URL; without a copy, what the settings say (R6, C5).
 
     Of a copy that broke off, what it forbids is forbidden; all else is as if it could not be had (C21).

@@ -121,7 +121,7 @@ def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals
     return new
 
 
-class Harvest:
+class Committer:
     """Where finished claims go."""
 
     def __init__(self, frontier: AsyncFrontier, outputs: Sequence[Output], who: str = "") -> None:

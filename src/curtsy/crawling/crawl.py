@@ -13,18 +13,18 @@ from curtsy.core.errors import CurtsyError, PolicyError
 from curtsy.core.message import SECOND
 from curtsy.core.messages import span
 from curtsy.core.policy import UNLIMITED
-from curtsy.crawling.committer import Harvest
+from curtsy.crawling.committer import Committer
 from curtsy.crawling.crawler import Crawler
 from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.frontier.protocol import AsyncFrontier, HostQueue, host_of
-from curtsy.crawling.frontier.worker_id import Identity
+from curtsy.crawling.frontier.worker_id import WorkerId
 from curtsy.crawling.job_values import check_seeds, pages_in
 from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.outputs import Output
 from curtsy.crawling.page import CrawledPage
 from curtsy.crawling.progress import Plan, Snapshot, Summary, Totals, gap_of, pages_left, plan
-from curtsy.crawling.publisher import Bulletin
-from curtsy.crawling.rate_meter import Gauge, time_left
+from curtsy.crawling.publisher import CrawlPublisher
+from curtsy.crawling.rate_meter import RateMeter, time_left
 from curtsy.crawling.seeds import Given, Seeds
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import Once
@@ -48,7 +48,7 @@ class AsyncCrawl:
         outputs: Sequence[Output] = (),
         job: str = "",
         lease: float | None = None,
-        who: Identity | None = None,
+        who: WorkerId | None = None,
         owns_client: bool = False,
         on_progress: Callable[[Snapshot], None] | None = None,
     ) -> None:
@@ -65,10 +65,10 @@ class AsyncCrawl:
         self._identity = who
         self._owns_client = owns_client
         name = "" if who is None else f":{who.name}"
-        self._harvest = Harvest(frontier, outputs, name)
-        self._crawler = Crawler(self._seeds, options, client, frontier, self._harvest, lease, job)
-        self._gauge = Gauge()
-        self._bulletin = Bulletin(client, job, name, lambda: self.seeds, self.snapshot)
+        self._committer = Committer(frontier, outputs, name)
+        self._crawler = Crawler(self._seeds, options, client, frontier, self._committer, lease, job)
+        self._meter = RateMeter()
+        self._bulletin = CrawlPublisher(client, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
         """What waited when it was last looked at: at its end, what is left."""
         self._main: asyncio.Task[None] | None = None
@@ -84,12 +84,12 @@ class AsyncCrawl:
     @property
     def totals(self) -> Totals:
         """What the job has done, over all its runs."""
-        return self._harvest.totals
+        return self._committer.totals
 
     @property
     def scope(self) -> Scope:
         """Which URLs belong to it; where a seed redirects to may widen it."""
-        return self._crawler.judge.scope
+        return self._crawler.filters.scope
 
     @property
     def is_shared(self) -> bool:
@@ -118,21 +118,21 @@ class AsyncCrawl:
         return self._pages()
 
     async def _pages(self) -> AsyncGenerator[CrawledPage, None]:
-        tray = self._crawler.tray
-        tray.is_iterated = True
+        results = self._crawler.results
+        results.is_iterated = True
         main = await self._started()
         try:
             while True:
-                while (finished := tray.take()) is None and not main.done():
-                    tray.news.clear()
-                    await tray.news.wait()
+                while (finished := results.take()) is None and not main.done():
+                    results.news.clear()
+                    await results.news.wait()
                 if finished is None:
                     break
                 assert finished.page is not None
                 try:
                     yield finished.page
                 finally:  # whoever breaks off has had it
-                    tray.dealt_with(finished)
+                    results.dealt_with(finished)
                     self._crawler.wake()
         finally:
             if not main.done():  # what nobody asks for any more goes back at once
@@ -172,12 +172,12 @@ class AsyncCrawl:
     def _as_seen(self, hosts: int = 50) -> Snapshot:
         """The same, with the queues as they were when they were last looked at."""
         crawler, counts = self._crawler, self._crawler.counts
-        now, is_over = self.client.alarm.now(), self.summary is not None
+        now, is_over = self.client.timers.now(), self.summary is not None
         queues = self._queues
         most, patience = self.options.max_pages, self.options.patience
         if most is not None:
-            most = max(0, most - self._harvest.pages)
-        rate = self._gauge.rate(now, self.totals.pages)
+            most = max(0, most - self._committer.pages)
+        rate = self._meter.rate(now, self.totals.pages)
         left = time_left(counts.queued, most, queues, self.client.policies, rate, patience)
         return Snapshot(
             state=self._state(),
@@ -190,7 +190,7 @@ class AsyncCrawl:
             time_left=None if is_over else left,
             waiting_for=self._waiting_for(),
             hosts=crawler.visits.hosts.progress(queues, now, hosts),
-            before=self._harvest.before if self._harvest.before.seconds else None,
+            before=self._committer.before if self._committer.before.seconds else None,
         )
 
     def _state(self) -> str:
@@ -260,7 +260,7 @@ class AsyncCrawl:
                     await self._shut()
                     raise
                 self._main = asyncio.ensure_future(self._crawl())
-                self._main.add_done_callback(lambda _: self._crawler.tray.news.set())
+                self._main.add_done_callback(lambda _: self._crawler.results.news.set())
             return self._main
 
     async def _checked_notes(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class AsyncCrawl:
 
     async def _measure(self) -> None:
         while True:
-            self._gauge.mark(self.client.alarm.now(), self.totals.pages)
+            self._meter.mark(self.client.timers.now(), self.totals.pages)
             await self._report()
             await asyncio.sleep(1.0)  # in real time, for it is people who look
 
@@ -317,6 +317,6 @@ class AsyncCrawl:
                 stack.callback(self._identity.close)
             stack.push_async_callback(self.frontier.close)
             stack.push_async_callback(self._seeds.close)
-            wrong = self._harvest.close()
+            wrong = self._committer.close()
             if wrong is not None:
                 raise wrong

@@ -24,8 +24,8 @@ from curtsy.client import AsyncClient
 from curtsy.core.errors import CurtsyError, NotWritten, PolicyError, Reason
 from curtsy.core.message import MAX_URL, Url, parse_url
 from curtsy.core.messages import span
-from curtsy.crawling.committer import Finished, Harvest
-from curtsy.crawling.filters import Judge
+from curtsy.crawling.committer import Committer, Finished
+from curtsy.crawling.filters import Filters
 from curtsy.crawling.frontier.protocol import LEASE, AsyncFrontier, Claimed, Counts, Deferred, Found
 from curtsy.crawling.job_values import ENDED, SCOPE, SEEDS, SITEMAPS, check_seeds, seeds_of, widen
 from curtsy.crawling.options import CrawlOptions
@@ -33,10 +33,10 @@ from curtsy.crawling.page import Skipped
 from curtsy.crawling.progress import Summary
 from curtsy.crawling.quota import Quota
 from curtsy.crawling.reader import SEED_PRIORITY, is_in_reserve, moment
-from curtsy.crawling.results import Tray
-from curtsy.crawling.running_fetches import LINGER, SETTLING, SUSPECT, Visit, Visits, longest_line
+from curtsy.crawling.results import Results
+from curtsy.crawling.running_fetches import MAX_WAIT, SETTLING, SUSPECT, RunningFetch, RunningFetches, longest_line
 from curtsy.crawling.seeds import HEAD, Seeds, canonical
-from curtsy.crawling.wakeup import Bell
+from curtsy.crawling.wakeup import Wakeup
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
@@ -75,7 +75,7 @@ class Crawler:
         options: CrawlOptions,
         client: AsyncClient,
         frontier: AsyncFrontier,
-        harvest: Harvest,
+        committer: Committer,
         lease: float | None,
         job: str = "",
     ) -> None:
@@ -84,7 +84,7 @@ class Crawler:
         self._options = options
         self._client = client
         self._frontier = frontier
-        self._harvest = harvest
+        self._committer = committer
         self._lease = lease
         self._job = job
         self._notes: dict[str, Any] = {}
@@ -92,17 +92,17 @@ class Crawler:
         """Seeds that were taken, and are not queued yet."""
         self._is_begun = False
         """Whether the first seeds have said which URLs belong to the crawl."""
-        self._alarm = client.alarm
+        self._timers = client.timers
         self._quota = Quota(options.max_pages_per_host)
-        self.judge = Judge(options, client, frontier, self._wanted_pages)
+        self.filters = Filters(options, client, frontier, self._wanted_pages)
         if seeds.head:
-            self.judge.begin(seeds.head)
-        self.tray = Tray()
-        self.visits = Visits(
-            client, self.judge, self._quota, self.tray, self.wake, frontier.locate,
+            self.filters.begin(seeds.head)
+        self.results = Results()
+        self.visits = RunningFetches(
+            client, self.filters, self._quota, self.results, self.wake, frontier.locate,
             places=options.max_concurrent, is_shared=lease is not None,
         )  # fmt: skip
-        self._bell = Bell(client.alarm, lambda: not self.visits.starting and not self.visits.on_wire)
+        self._wakeup = Wakeup(client.timers, lambda: not self.visits.starting and not self.visits.on_wire)
         self.counts = Counts(0, 0, 0, 0, 0)
         self.stopping: str | None = None
         """Why it was told to stop."""
@@ -110,7 +110,7 @@ class Crawler:
         """What keeps it from writing, in words."""
         self.failure: CurtsyError | None = None
         """Why it had to end before all that had come was written; what is not written is not done."""
-        self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
+        self.began_at = self._looked_at = self._renewed_at = self._timers.now()
         self._stop_by = 0.0
         self._is_abandoned = False
         """Whether nobody is going to take what has come."""
@@ -120,52 +120,52 @@ class Crawler:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in flight, nor waits to be taken."""
-        return not self.visits and not self.tray.holds()
+        return not self.visits and not self.results.holds()
 
     def waits_for(self) -> float | None:
         """Seconds until the next host may be asked; None if one may be already, or nothing is left."""
-        return max(0.0, self._due_at - self._alarm.now()) if self._due else None
+        return max(0.0, self._due_at - self._timers.now()) if self._due else None
 
     def wake(self) -> None:
         """Have the loop turn."""
-        self._bell.ring()
+        self._wakeup.ring()
 
     def stop(self, why: str) -> None:
         """Ask for nothing more, and let what is in flight end; called again, end that at once."""
-        self._stop_by = self._alarm.now() + GRACE if self.stopping is None else 0.0
+        self._stop_by = self._timers.now() + GRACE if self.stopping is None else 0.0
         self.stopping = why
-        self._bell.ring_from_anywhere()
+        self._wakeup.ring_from_anywhere()
 
     def abandon(self, why: str) -> None:
         """Stop, and wait for nobody to take pages: whoever closes a crawl has had those that were handed out."""
         self._is_abandoned = True
-        self.tray.all_dealt_with()
+        self.results.all_dealt_with()
         self.stop(why)
 
     async def open(self) -> None:
         """Go on where outputs and frontier were left, or begin with the seeds."""
-        self._notes = await self._harvest.open()
-        self.judge.sitemaps.resume(self._notes.get(SITEMAPS))
+        self._notes = await self._committer.open()
+        self.filters.sitemaps.resume(self._notes.get(SITEMAPS))
         await self._frontier.note({ENDED: ""})
         if self._seeds.head:
             await self._begin(self._seeds.head)
-        self._seeds.start(self._bell.ring_from_anywhere)
+        self._seeds.start(self._wakeup.ring_from_anywhere)
         await self._feed()
         self.counts = await self._frontier.counts()
-        self.began_at = self._looked_at = self._renewed_at = self._alarm.now()
+        self.began_at = self._looked_at = self._renewed_at = self._timers.now()
 
     async def _begin(self, head: Sequence[str]) -> None:
         """Make out from the first seeds which URLs belong to the crawl. Raises PolicyError."""
         check_seeds(self._job, head, self._notes)
-        self.judge.begin(head)
+        self.filters.begin(head)
         if (old := self._notes.get(SCOPE)) is not None:
-            for change in self.judge.scope.changes(old):
+            for change in self.filters.scope.changes(old):
                 _log.warning(
                     f"The crawl goes on with another scope: {change}. What was left out before stays left out."
                 )
-            widen(self.judge.scope, self._notes)
+            widen(self.filters.scope, self._notes)
         seeds = list(dict.fromkeys([*seeds_of(self._notes), *head]))[:HEAD]
-        await self._frontier.note({SCOPE: self.judge.scope.as_plain(), SEEDS: seeds})
+        await self._frontier.note({SCOPE: self.filters.scope.as_plain(), SEEDS: seeds})
         self._is_begun = True
 
     async def _feed(self) -> None:
@@ -194,13 +194,13 @@ class Crawler:
             return canonical(seed)
         except PolicyError as error:
             at = moment(self._client.epoch())
-            self._harvest.leave(Skipped(seed[:MAX_URL], str(Reason.INVALID_URL), str(error), at=at))
+            self._committer.leave(Skipped(seed[:MAX_URL], str(Reason.INVALID_URL), str(error), at=at))
             return None
 
     def _wanted_pages(self) -> int | None:
         """How many more pages are wanted than wait; None for any number."""
         most = self._options.max_pages
-        return None if most is None else most - self._harvest.pages - self.counts.queued
+        return None if most is None else most - self._committer.pages - self.counts.queued
 
     def _wanted(self, urls: Sequence[str]) -> list[str]:
         """The seeds that the settings allow. The others are not queued, for settings may be other ones next time."""
@@ -211,15 +211,15 @@ class Crawler:
             refusal = self._client.refuses(url)
             if refusal is None:
                 wanted.append(seed)
-                self.judge.scope.admit(seed)
+                self.filters.scope.admit(seed)
             else:
                 reason, message = refusal
-                self._harvest.leave(Skipped(seed, str(reason), message, at=moment(self._client.epoch())))
+                self._committer.leave(Skipped(seed, str(reason), message, at=moment(self._client.epoch())))
         return wanted
 
     async def run(self) -> Summary:
         """Crawl to the end."""
-        self._bell.hang()
+        self._wakeup.hang()
         times, since = 0, 0.0
         try:
             while True:
@@ -228,8 +228,8 @@ class Crawler:
                 except PolicyError:
                     raise
                 except CurtsyError as error:  # the disk is full, the server is gone: what is finished is kept
-                    times, since = times + 1, since if times else self._alarm.now()
-                    left = self._options.patience - (self._alarm.now() - since)
+                    times, since = times + 1, since if times else self._timers.now()
+                    left = self._options.patience - (self._timers.now() - since)
                     if self._options.max_time is not None:
                         left = min(left, self._options.max_time - self._elapsed())
                     is_lasting = isinstance(error, NotWritten) and error.is_lasting
@@ -240,32 +240,32 @@ class Crawler:
                     self.trouble = str(error)
                     with contextlib.suppress(CurtsyError):
                         await self._renew()
-                    await self._bell.sleep(min(FIRST_TROUBLE * 2 ** min(times - 1, 10), LONGEST_TROUBLE, left))
+                    await self._wakeup.sleep(min(FIRST_TROUBLE * 2 ** min(times - 1, 10), LONGEST_TROUBLE, left))
                     continue
                 times, self.trouble = 0, None
                 if ended is not None:
                     return await self._summary(ended)
         finally:
-            self._bell.take_down()
+            self._wakeup.take_down()
             await self.visits.call_off()
 
     async def _break_off(self, error: CurtsyError, ended: str) -> Summary:
         """End though not all that has come is written: what is not goes back to its place."""
         self.failure = error
         await self.visits.call_off()
-        self.tray.give_back()
+        self.results.give_back()
         with contextlib.suppress(CurtsyError):  # then it waits until its lease has run out
-            await self._harvest.give_back(self.tray.finished)
-        self.tray.finished.clear()
+            await self._committer.give_back(self.results.finished)
+        self.results.finished.clear()
         return await self._summary(self.stopping or ended)
 
     async def _turn(self) -> str | None:
         """Write what is finished, start what is due, then wait for news; why the crawl is over, if it is."""
-        self._bell.hear()
-        if self.tray.finished:
+        self._wakeup.hear()
+        if self.results.finished:
             await self._write()
         else:
-            self._harvest.check()
+            self._committer.check()
         if self.visits.broken is not None:
             raise self.visits.broken
         await self._renew()
@@ -275,40 +275,40 @@ class Crawler:
             await self._start()
         elif self._is_time_to_go():
             await self.visits.call_off()
-            self.tray.give_back()
+            self.results.give_back()
             await self._write()
-            while self.tray.finished:
+            while self.results.finished:
                 await self._write()
             return over
         else:
             if over == "max_time" and self._overtime() <= 0:
                 await self.visits.call_off()
             self.visits.withdraw()
-        if self.tray.finished:
+        if self.results.finished:
             return None
         is_idle = self.is_idle
         if over is not None:
             if is_idle:
                 return over
-            wait = self._renew_in() if self.stopping is None else self._stop_by - self._alarm.now()
+            wait = self._renew_in() if self.stopping is None else self._stop_by - self._timers.now()
             if over == "max_time":
                 wait = min(wait, max(0.01, self._overtime()))
-            await self._bell.sleep(min(wait, SETTLING))
+            await self._wakeup.sleep(min(wait, SETTLING))
             return None
         due = self._due = await self._frontier.due_in()
-        self._due_at = self._alarm.now() + (due or 0.0)
+        self._due_at = self._timers.now() + (due or 0.0)
         await self._look()
         if self._may_feed():
             await asyncio.sleep(0)  # what is on the wire has its turn between any two chunks of seeds
             return None
         if is_idle and (self._seeds.is_over or self._seeds.is_ready):
             if due is None:
-                if not self._is_begun and not self._harvest.left:
+                if not self._is_begun and not self._committer.left:
                     raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
                 return "done"
             if self._is_too_long(due):
                 return "later"
-        await self._bell.sleep(self._pause(due))
+        await self._wakeup.sleep(self._pause(due))
         return None
 
     def _overtime(self) -> float:
@@ -317,26 +317,26 @@ class Crawler:
 
     def _over(self) -> str | None:
         """Why nothing more is to be claimed; None if something is."""
-        options, harvest = self._options, self._harvest
+        options, committer = self._options, self._committer
         if self.stopping is not None:
             return self.stopping
-        if options.max_pages is not None and harvest.pages >= options.max_pages:
+        if options.max_pages is not None and committer.pages >= options.max_pages:
             return "max_pages"
         if options.max_time is not None and self._elapsed() >= options.max_time:
             return "max_time"
-        if options.max_bytes is not None and harvest.bytes_now >= options.max_bytes:
+        if options.max_bytes is not None and committer.bytes_now >= options.max_bytes:
             return "max_bytes"
         return None
 
     def _is_time_to_go(self) -> bool:
         """Whether it was stopped, and nothing is waited for any more."""
         is_alone = self._is_abandoned and not self.visits
-        return self.stopping is not None and (is_alone or self._alarm.now() >= self._stop_by)
+        return self.stopping is not None and (is_alone or self._timers.now() >= self._stop_by)
 
     def _is_too_long(self, due: float) -> bool:
         """Whether all that is left keeps us waiting for longer than we will."""
         patience, paused_at = self._options.patience, self.visits.paused_at
-        if paused_at is not None and self._alarm.now() - paused_at >= patience:
+        if paused_at is not None and self._timers.now() - paused_at >= patience:
             self._due = None  # such hosts cannot say when, so they are looked at again and again
             return True
         return due > patience
@@ -346,7 +346,7 @@ class Crawler:
         waits = [] if self.is_idle else [self._renew_in()]
         if due is not None and self._room() > 0:
             waits.append(due)
-        if self._lease is not None or self._harvest.has_stream:
+        if self._lease is not None or self._committer.has_stream:
             waits.append(SHARED_LOOK)
         if self._options.max_time is not None:
             waits.append(self._options.max_time - self._elapsed())
@@ -354,7 +354,7 @@ class Crawler:
 
     def _room(self) -> int:
         """How many more may be claimed."""
-        options, visits, held = self._options, self.visits, self.tray.holds()
+        options, visits, held = self._options, self.visits, self.results.holds()
         if held >= options.max_concurrent or visits.suspects:
             return 0
         most, qps = options.max_concurrent, self._client.policies.global_qps
@@ -362,8 +362,8 @@ class Crawler:
             most = min(most, longest_line(qps) - visits.in_line())
         room = most - visits.on_wire - visits.starting
         if options.max_pages is not None:
-            under_way = len(visits) - visits.looked_up + len(self.tray.finished) + held
-            room = min(room, options.max_pages - self._harvest.pages - under_way)
+            under_way = len(visits) - visits.looked_up + len(self.results.finished) + held
+            room = min(room, options.max_pages - self._committer.pages - under_way)
         return room
 
     async def _start(self) -> None:
@@ -384,7 +384,7 @@ class Crawler:
         alone = [] if visits else suspects[:1]
         for each in claimed:
             if suspects and each not in alone:
-                self.tray.put(Finished(each, Deferred(LINGER)))
+                self.results.put(Finished(each, Deferred(MAX_WAIT)))
             else:
                 visits.start(each, may_crowd=each in crowding)
 
@@ -392,8 +392,8 @@ class Crawler:
         """Put sitemaps back that need not be read if pages come of what is under way; one is read if nothing is."""
         kept: list[Claimed] = []
         for each in sorted(claimed, key=is_in_reserve):
-            if is_in_reserve(each) and (kept or not self.is_idle or self.tray.finished):
-                self.tray.put(Finished(each, Deferred(RESERVED)))
+            if is_in_reserve(each) and (kept or not self.is_idle or self.results.finished):
+                self.results.put(Finished(each, Deferred(RESERVED)))
             else:
                 kept.append(each)
         return kept
@@ -402,44 +402,44 @@ class Crawler:
         """Write what is finished, but for pages with very many links, which take several turns."""
         batch: list[Finished] = []
         later: list[Finished] = []
-        for each in list(self.tray.finished):
-            (batch if await self._harvest.is_ready(each) else later).append(each)
+        for each in list(self.results.finished):
+            (batch if await self._committer.is_ready(each) else later).append(each)
         written: Sequence[Finished] = ()
         if batch or not later:
-            written = await self._harvest.write(batch, self._alarm.now(), self._elapsed())
-        self.tray.finished[: len(batch) + len(later)] = later
+            written = await self._committer.write(batch, self._timers.now(), self._elapsed())
+        self.results.finished[: len(batch) + len(later)] = later
         for finished in written:
-            self.judge.known.learn(*finished.learned)
+            self.filters.known.learn(*finished.learned)
         if later:
             await asyncio.sleep(0)  # a frontier of this process never waits, and others are to have their turn
 
     async def _look(self) -> None:
         """See how much there is; if others are at it too, only once in a while."""
-        now = self._alarm.now()
+        now = self._timers.now()
         if self._lease is None:
             self.counts = await self._frontier.counts()
         elif now - self._looked_at >= SHARED_LOOK:
             self._looked_at = now
             self.counts = await self._frontier.counts()
-            await self._harvest.look_at_others()
+            await self._committer.look_at_others()
 
     async def _renew(self) -> None:
         """Keep the leases alive: of what is in flight, and of pages for as long as nobody takes them."""
         if self._renew_in() > 0:
             return
-        self._renewed_at = self._alarm.now()
-        held: list[Visit | Finished] = [*self.visits.under_way(), *self.tray.held()]
+        self._renewed_at = self._timers.now()
+        held: list[RunningFetch | Finished] = [*self.visits.under_way(), *self.results.held()]
         for each in held:
             each.claimed = await self._frontier.renew(each.claimed) or each.claimed
 
     def _renew_in(self) -> float:
-        return self._renewed_at + (self._lease or LEASE) / 4 - self._alarm.now()
+        return self._renewed_at + (self._lease or LEASE) / 4 - self._timers.now()
 
     def _elapsed(self) -> float:
-        return self._alarm.now() - self.began_at
+        return self._timers.now() - self.began_at
 
     async def _summary(self, ended: str) -> Summary:
-        reasons = self._harvest.left
+        reasons = self._committer.left
         with contextlib.suppress(CurtsyError):  # a disk that is full: only people look at it
             await self._frontier.note({ENDED: ended})
         try:
@@ -451,7 +451,7 @@ class Crawler:
         left = self.counts.queued + self.counts.leased
         resume_in = self._due if ended == "later" and self.failure is None else None
         message = self._words(ended) + (f"; {left:,} URLs are left" if left else "")
-        totals, outputs = self._harvest.final(self._elapsed()), self._harvest.written()
+        totals, outputs = self._committer.final(self._elapsed()), self._committer.written()
         summary = Summary(ended, totals, left, resume_in, reasons, message, outputs)
         _log.info(f"Crawl ended: {message}", **summary.as_dict())
         return summary

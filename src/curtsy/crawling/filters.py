@@ -25,7 +25,7 @@ from curtsy.crawling.committer import Finished
 from curtsy.crawling.extract.links import KnownHrefs
 from curtsy.crawling.extract.scope import OutOfScope, Scope
 from curtsy.crawling.extract.traps import Traps
-from curtsy.crawling.frontier.packed_urls import Packed
+from curtsy.crawling.frontier.packed_urls import PackedUrls
 from curtsy.crawling.frontier.protocol import AsyncFrontier, Claimed, Deferred, Done, Failed, Found, host_of
 from curtsy.crawling.frontier.url_table import FARTHEST
 from curtsy.crawling.job_values import SITEMAPS, WIDENED
@@ -47,7 +47,7 @@ from curtsy.crawling.reader import (
     is_seed,
     moment,
 )
-from curtsy.crawling.site_info import Origins
+from curtsy.crawling.site_info import SiteInfo
 from curtsy.http.registered_domain import are_apart, site_of
 from curtsy.system.log import LibraryLogger, library_logger
 from curtsy.system.threads import in_thread
@@ -137,7 +137,7 @@ class Sifted(NamedTuple):
     """How many links were given up because judging them took too long."""
 
 
-class Judge:
+class Filters:
     """Says what becomes of a URL when its answer has come. Writes nothing, but which pages were left out for others."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Judge:
         self.scope = NOWHERE
         """Which URLs belong to the crawl; nothing before `begin`."""
         self._traps = Traps() if options.avoid_traps else None
-        self._origins = Origins(client)
+        self._origins = SiteInfo(client)
         self._wanted = wanted
         self.sitemaps = SitemapQuota(options.max_sitemaps)
         agent = client.policies.user_agent
@@ -179,7 +179,7 @@ class Judge:
         """Make the scope for the first seeds. Raises PolicyError."""
         self.scope = scope_of(seeds, self._options)
 
-    async def judge(self, claimed: Claimed, result: FetchResult) -> Finished:
+    async def filters(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Say what an answer means for its URL and its links."""
         reason = result.reason
         if reason is Reason.REDIRECTED:
@@ -209,7 +209,7 @@ class Judge:
         is_heavy = len(body) > LARGE or (len(body) > 15 * RICH and body.count(b"=") > RICH)
         if is_heavy or body.startswith(GZIP) or self._options.text != "none":
             async with self._readers:
-                if self._client.alarm.now() >= self._read_until:
+                if self._client.timers.now() >= self._read_until:
                     return Finished(claimed, Deferred(0.0))
                 reading = await in_thread(self._reader.read, claimed, result, self._sent, epoch)
         else:
@@ -221,7 +221,7 @@ class Judge:
 
     def read_no_longer(self) -> None:
         """The crawl is to end: read what has come for a moment still. Idempotent."""
-        self._read_until = min(self._read_until, self._client.alarm.now() + READ_ON)
+        self._read_until = min(self._read_until, self._client.timers.now() + READ_ON)
 
     async def _made(self, claimed: Claimed, result: FetchResult, reading: Reading) -> Finished:
         """Say what becomes of a page that was read."""
@@ -284,7 +284,7 @@ class Judge:
                 further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
         else:
             depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
-        inside: Packed | list[str] = [] if reading.sitemap is None else Packed()
+        inside: PackedUrls | list[str] = [] if reading.sitemap is None else PackedUrls()
         left_out: list[Skipped] = []
         deep: set[str] = set()
         more: Counter[str] = Counter()
@@ -344,7 +344,7 @@ class Judge:
             return OutOfScope.TOO_LONG  # before any pattern, whose time may grow with the square of a URL, or faster
         reason = self.scope.refuses(url, depth)
         if reason is None and self._traps is not None:
-            reason = self._traps.judge(url)
+            reason = self._traps.filters(url)
         return reason
 
     def _sitemaps_of(self, origin: str, coming: int = 0) -> list[Found]:

@@ -26,7 +26,7 @@ _UNDER_WAY = {"running": "running", "waiting": "waiting", "stopping": "running"}
 """The states of a snapshot before its end, each with the word that a record has for it."""
 
 
-class Bulletin:
+class CrawlPublisher:
     """The record of one crawl, kept current. It decides nothing, and what goes wrong with it is nobody's business."""
 
     def __init__(

@@ -15,7 +15,7 @@ MOST_MARKS = 600
 """Marks that are kept at most: a fake clock may stand still while they are made."""
 
 
-class Gauge:
+class RateMeter:
     """The pages of the last minute."""
 
     def __init__(self) -> None:

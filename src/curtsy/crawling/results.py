@@ -9,7 +9,7 @@ from curtsy.crawling.committer import Finished
 from curtsy.crawling.frontier.protocol import Deferred
 
 
-class Tray:
+class Results:
     """Finished visits on their way: unread, handed out, and then to be written."""
 
     def __init__(self) -> None:

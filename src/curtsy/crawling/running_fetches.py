@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from curtsy.client import AsyncClient
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError, Reason, StoreError
-from curtsy.core.fair_share import AddressShares, Shares
+from curtsy.core.fair_share import AddressShares, FairShares
 from curtsy.core.result import FetchResult
 from curtsy.crawling import messages
 from curtsy.crawling.committer import Finished
-from curtsy.crawling.filters import Judge, Slices
+from curtsy.crawling.filters import Filters, Slices
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Room
 from curtsy.crawling.host_stats import Hosts
 from curtsy.crawling.quota import Quota
-from curtsy.crawling.results import Tray
+from curtsy.crawling.results import Results
 from curtsy.http.registered_domain import name_and_port, site_of
 from curtsy.http.sender import SLOW
 from curtsy.system.log import LibraryLogger, library_logger
 
 _log: LibraryLogger = library_logger("crawl")
 
-LINGER = 0.05
+MAX_WAIT = 0.05
 """Seconds that a URL stands in its host's line; if its turn comes later, it goes back to the frontier until then."""
 
 CROWDED = 5.0
@@ -46,7 +46,7 @@ SUSPECT, GUILTY = 3, 6
 is given up: a page on which the reader crashes would else end every run."""
 
 
-class Visit:
+class RunningFetch:
     """One URL that was claimed, while it is being fetched."""
 
     __slots__ = (
@@ -101,15 +101,15 @@ class Turn:
         self._slice = None
 
 
-class Visits:
+class RunningFetches:
     """All visits under way. What comes of them goes to a tray."""
 
     def __init__(
         self,
         client: AsyncClient,
-        judge: Judge,
+        filters: Filters,
         quota: Quota,
-        tray: Tray,
+        results: Results,
         ring: Callable[[], None],
         locate: Callable[[str, str], None],
         *,
@@ -121,15 +121,15 @@ class Visits:
         `places` is how many may be in flight. `is_shared` says that a lease may become another's.
         """
         self._client = client
-        self._judge = judge
+        self._filters = filters
         self._quota = quota
-        self._tray = tray
+        self._results = results
         self._ring = ring
         self._tell_address = locate
         self._places = places
-        self._sites: Shares[str] = Shares(places)
+        self._sites: FairShares[str] = FairShares(places)
         self._addresses: AddressShares[str] = AddressShares(places)
-        self._unlocated: dict[Visit, None] = {}
+        self._unlocated: dict[RunningFetch, None] = {}
         """Visits that set out when nobody needed to know their addresses."""
         self._located: dict[str, str] = {}
         """The address of each registered domain that the frontier was told last."""
@@ -139,10 +139,10 @@ class Visits:
         self.looked_up = 0
         """Visits that wait for the names of their hosts."""
         self._is_shared = is_shared
-        self._alarm = client.alarm
+        self._timers = client.timers
         self._loop_turn = Turn()
-        self._visits: dict[asyncio.Task[None], Visit] = {}
-        self._returning: dict[Visit, asyncio.Future[None]] = {}
+        self._visits: dict[asyncio.Task[None], RunningFetch] = {}
+        self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
         """Visits that have left the wire, and wait for a place to come there again."""
         self.hosts = Hosts()
         self.starting = 0
@@ -158,7 +158,7 @@ class Visits:
     def __len__(self) -> int:
         return len(self._visits)
 
-    def under_way(self) -> list[Visit]:
+    def under_way(self) -> list[RunningFetch]:
         """Those whose answers have not been read."""
         return list(self._visits.values())
 
@@ -185,7 +185,7 @@ class Visits:
         If all that is in flight, or was lately, is of one registered domain, that may have all places. The same holds
         for one address, whose registered domains still have a share each.
         """
-        now, sites = self._alarm.now(), {site_of(claimed.host) for claimed in claims} | set(self._sites.held)
+        now, sites = self._timers.now(), {site_of(claimed.host) for claimed in claims} | set(self._sites.held)
         if len(sites) == 1 and self._sites.is_alone(site := sites.pop(), now):
             is_at_its_share = self._sites.held[site] + len(claims) >= self._sites.share
             return Room(self._places, {}, None) if is_at_its_share else None
@@ -200,9 +200,9 @@ class Visits:
     def start(self, claimed: Claimed, *, may_crowd: bool = False) -> None:
         """Begin to fetch a URL, unless there is a reason not to. If it may crowd, its address has no share."""
         if (refused := self._refused(claimed)) is not None:
-            self._tray.put(refused)
+            self._results.put(refused)
             return
-        visit = Visit(claimed)
+        visit = RunningFetch(claimed)
         if (address := self._located.get(visit.site, SLOW)) != SLOW:
             visit.address = address
         self.starting += 1
@@ -218,14 +218,14 @@ class Visits:
         """What is not fetched though it was queued."""
         self._quota.learn(claimed.host, claimed.host_pages)
         if self._quota.is_used_up(claimed.host):
-            return self._judge.skipped(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
+            return self._filters.skipped(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
         if self._quota.is_taken(claimed.host):
-            return Finished(claimed, Deferred(LINGER))
+            return Finished(claimed, Deferred(MAX_WAIT))
         if claimed.tries >= GUILTY:
-            return self._judge.skipped(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
+            return self._filters.skipped(claimed, "reader_crashed", messages.reader_crashed(claimed.url), failed=True)
         return None
 
-    async def _visit(self, visit: Visit, may_crowd: bool) -> None:
+    async def _visit(self, visit: RunningFetch, may_crowd: bool) -> None:
         """Fetch one URL, and put what came of it on the tray."""
         claimed, result, heard_at = visit.claimed, None, None
         finished = Finished(claimed, Deferred(0.0))  # if it is called off
@@ -238,20 +238,20 @@ class Visits:
                 self._ask(claimed), lambda is_on_wire: self._wired(visit, is_on_wire), lambda: self._place(visit)
             )
             visit.is_answered = True
-            heard_at = self._alarm.now()
+            heard_at = self._timers.now()
             await self._loop_turn.has_time()
-            finished = await self._judge.judge(claimed, result)
+            finished = await self._filters.filters(claimed, result)
         except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
             self.broken = error
         except StoreError as error:  # nor is this: it waits at its place for our memory to come back
             _log.warning(f"{error} A page is put back.", url=claimed.url)
         except Exception as error:  # one that fails does not stop the others (N10)
             _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
-            finished = self._judge.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
+            finished = self._filters.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
         finally:
             self._finish(finished, result, heard_at)
 
-    async def _finds_no_place(self, visit: Visit, may_crowd: bool) -> float | None:
+    async def _finds_no_place(self, visit: RunningFetch, may_crowd: bool) -> float | None:
         """After how many seconds a visit comes again that cannot be sent now; None if it can.
 
         That is so if its address has no place left, or if the name of its host took long to be looked up: then its
@@ -278,9 +278,9 @@ class Visits:
         self._nameless.discard(visit.claimed.host)
         return None
 
-    def _is_crowded(self, visit: Visit) -> bool:
+    def _is_crowded(self, visit: RunningFetch) -> bool:
         """Whether the address of a visit has no place for it; then it is not counted there any more."""
-        address, now = visit.address, self._alarm.now()
+        address, now = visit.address, self._timers.now()
         if not address:
             return False
         self._addresses.give_back_for(visit.site, address, now)
@@ -290,18 +290,18 @@ class Visits:
         self._addresses.take_for(visit.site, address, now)
         return False
 
-    def _is_strange(self, visit: Visit) -> bool:
+    def _is_strange(self, visit: RunningFetch) -> bool:
         """Whether the name of a visit's host may take long to be looked up, for all that is known."""
         is_number = name_and_port(visit.claimed.host)[0][-1:] in "]0123456789"
         return not (visit.address or is_number or visit.claimed.host in self._nameless)
 
-    def _look_up(self, visit: Visit) -> asyncio.Task[None]:
+    def _look_up(self, visit: RunningFetch) -> asyncio.Task[None]:
         lookup = asyncio.ensure_future(self._locate(visit))
         self._lookups.add(lookup)
         lookup.add_done_callback(self._lookups.discard)
         return lookup
 
-    async def _wait_for_name(self, visit: Visit, lookup: asyncio.Task[None]) -> None:
+    async def _wait_for_name(self, visit: RunningFetch, lookup: asyncio.Task[None]) -> None:
         """Leave the place of a visit to others until the name of its host is looked up."""
         visit.is_looked_up = True
         self.looked_up += 1
@@ -320,9 +320,9 @@ class Visits:
             self._nameless.add(visit.claimed.host)
             self._tell(visit, SLOW)
 
-    async def _locate(self, visit: Visit) -> None:
+    async def _locate(self, visit: RunningFetch) -> None:
         """Learn the address of a visit, and count it there."""
-        claimed, now = visit.claimed, self._alarm.now
+        claimed, now = visit.claimed, self._timers.now
         address = SLOW if claimed.host in self._nameless else await self._client.locate(claimed.url)
         if address != visit.address and visit.has_place:
             if visit.address:
@@ -333,7 +333,7 @@ class Visits:
         if address:
             self._tell(visit, address)
 
-    def _tell(self, visit: Visit, address: str) -> None:
+    def _tell(self, visit: RunningFetch, address: str) -> None:
         """Tell the frontier the address of a visit, if that is news."""
         if self._located.get(visit.site) != address:
             if len(self._located) >= MOST_LOCATED:
@@ -341,10 +341,10 @@ class Visits:
             self._located[visit.site] = address
             self._tell_address(visit.claimed.host, address)
 
-    def _count(self, visit: Visit) -> None:
+    def _count(self, visit: RunningFetch) -> None:
         """Count a visit among those in flight while it is, for its registered domain and its address."""
         has_place = visit.is_starting or visit.is_on_wire or visit.is_looked_up
-        now = self._alarm.now()
+        now = self._timers.now()
         if has_place == visit.has_place:
             return
         visit.has_place = has_place
@@ -355,7 +355,7 @@ class Visits:
 
     def _finish(self, finished: Finished, result: FetchResult | None, heard_at: float | None) -> None:
         host, end, is_page = finished.claimed.host, finished.end, finished.page is not None
-        now = self._alarm.now() if heard_at is None else heard_at
+        now = self._timers.now() if heard_at is None else heard_at
         wait = end.seconds if isinstance(end, Deferred) else end.after
         self.hosts.ended(host, result, wait, now, is_page=is_page)
         finished.heard_at = heard_at
@@ -364,36 +364,36 @@ class Visits:
             finished.bytes = result.record.bytes
             is_paused = result.reason is Reason.PAUSED and result.retry_after is None
             self.paused_at = (now if self.paused_at is None else self.paused_at) if is_paused else None
-        self._tray.put(finished)
+        self._results.put(finished)
 
-    def _ask(self, claimed: Claimed) -> Ask:
+    def _ask(self, claimed: Claimed) -> FetchRequest:
         # Nothing is sent when the lease may be another's (F60).
-        deadline = max(0.001, claimed.leased_until - self._alarm.now()) if self._is_shared else None
+        deadline = max(0.001, claimed.leased_until - self._timers.now()) if self._is_shared else None
         qps = self._client.policies.global_qps
-        linger = LINGER if qps is None else longest_line(qps) / qps
-        follow, is_foreign = claimed.url in self._judge.led_back, self._judge.is_foreign(claimed)
-        return Ask(claimed.url, linger=linger, follow=follow, deadline=deadline, is_foreign=is_foreign)
+        max_wait = MAX_WAIT if qps is None else longest_line(qps) / qps
+        follow, is_foreign = claimed.url in self._filters.led_back, self._filters.is_foreign(claimed)
+        return FetchRequest(claimed.url, max_wait=max_wait, follow=follow, deadline=deadline, is_foreign=is_foreign)
 
-    def _wired(self, visit: Visit, is_on_wire: bool) -> None:
+    def _wired(self, visit: RunningFetch, is_on_wire: bool) -> None:
         visit.is_on_wire = is_on_wire
         self.on_wire += 1 if is_on_wire else -1
         self._started(visit)
         self._count(visit)
         if not is_on_wire:
-            visit.left_wire_at = self._alarm.now()
+            visit.left_wire_at = self._timers.now()
             url = visit.claimed.url
             visit.is_asked = self._client.known_rules(url[: url.index("/", 8)]) is not None  # else these were the rules
             self._hand_on()
             self._ring()
 
-    def _place(self, visit: Visit) -> Awaitable[None] | None:
+    def _place(self, visit: RunningFetch) -> Awaitable[None] | None:
         """What a visit has to wait for that has left the wire, and is to come there again: for its page, or a retry.
 
         It costs no place meanwhile, so that all whose pauses end at once would else be on the wire at once, too.
         """
         return None if visit.is_starting or self._may_return(visit) else self._turn(visit)
 
-    async def _turn(self, visit: Visit) -> None:
+    async def _turn(self, visit: RunningFetch) -> None:
         turn = self._returning[visit] = asyncio.get_running_loop().create_future()
         try:
             await turn
@@ -404,8 +404,8 @@ class Visits:
         finally:
             self._returning.pop(visit, None)
 
-    def _may_return(self, visit: Visit) -> bool:
-        now = self._alarm.now()
+    def _may_return(self, visit: RunningFetch) -> bool:
+        now = self._timers.now()
         if self.starting + self.on_wire >= self._places or self._sites.is_full(visit.site, now):
             return False
         return not (visit.address and self._addresses.is_full(visit.address, now))
@@ -421,7 +421,7 @@ class Visits:
                 self._count(visit)
                 turn.set_result(None)
 
-    def _started(self, visit: Visit) -> None:
+    def _started(self, visit: RunningFetch) -> None:
         """It is on the wire, or will never be."""
         if visit.is_starting:
             visit.is_starting = False
@@ -443,8 +443,8 @@ class Visits:
 
         A page that has come is not thrown away while its reply is being settled; so this is to be called again.
         """
-        self._judge.read_no_longer()
-        settled = self._alarm.now() - SETTLING
+        self._filters.read_no_longer()
+        settled = self._timers.now() - SETTLING
         for task, visit in self._visits.items():
             is_settling = visit.left_wire_at is not None and visit.left_wire_at > settled
             if not (visit.is_on_wire or is_settling or visit.is_answered or visit.is_called_off):

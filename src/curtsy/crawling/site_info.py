@@ -10,7 +10,7 @@ MOST_SIGNALS = 1000
 """Texts of robots.txt of which it is remembered what they say about AI."""
 
 
-class Origins:
+class SiteInfo:
     """What is known of origins from the rules that the client has; nothing is asked for."""
 
     def __init__(self, client: AsyncClient) -> None:

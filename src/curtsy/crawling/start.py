@@ -21,10 +21,10 @@ from curtsy.crawling.arguments import writers_of
 from curtsy.crawling.crawl import AsyncCrawl
 from curtsy.crawling.extract.text import main_text
 from curtsy.crawling.filters import scope_of
-from curtsy.crawling.frontier.awaitable import Awaited
+from curtsy.crawling.frontier.awaitable import AwaitableFrontier
 from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.crawling.frontier.protocol import AsyncFrontier
-from curtsy.crawling.frontier.worker_id import Identity
+from curtsy.crawling.frontier.worker_id import WorkerId
 from curtsy.crawling.jobs import FRONTIER, folder_of
 from curtsy.crawling.keywords import CrawlKeywords, OptionKeywords
 from curtsy.crawling.options import CrawlOptions
@@ -84,14 +84,14 @@ def acrawl(
         settings.setdefault("connections", max(options.max_concurrent, _most_connections()))
         client = AsyncClient(**settings)
     frontier: AsyncFrontier | None = None
-    identity: Identity | None = None
+    identity: WorkerId | None = None
     try:
         if fresh:
             for writer in writers:  # what cannot be begun is said before an earlier job is given up
                 writer.open(None)
                 writer.close()
         if folder is not None and (client.store_url or "").startswith(SHARED):
-            identity = Identity(folder)
+            identity = WorkerId(folder)
         frontier = _frontier(client, folder, identity, lease, fresh)
         return AsyncCrawl(
             begin,
@@ -163,7 +163,7 @@ def _several(name: str, value: Any) -> Any:
 
 
 def _frontier(
-    client: AsyncClient, folder: Path | None, identity: Identity | None, lease: float, fresh: bool
+    client: AsyncClient, folder: Path | None, identity: WorkerId | None, lease: float, fresh: bool
 ) -> AsyncFrontier:
     """A frontier in memory, in a job's folder, or on the client's server for all who share it."""
 
@@ -171,7 +171,7 @@ def _frontier(
         return client.policies.of(host).concurrency
 
     if folder is None:
-        return Awaited(MemoryFrontier(concurrency=at_once, clock=client.alarm.now))
+        return AwaitableFrontier(MemoryFrontier(concurrency=at_once, clock=client.timers.now))
     if identity is not None:
         from curtsy.crawling.frontier.redis import RedisFrontier
 
@@ -182,7 +182,7 @@ def _frontier(
     from curtsy.crawling.frontier.durable import SQLiteFrontier
 
     path = folder / FRONTIER
-    return Awaited(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.alarm.now))
+    return AwaitableFrontier(SQLiteFrontier(path, fresh=fresh, concurrency=at_once, clock=client.timers.now))
 
 
 class Crawl:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from curtsy.engine.timers import Alarm, FakeAlarm, Waiter
+from curtsy.engine.timers import FakeTimers, Timers, Waiter
 
 
-class Bell:
+class Wakeup:
     """What the one task of a loop sleeps on. Rung before anybody sleeps, it ends the next sleep at once."""
 
-    def __init__(self, alarm: Alarm, is_quiet: Callable[[], bool]) -> None:
+    def __init__(self, timers: Timers, is_quiet: Callable[[], bool]) -> None:
         """`is_quiet` says whether nothing is under way in the crawl: a fake clock stands still while something is."""
-        self._alarm = alarm
+        self._timers = timers
         self._waiter: Waiter | None = None
         self._events: asyncio.AbstractEventLoop | None = None
         self._is_ringing = False
-        if isinstance(alarm, FakeAlarm):
-            others = alarm.quiet
-            alarm.quiet = lambda: others() and is_quiet() and not self._is_ringing
+        if isinstance(timers, FakeTimers):
+            others = timers.quiet
+            timers.quiet = lambda: others() and is_quiet() and not self._is_ringing
 
     def hang(self) -> None:
         """Make it ready for the task and the event loop that call this."""
-        self._waiter, self._events = self._alarm.async_waiter(), asyncio.get_running_loop()
+        self._waiter, self._events = self._timers.async_waiter(), asyncio.get_running_loop()
 
     def take_down(self) -> None:
         """Nobody sleeps on it any more."""
@@ -48,13 +48,13 @@ class Bell:
         """Sleep until it rings, or for so many seconds; None for any number."""
         assert self._waiter is not None
         assert self._events is not None
-        if seconds is None or isinstance(self._alarm, FakeAlarm):
-            await self._alarm.async_sleep(self._waiter, seconds)
+        if seconds is None or isinstance(self._timers, FakeTimers):
+            await self._timers.async_sleep(self._waiter, seconds)
             return
         # The alarm is exact to microseconds, which costs it half a millisecond of CPU each time. Here the event loop's
         # own timer will do: it is never early, and a millisecond late at most.
         timer = self._events.call_later(seconds, self._waiter.wake)
         try:
-            await self._alarm.async_sleep(self._waiter, None)
+            await self._timers.async_sleep(self._waiter, None)
         finally:
             timer.cancel()

@@ -12,7 +12,7 @@ import msgspec
 
 from curtsy.client import AsyncClient
 from curtsy.core.admission import CrawlDelay
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
 from curtsy.core.fetch_state import redirect_target
 from curtsy.core.message import Headers, Response, Url, parse_url
@@ -181,7 +181,7 @@ class WebCrawler:
                     _log.info(f"Blocked by robots.txt: {mask_url(asked)}")
                     return None
                 await self._slow_down(target)
-            result = await self._client.visit(Ask(asked, follow=False, is_foreign=is_foreign))
+            result = await self._client.visit(FetchRequest(asked, follow=False, is_foreign=is_foreign))
             result = msgspec.structs.replace(result, url=first)
             if result.reason is not Reason.REDIRECTED or not isinstance(target, Url):
                 return result

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import PolicyError
 from curtsy.core.message import NO_HEADERS, Headers
 from curtsy.core.policy import number, rule, whole
@@ -90,7 +90,7 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     ),
     "sender": (_has("send", "stream", "close"), "a Sender, with send(), stream() and close()"),
     "clock": (lambda value: value is None or isinstance(value, FakeClock), "a FakeClock, or left out for real time"),
-    "alarm": (_has("now", "async_waiter", "async_sleep"), "an Alarm, or left out for real time"),
+    "timers": (_has("now", "async_waiter", "async_sleep"), "a Timers, or left out for real time"),
 }  # fmt: skip
 """How each is known to be right, and what it must be."""
 
@@ -109,16 +109,16 @@ def ask_for(
     headers: Mapping[str, str] | None,
     body: bytes | None,
     deadline: float | None,
-    repeatable: bool | None,
-) -> Ask:
+    idempotent: bool | None,
+) -> FetchRequest:
     """What `fetch` is asked for."""
     if not isinstance(method, str):
         raise rule("method", method, "text, such as GET")
     if body is not None and not isinstance(body, bytes):
         raise rule("body", type(body).__name__, "bytes. Encode text first")
-    if repeatable is not None and not isinstance(repeatable, bool):
-        raise rule("repeatable", repeatable, "True or False")
-    return Ask(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, repeatable)
+    if idempotent is not None and not isinstance(idempotent, bool):
+        raise rule("idempotent", idempotent, "True or False")
+    return FetchRequest(url, method.upper(), _headers(headers) if headers else NO_HEADERS, body, deadline, idempotent)
 
 
 def _headers(given: Mapping[str, str]) -> Headers:

@@ -13,7 +13,7 @@ from curtsy.core.policy import rule, whole
 from curtsy.core.secrets import mask_url
 from curtsy.http.registered_domain import site_of
 
-MOST_AT_ONCE = 1000
+DEFAULT_CONCURRENCY = 1000
 """Fetches that `fetch_many` has under way; what waits in a host's line is one of them."""
 
 CROWD = 100
@@ -38,14 +38,14 @@ class Batch:
     have all of it.
     """
 
-    def __init__(self, urls: Iterable[str], at_once: int, *, crowd: int = CROWD, ahead: int = AHEAD) -> None:
+    def __init__(self, urls: Iterable[str], concurrency: int, *, crowd: int = CROWD, ahead: int = AHEAD) -> None:
         if isinstance(urls, str | bytes):
             shown = mask_url(str(urls))
             raise PolicyError(f"urls = {shown!r} must be several URLs, not one. Put it in a list, or use fetch().")
         if not isinstance(urls, Iterable):
             raise rule("urls", urls, "several URLs, such as a list")
-        self._most = self._room = whole("at_once", at_once, 1)
-        self._share = share_of(at_once)
+        self._most = self._room = whole("concurrency", concurrency, 1)
+        self._share = share_of(concurrency)
         self._urls = iter(urls)
         self._crowd, self._most_ahead = crowd, ahead
         self._under_way: Counter[str] = Counter()

@@ -44,7 +44,7 @@ KNOWN = 4096
 """Origins whose rules are kept in this process's memory besides the store."""
 
 
-class Passage:
+class HeldResources:
     """What a flow holds at the moment."""
 
     __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "place", "result", "ticket")
@@ -139,7 +139,7 @@ class CookieJar(Protocol):
 
 
 @dataclass
-class Surroundings:
+class Context:
     """What flows look at while they run (`core.flow.World`), and what their drivers share."""
 
     settings: Callable[[], Policies]
@@ -269,7 +269,7 @@ class Surroundings:
         self.rules.by_origin.put(origin, (rules, self.now() + seconds, {}, ttl))
 
     def claiming(
-        self, effect: Claim, passage: Passage, gate: Gate | AsyncGate, waiter: Waiter
+        self, effect: Claim, resources: HeldResources, gate: Gate | AsyncGate, waiter: Waiter
     ) -> Way[Known | Claimed | Late]:
         """Have an origin's rules, or the task of fetching them: in turn by a line, among processes by a claim."""
         origin, key = effect.origin, rules_key(effect.origin)
@@ -299,11 +299,11 @@ class Surroundings:
                         return answer
                     case Claimed():
                         # From here on it is the passage that stays in line, and gives the claim back.
-                        passage.claimed.add(origin)
-                        passage.lines[origin] = waiter
+                        resources.claimed.add(origin)
+                        resources.lines[origin] = waiter
                         return answer
         finally:
-            if passage.lines.get(origin) is not waiter:
+            if resources.lines.get(origin) is not waiter:
                 gate.lines.leave(key, waiter, holding=False)
 
     def claim_step(self, effect: Claim | Hold) -> Step[Known | Claimed | Busy]:

@@ -101,7 +101,7 @@ class _Host:
         )
 
 
-class Tally:
+class Counters:
     """Counts fetches as their records come. Safe for threads; a count costs well under a microsecond.
 
     Of hosts about as many as `hosts` are counted one by one, the busiest; when there are a quarter more, those that

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from curtsy.core.effects import Ask
+from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import Reason
-from curtsy.core.fetch_state import Journey
+from curtsy.core.fetch_state import FetchState
 from curtsy.core.flow import closed, fetch, set_out
 from curtsy.core.message import Url, parse_url
 from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
-from curtsy.engine.context import Passage
+from curtsy.engine.context import HeldResources
 from curtsy.engine.download import DownloadResult, Part
 from curtsy.engine.driver import AsyncDriver
 from curtsy.system.threads import begun_in_thread
@@ -21,15 +21,15 @@ from curtsy.system.threads import begun_in_thread
 T = TypeVar("T")
 
 
-class Saving:
+class DownloadTask:
     """A file that is fetched by `driver`, which tells nobody, and put in place; `told` hears the one record of it."""
 
-    def __init__(self, ask: Ask, part: Part, driver: AsyncDriver, told: Callable[[FetchRecord], None]) -> None:
+    def __init__(self, ask: FetchRequest, part: Part, driver: AsyncDriver, told: Callable[[FetchRecord], None]) -> None:
         self._part = part
         self._driver = driver
         self._told = told
-        self._journey = set_out(ask, driver.surroundings)
-        self._passage = Passage(part)
+        self._state = set_out(ask, driver.context)
+        self._resources = HeldResources(part)
         self._placed: asyncio.Future[DownloadResult] | None = None
         """What comes of putting the file in place, once that has begun."""
 
@@ -38,7 +38,7 @@ class Saving:
         result = await self._fetch()
         if self._part.is_of_no_use and result.reason is not Reason.TOO_LARGE:
             self._part.discard()
-            self._journey = _anew(self._journey)
+            self._state = _anew(self._state)
             result = await self._fetch()
         self._told(result.record)
         if result.reason is Reason.TOO_LARGE:
@@ -50,36 +50,36 @@ class Saving:
         """What comes of it if the client is closed: that it was, unless the file was already being put in place."""
         if self._placed is not None:
             return self._placed.result()
-        result = closed(self._journey, self._passage.is_sent, self._passage.is_robots)
+        result = closed(self._state, self._resources.is_sent, self._resources.is_robots)
         self._told(result.record)
         return self._part.result(result)
 
     async def _fetch(self) -> FetchResult:
-        driver, passage = self._driver, self._passage
-        flow = fetch(self._journey.ask, driver.surroundings, self._journey)
-        return await driver.go_on(flow, driver.begin(flow, passage), passage)
+        driver, resources = self._driver, self._resources
+        flow = fetch(self._state.ask, driver.context, self._state)
+        return await driver.go_on(flow, driver.begin(flow, resources), resources)
 
 
-def _anew(journey: Journey) -> Journey:
+def _anew(state: FetchState) -> FetchState:
     """The journey from its start once more: what it has cost so far stays with it, and what is left of its deadline."""
-    first = parse_url(journey.ask.url)
+    first = parse_url(state.ask.url)
     assert isinstance(first, Url)
-    assert journey.url is not None
-    if journey.url.domain != first.domain:
-        journey.leave_host()
-    return Journey(
-        journey.ask,
-        journey.world,
-        journey.began,
-        journey.world.policies,
-        attempts=journey.attempts,
-        retries=journey.retries,
-        waited=journey.waited,
-        bytes=journey.bytes,
-        go=journey.go,
-        latency=journey.latency,
-        robots_requests=journey.robots_requests,
-        elsewhere=journey.elsewhere,
+    assert state.url is not None
+    if state.url.domain != first.domain:
+        state.leave_host()
+    return FetchState(
+        state.ask,
+        state.world,
+        state.began,
+        state.world.policies,
+        attempts=state.attempts,
+        retries=state.retries,
+        waited=state.waited,
+        bytes=state.bytes,
+        go=state.go,
+        latency=state.latency,
+        robots_requests=state.robots_requests,
+        elsewhere=state.elsewhere,
     )
 
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeVar
 from curtsy.core.admission import Late, Renew
 from curtsy.core.effects import (
     Amend,
-    Ask,
     Claim,
     Effect,
     Enter,
+    FetchRequest,
     Hold,
     Keep,
     Later,
@@ -38,8 +38,8 @@ from curtsy.core.message import Failure, Reply, Request, Response
 from curtsy.core.rules import Claimed, Known
 from curtsy.engine.context import (
     NOT_YET,
-    Passage,
-    Surroundings,
+    Context,
+    HeldResources,
     learn_step,
     limits_of,
     release_step,
@@ -72,7 +72,7 @@ def _tell(request: Request, reply: Reply) -> None:
         _log.debug("Not answered", **asked, reason=reply.reason.value, detail=reply.detail)
 
 
-def never(ask: Ask) -> bool:
+def never(ask: FetchRequest) -> bool:
     """Whether somebody renews a kept copy later: nobody does."""
     return False
 
@@ -112,13 +112,13 @@ class AsyncDriver:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: Context,
         store: AsyncStore,
         gate: AsyncGate,
         sender: Sender,
-        later: Callable[[Ask], bool] = never,
+        later: Callable[[FetchRequest], bool] = never,
     ) -> None:
-        self.surroundings = surroundings
+        self.context = context
         self._store = store
         self.gate = gate
         self._sender = sender
@@ -126,15 +126,15 @@ class AsyncDriver:
 
     async def run(self, flow: Flow[Result]) -> Result:
         """Carry out a flow to its end."""
-        passage = Passage()
-        return await self.go_on(flow, self.begin(flow, passage), passage)
+        resources = HeldResources()
+        return await self.go_on(flow, self.begin(flow, resources), resources)
 
-    def begin(self, flow: Flow[Result], passage: Passage, answer: Any = None) -> Effect | None:
+    def begin(self, flow: Flow[Result], resources: HeldResources, answer: Any = None) -> Effect | None:
         """Go as far as nothing is waited for, and nothing held: the effect that comes next, or None at the end.
 
         What has come of it then is the passage's `result`.
         """
-        at_once = self.surroundings.at_once
+        at_once = self.context.at_once
         try:
             while True:
                 effect = flow.send(answer)
@@ -142,31 +142,31 @@ class AsyncDriver:
                 if answer is NOT_YET:
                     return effect
         except StopIteration as end:
-            passage.result = end.value
+            resources.result = end.value
             return None
 
-    async def go_on(self, flow: Flow[Result], effect: Effect | None, passage: Passage) -> Result:
+    async def go_on(self, flow: Flow[Result], effect: Effect | None, resources: HeldResources) -> Result:
         """Carry out a flow that was begun, to its end."""
         try:
             while effect is not None:
                 if isinstance(effect, Send):
-                    answer = await self._send(effect, passage)
+                    answer = await self._send(effect, resources)
                 else:
-                    answer = self._at_the_gate(effect, passage)
+                    answer = self._at_the_gate(effect, resources)
                     if answer is NOT_YET:
-                        answer = await self._do(effect, passage)
-                effect = self.begin(flow, passage, answer)
-            result: Result = passage.result
+                        answer = await self._do(effect, resources)
+                effect = self.begin(flow, resources, answer)
+            result: Result = resources.result
             return result
         finally:
             flow.close()
-            if passage.ticket is not None or passage.lines:
-                await self._finish(self._give_back(passage))
+            if resources.ticket is not None or resources.lines:
+                await self._finish(self._give_back(resources))
 
-    def _at_the_gate(self, effect: Effect, passage: Passage) -> Any:
+    def _at_the_gate(self, effect: Effect, resources: HeldResources) -> Any:
         """The gate's answer to an effect, if it need not be waited for; else `NOT_YET`."""
         if isinstance(effect, Enter):
-            policies = self.surroundings.policies
+            policies = self.context.policies
             if policies.of(effect.domain) is not effect.policy:
                 return NOT_YET  # the settings have changed since: in line it goes by what holds now
             answer = self.gate.enter_at_once(
@@ -174,21 +174,21 @@ class AsyncDriver:
                 crawl_delay=effect.crawl_delay, foreign=effect.foreign, guest=effect.guest,
             )  # fmt: skip
             if isinstance(answer, Ticket):
-                passage.ticket = answer
+                resources.ticket = answer
             return NOT_YET if answer is None else answer
         if isinstance(effect, Settle) and self.gate.is_immediate:
-            passage.ticket = None
+            resources.ticket = None
             assert isinstance(effect.ticket, Ticket)
             return self.gate.leave_at_once(effect.ticket, effect.outcome)
         return NOT_YET
 
     async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """See something through, though nobody waits for it any more: `Surroundings.unfinished` knows of it."""
+        """See something through, though nobody waits for it any more: `Context.unfinished` knows of it."""
         if self.gate.is_immediate:
             return await work  # it does not wait for anything, so nothing can come between
         task = asyncio.ensure_future(work)
-        self.surroundings.unfinished.add(task)
-        task.add_done_callback(self.surroundings.unfinished.discard)
+        self.context.unfinished.add(task)
+        task.add_done_callback(self.context.unfinished.discard)
         return await asyncio.shield(task)
 
     async def _in_time(self, seconds: float | None, work: Coroutine[Any, Any, Result]) -> Result | Late:
@@ -203,41 +203,41 @@ class AsyncDriver:
                 raise
             return Late(0.0)
 
-    async def _do(self, effect: Effect, passage: Passage) -> Any:
-        around = self.surroundings
+    async def _do(self, effect: Effect, resources: HeldResources) -> Any:
+        around = self.context
         match effect:
             case Enter():
                 answer = await self._in_time(effect.deadline, self.gate.enter(around.gate_request(effect)))
-                passage.ticket = answer if isinstance(answer, Ticket) else None
+                resources.ticket = answer if isinstance(answer, Ticket) else None
                 return answer
             case Settle(ticket, outcome):
-                passage.ticket = None
+                resources.ticket = None
                 assert isinstance(ticket, Ticket)
                 return await self._finish(self.gate.leave(ticket, outcome))
             case PutBack(ticket):
-                passage.ticket = None
+                resources.ticket = None
                 assert isinstance(ticket, Ticket)
                 return await self._finish(self.gate.put_back(ticket))
             case Keep(url, what):
                 return await in_thread(around.keep, url, what)
             case Claim():
-                waiter = self.gate.alarm.async_waiter()
-                claiming = self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+                waiter = self.gate.timers.async_waiter()
+                claiming = self.gate.carry(around.claiming(effect, resources, self.gate, waiter), waiter)
                 return await self._in_time(effect.deadline, claiming)
             case Hold(origin):
                 held = await self._store.update(rules_key(origin), around.claim_step(effect))
                 if not isinstance(held, Claimed):
-                    passage.claimed.discard(origin)
+                    resources.claimed.discard(origin)
                 return held
             case Learn():
                 known: Known = await self._finish(self._store.update(rules_key(effect.origin), learn_step(effect)))
                 around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
-                passage.leave_line(effect.origin, self.gate)
+                resources.leave_line(effect.origin, self.gate)
                 return known.rules
             case Release(origin):
-                if origin in passage.claimed:
+                if origin in resources.claimed:
                     await self._finish(self._store.update(rules_key(origin), release_step(around.who)))
-                return passage.leave_line(origin, self.gate)
+                return resources.leave_line(origin, self.gate)
             case Remember(origin):
                 return await self._store.read(rules_key(origin))
             case Amend(key, policy, change):
@@ -247,27 +247,27 @@ class AsyncDriver:
             case Send() | Recall() | MayRetry() | Tell():
                 raise AssertionError("these are answered before")
 
-    async def _send(self, effect: Send, passage: Passage) -> Reply | None:
+    async def _send(self, effect: Send, resources: HeldResources) -> Reply | None:
         ticket = effect.ticket
         assert isinstance(ticket, Ticket)
-        if self.gate.alarm.now() + effect.timeout > ticket.good_until:
+        if self.gate.timers.now() + effect.timeout > ticket.good_until:
             # The process was stopped, or asleep: before the answer comes, the place may be another's.
-            passage.ticket = None
+            resources.ticket = None
             await self._finish(self.gate.leave(ticket, UNSENT))
             return None
-        limits, part, on_wire = limits_of(effect), passage.part, passage.on_wire
-        if passage.place is not None and (place := passage.place()) is not None:
+        limits, part, on_wire = limits_of(effect), resources.part, resources.on_wire
+        if resources.place is not None and (place := resources.place()) is not None:
             waited = await self._wait_for(place, limits.timeout, ticket)
             if waited is None:
-                passage.ticket = None
+                resources.ticket = None
                 await self._finish(self.gate.leave(ticket, UNSENT))
                 return None  # it lines up anew, and there its deadline is looked at
             if limits.counts_waiting:
                 limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
             elif limits.patience is not None:
                 limits = replace(limits, patience=max(0.001, limits.patience - waited))
-        self.surroundings.retries.count()
-        passage.is_sent, passage.is_robots = True, effect.cut
+        self.context.retries.count()
+        resources.is_sent, resources.is_robots = True, effect.cut
         if on_wire is not None:
             on_wire(True)
         keeping = _Keeping(self.gate, ticket)
@@ -277,13 +277,13 @@ class AsyncDriver:
             else:
                 reply = await self._sender.send(effect.request, limits)
         except asyncio.CancelledError as error:
-            passage.is_sent = was_sent(error)
+            resources.is_sent = was_sent(error)
             raise
         finally:
             keeping.end()
             if on_wire is not None:
                 on_wire(False)
-        passage.is_sent = False
+        resources.is_sent = False
         if _log.hears(logging.DEBUG):
             _tell(effect.request, reply)
         return reply
@@ -314,14 +314,14 @@ class AsyncDriver:
             took = time.monotonic() - began
             return Response(error.status, error.headers, b"", took, took, part.came)
 
-    async def _give_back(self, passage: Passage) -> None:
+    async def _give_back(self, resources: HeldResources) -> None:
         """Give back what a flow held that did not come to its own end."""
-        if passage.ticket is not None:
-            await self.gate.leave(passage.ticket, UNHEARD if passage.is_sent else UNSENT)
-        for origin in list(passage.lines):
-            if origin in passage.claimed:
-                await self._store.update(rules_key(origin), release_step(self.surroundings.who))
-            passage.leave_line(origin, self.gate)
+        if resources.ticket is not None:
+            await self.gate.leave(resources.ticket, UNHEARD if resources.is_sent else UNSENT)
+        for origin in list(resources.lines):
+            if origin in resources.claimed:
+                await self._store.update(rules_key(origin), release_step(self.context.who))
+            resources.leave_line(origin, self.gate)
 
 
 class BlockingSender(Protocol):
@@ -335,15 +335,15 @@ class BlockingSender(Protocol):
 class Driver:
     """Carries out flows for threads, with a blocking sender."""
 
-    def __init__(self, surroundings: Surroundings, store: Store, gate: Gate, sender: BlockingSender) -> None:
-        self.surroundings = surroundings
+    def __init__(self, context: Context, store: Store, gate: Gate, sender: BlockingSender) -> None:
+        self.context = context
         self._store = store
         self.gate = gate
         self._sender = sender
 
     def run(self, flow: Flow[Result]) -> Result:
         """Carry out a flow to its end."""
-        passage = Passage()
+        resources = HeldResources()
         answer: Any = None
         try:
             while True:
@@ -352,60 +352,60 @@ class Driver:
                 except StopIteration as end:
                     result: Result = end.value
                     return result
-                answer = self.surroundings.at_once(effect)
+                answer = self.context.at_once(effect)
                 if answer is NOT_YET:
-                    answer = self._do(effect, passage)
+                    answer = self._do(effect, resources)
         finally:
             flow.close()
-            self._give_back(passage)
+            self._give_back(resources)
 
-    def _do(self, effect: Effect, passage: Passage) -> Any:
-        around = self.surroundings
+    def _do(self, effect: Effect, resources: HeldResources) -> Any:
+        around = self.context
         match effect:
             case Enter():
                 answer = self.gate.enter(around.gate_request(effect))
-                passage.ticket = answer if isinstance(answer, Ticket) else None
+                resources.ticket = answer if isinstance(answer, Ticket) else None
                 return answer
             case Send(ticket=ticket):
                 assert isinstance(ticket, Ticket)
-                if self.gate.alarm.now() + effect.timeout > ticket.good_until:
-                    passage.ticket = None
+                if self.gate.timers.now() + effect.timeout > ticket.good_until:
+                    resources.ticket = None
                     self.gate.leave(ticket, UNSENT)
                     return None
                 around.retries.count()
-                passage.is_sent = True
+                resources.is_sent = True
                 reply = self._sender(effect.request, limits_of(effect))
-                passage.is_sent = False
+                resources.is_sent = False
                 if _log.hears(logging.DEBUG):
                     _tell(effect.request, reply)
                 return reply
             case Settle(ticket, outcome):
-                passage.ticket = None
+                resources.ticket = None
                 assert isinstance(ticket, Ticket)
                 return self.gate.leave(ticket, outcome)
             case PutBack(ticket):
-                passage.ticket = None
+                resources.ticket = None
                 assert isinstance(ticket, Ticket)
                 return self.gate.put_back(ticket)
             case Keep(url, what):
                 return around.keep(url, what)
             case Claim():
-                waiter = self.gate.alarm.waiter()
-                return self.gate.carry(around.claiming(effect, passage, self.gate, waiter), waiter)
+                waiter = self.gate.timers.waiter()
+                return self.gate.carry(around.claiming(effect, resources, self.gate, waiter), waiter)
             case Hold(origin):
                 held = self._store.update(rules_key(origin), around.claim_step(effect))
                 if not isinstance(held, Claimed):
-                    passage.claimed.discard(origin)
+                    resources.claimed.discard(origin)
                 return held
             case Learn():
                 known = self._store.update(rules_key(effect.origin), learn_step(effect))
                 around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
-                passage.leave_line(effect.origin, self.gate)
+                resources.leave_line(effect.origin, self.gate)
                 return known.rules
             case Release(origin):
-                if origin in passage.claimed:
+                if origin in resources.claimed:
                     self._store.update(rules_key(origin), release_step(around.who))
-                return passage.leave_line(origin, self.gate)
+                return resources.leave_line(origin, self.gate)
             case Remember(origin):
                 return self._store.read(rules_key(origin))
             case Amend(key, policy, change):
@@ -415,13 +415,13 @@ class Driver:
             case Recall() | MayRetry() | Tell():
                 raise AssertionError("these are answered at once")
 
-    def _give_back(self, passage: Passage) -> None:
-        if passage.ticket is not None:
-            self.gate.leave(passage.ticket, UNHEARD if passage.is_sent else UNSENT)
-        for origin in list(passage.lines):
-            if origin in passage.claimed:
-                self._store.update(rules_key(origin), release_step(self.surroundings.who))
-            passage.leave_line(origin, self.gate)
+    def _give_back(self, resources: HeldResources) -> None:
+        if resources.ticket is not None:
+            self.gate.leave(resources.ticket, UNHEARD if resources.is_sent else UNSENT)
+        for origin in list(resources.lines):
+            if origin in resources.claimed:
+                self._store.update(rules_key(origin), release_step(self.context.who))
+            resources.leave_line(origin, self.gate)
 
 
 async def adrive(flow: Flow[Result], driver: AsyncDriver) -> Result:

@@ -5,7 +5,7 @@ store, and when its moment has come the decision is made and it leaves. So a can
 ten thousand of them cost nothing, and one heap with one timer (per event loop) wakes exactly the one that may go.
 
 There is one set of lines per process and store, whoever comes through it: tasks of any loop, and threads. The way
-through is one generator, `passage`, carried out by `Gate` for threads and by `AsyncGate` for tasks.
+through is one generator, `resources`, carried out by `Gate` for threads and by `AsyncGate` for tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from curtsy.engine.gate_steps import (
     uncharged,
     untake,
 )
-from curtsy.engine.timers import Alarm, SystemAlarm, Waiter
+from curtsy.engine.timers import SystemTimers, Timers, Waiter
 from curtsy.engine.wait_queue import lines_of
 from curtsy.stores import AsyncStore, Step, Store
 from curtsy.system.log import library_logger
@@ -181,25 +181,25 @@ _Beside = tuple[str, Step[Any]] | None
 class _Way:
     """What both gates share: the lines, the alarm, the dice, and the way through as a generator."""
 
-    def __init__(self, store: Store | AsyncStore, alarm: Alarm | None, roll: Callable[[], float]) -> None:
+    def __init__(self, store: Store | AsyncStore, timers: Timers | None, roll: Callable[[], float]) -> None:
         self.tripped: Callable[[str], None] = lambda key: None
         """Told the key of a host whose breaker has been opened by a reply, if anybody counts that."""
-        self._shelter: Any = store
+        self._fallback: Any = store
         self.lines = lines_of(store.identity)
-        self.alarm: Alarm = alarm or SystemAlarm()
+        self.timers: Timers = timers or SystemTimers()
         self._roll = roll
 
-    def passage(self, request: Request, waiter: Waiter) -> Way[Answer]:
+    def resources(self, request: Request, waiter: Waiter) -> Way[Answer]:
         """The way of one request through the gate."""
         lines, key = self.lines, request.key
-        began = self.alarm.now()
+        began = self.timers.now()
         until = None if request.deadline is None else began + request.deadline
         ahead, more = lines.join(key, waiter, request.count, rank=request.rank)
         holding = False
         try:
             if ahead and until is not None:
                 needed = yield Update(key, request.foreseen(ahead, more))
-                if needed > until - self.alarm.now():
+                if needed > until - self.timers.now():
                     return Late(needed)
             while True:
                 if waiter.closed:
@@ -213,7 +213,7 @@ class _Way:
                     key = request.key
                     lines.join(key, waiter, request.count)
                 if not lines.is_first(key, waiter):
-                    left = None if until is None else until - self.alarm.now()
+                    left = None if until is None else until - self.timers.now()
                     if left is not None and left <= 0:
                         return Late((yield Update(key, request.foreseen(*lines.ahead(key, waiter)))))
                     if lines.tidy(key):
@@ -224,12 +224,12 @@ class _Way:
                 match decision:
                     case Go():
                         holding = request.policy.concurrency is not None
-                        waited, good_until = self.alarm.now() - began, asked_at + decision.lease.lasts
+                        waited, good_until = self.timers.now() - began, asked_at + decision.lease.lasts
                         return Ticket(key, request.policy, decision, waited, good_until, epoch, beside)
                     case No():
                         return decision
                     case Wait(seconds, because):
-                        left = None if until is None else until - self.alarm.now()
+                        left = None if until is None else until - self.timers.now()
                         if left is not None:
                             # How long a place is held nobody knows: only what comes besides is certain.
                             needed = seconds
@@ -269,7 +269,7 @@ class _Way:
                 yield from self._put_back(beside)
                 return request, present, 0, 0.0, None
             request = present
-        asked_at = self.alarm.now()
+        asked_at = self.timers.now()
         undo = partial(uncharge, request.policy, request.count)
         decision, epoch = yield Update(request.key, request.charged(self._roll()), undo, beside)
         if not isinstance(decision, Go):
@@ -307,7 +307,7 @@ class _Way:
                     return PREPAID  # the limit was lifted meanwhile
                 overall = self._shared_out(request.overall)
                 batch = _batch(overall)
-                left = None if until is None else until - self.alarm.now()
+                left = None if until is None else until - self.timers.now()
                 if not lines.is_first(GLOBAL, waiter):
                     if left is not None and batch == 1:
                         needed = yield Update(GLOBAL, foresee(overall, ahead))
@@ -321,10 +321,10 @@ class _Way:
                     ahead, _ = lines.ahead(GLOBAL, waiter)
                     continue
                 while lines.prepaid:
-                    if lines.prepaid.popleft() > self.alarm.now():
+                    if lines.prepaid.popleft() > self.timers.now():
                         return PREPAID
                 # What is left of a batch lapses when the next can be had: so no two of them are saved up.
-                lapses_at = self.alarm.now() + batch * overall.interval_us / SECOND
+                lapses_at = self.timers.now() + batch * overall.interval_us / SECOND
                 decision: Decision = yield Update(GLOBAL, take(overall, batch), partial(untake, overall, batch))
                 if isinstance(decision, Go):
                     lines.prepaid.extend([lapses_at] * (batch - 1))
@@ -351,10 +351,10 @@ class _Way:
 
     def _shared_out(self, overall: Policy) -> Policy:
         """The global policy, or this process's share of it while the shared store cannot be reached."""
-        share: float = getattr(self._shelter, "share", 1.0)
+        share: float = getattr(self._fallback, "share", 1.0)
         if share >= 1.0 or overall.qps is None:
             return overall
-        return overall.but(qps=overall.qps * share)
+        return overall.replace(qps=overall.qps * share)
 
 
 PREPAID = Lease(0, 0, 0.0, False)
@@ -379,14 +379,16 @@ def _let_it_be(answer: object) -> None:
 class Gate(_Way):
     """The gate for threads."""
 
-    def __init__(self, store: Store, *, alarm: Alarm | None = None, roll: Callable[[], float] = random.random) -> None:
-        super().__init__(store, alarm, roll)
+    def __init__(
+        self, store: Store, *, timers: Timers | None = None, roll: Callable[[], float] = random.random
+    ) -> None:
+        super().__init__(store, timers, roll)
         self._store = store
 
     def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
         """Wait until the request may leave, and charge it. Nothing is taken when the answer is not a Ticket."""
-        waiter = waiter or self.alarm.waiter()
-        return self.carry(self.passage(request, waiter), waiter)
+        waiter = waiter or self.timers.waiter()
+        return self.carry(self.resources(request, waiter), waiter)
 
     def carry(self, way: Way[Result], waiter: Waiter) -> Result:
         """Carry out a way to its end."""
@@ -396,7 +398,7 @@ class Gate(_Way):
                 if isinstance(effect, Update):
                     effect = way.send(self._store.update(effect.key, effect.step))
                 else:
-                    self.alarm.sleep(waiter, effect.seconds)
+                    self.timers.sleep(waiter, effect.seconds)
                     effect = next(way)
         except StopIteration as end:
             result: Result = end.value
@@ -432,9 +434,9 @@ class AsyncGate(_Way):
     """The gate for tasks."""
 
     def __init__(
-        self, store: AsyncStore, *, alarm: Alarm | None = None, roll: Callable[[], float] = random.random
+        self, store: AsyncStore, *, timers: Timers | None = None, roll: Callable[[], float] = random.random
     ) -> None:
-        super().__init__(store, alarm, roll)
+        super().__init__(store, timers, roll)
         self._store = store
         self.is_immediate: bool = getattr(store, "is_immediate", False)
         """Whether the store answers without waiting, as memory does."""
@@ -463,7 +465,7 @@ class AsyncGate(_Way):
         store, lines = self._at_once, self.lines
         if store is None or (overall is not None and overall.qps is not None) or lines.is_queued(key):
             return None
-        asked_at = self.alarm.now()
+        asked_at = self.timers.now()
         step = charge(
             policy, self._roll(), page=page, robots=robots, crawl_delay=crawl_delay, foreign=foreign, guest=guest
         )  # fmt: skip
@@ -484,8 +486,8 @@ class AsyncGate(_Way):
 
     async def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
         """Wait until the request may leave, and charge it. Nothing is taken when the answer is not a Ticket."""
-        waiter = waiter or self.alarm.async_waiter()
-        return await self.carry(self.passage(request, waiter), waiter)
+        waiter = waiter or self.timers.async_waiter()
+        return await self.carry(self.resources(request, waiter), waiter)
 
     async def carry(self, way: Way[Result], waiter: Waiter) -> Result:
         """Carry out a way to its end."""
@@ -493,7 +495,7 @@ class AsyncGate(_Way):
             effect = next(way)
             while True:
                 if not isinstance(effect, Update):
-                    await self.alarm.async_sleep(waiter, effect.seconds)
+                    await self.timers.async_sleep(waiter, effect.seconds)
                     effect = next(way)
                 elif effect.undo is None or self.is_immediate:
                     effect = way.send(await self._store.update(effect.key, effect.step))

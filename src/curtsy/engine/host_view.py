@@ -138,7 +138,7 @@ def changed(policy: Policy, host: Host) -> Policy:
         for name, value in host.overrides
     }
     try:
-        return policy.but(**changes) if changes else policy
+        return policy.replace(**changes) if changes else policy
     except (PolicyError, TypeError):  # of another version of curtsy, or the settings have changed since
         return policy
 
@@ -147,8 +147,8 @@ def pace_alone(host: Host | None, now: Now, policy: Policy) -> Wait | None:
     """What rate, pause and delays alone ask to wait, whatever else stands in the way; None for nothing."""
     if host is None:
         return None
-    bare = msgspec.structs.replace(in_time(host, now), places=(), rest_until=0, tripped_at=0, paused_until=0)
-    free = policy.but(breaker=False, max_requests_per_day=0, max_pages_per_day=0, max_crawl_delay=DAY)
+    bare = msgspec.structs.replace(in_time(host, now), places=(), retry_after_until=0, tripped_at=0, paused_until=0)
+    free = policy.replace(breaker=False, max_requests_per_day=0, max_pages_per_day=0, max_crawl_delay=DAY)
     decision = admit(bare, now, free)[1]
     return decision if isinstance(decision, Wait) else None
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 from curtsy.cache.keys import PageCache
 from curtsy.core.policy import On429, Strategy
 from curtsy.core.record import FetchRecord
-from curtsy.engine.timers import Alarm
+from curtsy.engine.timers import Timers
 from curtsy.http.sender import Sender
 from curtsy.settings import CacheMode, Preset
 from curtsy.stores import AsyncStore, Store
@@ -96,7 +96,7 @@ class ClientKeywords(SettingKeywords, total=False):
     connections: int
     sender: Sender | None
     clock: FakeClock | None
-    alarm: Alarm | None
+    timers: Timers | None
 
 
 class FetchKeywords(TypedDict, total=False):
@@ -106,7 +106,7 @@ class FetchKeywords(TypedDict, total=False):
     headers: Mapping[str, str] | None
     body: bytes | None
     deadline: float | None
-    repeatable: bool | None
+    idempotent: bool | None
 
 
 OWN = tuple(name for name in ClientKeywords.__annotations__ if name not in SettingKeywords.__annotations__)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 
-class Rhythm:
+class Periodic:
     """Does its work so many seconds after `start()`, and again as long as the work answers that there is more.
 
     What happens starts it if it does not run; so it costs nothing while nothing happens, and what has happened last is

@@ -49,7 +49,7 @@ class _Flight:
         return self.is_closing and self.task.uncancel() <= self.was_cancelling
 
 
-class Flights:
+class SingleFlight:
     """All that is under way, each by a key."""
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ class Flights:
     async def close(self) -> None:
         """End everything, for good: what is cancelled gives back what it held."""
         self._is_closed = True
-        while flights := list(self.under_way.values()):
-            ends = [flight.end() for flight in flights]
-            for flight in flights:
+        while single_flight := list(self.under_way.values()):
+            ends = [flight.end() for flight in single_flight]
+            for flight in single_flight:
                 flight.close()
             await asyncio.gather(*ends)
         await asyncio.sleep(0)  # who has joined one that has just ended has not woken yet, and has something to say

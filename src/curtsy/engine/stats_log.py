@@ -9,7 +9,7 @@ from curtsy.core.errors import CurtsyError
 from curtsy.core.policy import Policies
 from curtsy.core.statistics import HostStatistics, StatisticsSnapshot
 from curtsy.engine.alerts import NEARLY, AlertWatch, alerts_of
-from curtsy.engine.counters import Tally
+from curtsy.engine.counters import Counters
 from curtsy.engine.host_view import HostView, view_of
 from curtsy.stores import AsyncStore
 from curtsy.system.log import LibraryLogger, library_logger
@@ -23,11 +23,11 @@ TOLD = (
 """The fields of the line: everything since the start."""
 
 
-class Reporter:
+class StatsLog:
     """Tells the log what a tally has counted, and what is alarming."""
 
-    def __init__(self, tally: Tally, store: AsyncStore, policies: Callable[[], Policies]) -> None:
-        self._tally = tally
+    def __init__(self, counters: Counters, store: AsyncStore, policies: Callable[[], Policies]) -> None:
+        self._counters = counters
         self._store = store
         self._policies = policies
         self._told = 0
@@ -35,7 +35,7 @@ class Reporter:
 
     async def report(self) -> bool:
         """Write the line, if there is anything new; answers whether to look again though nothing more happens."""
-        counted = self._tally.snapshot()
+        counted = self._counters.snapshot()
         if counted.fetches != self._told:
             self._told = counted.fetches
             _log.info("Statistics", **line(counted))

@@ -21,7 +21,7 @@ from curtsy.core.errors import CurtsyError
 from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record
 from curtsy.core.statistics import PUBLISHED_HOSTS, ProcessStatistics, StatisticsSnapshot, stats_key, summed
-from curtsy.engine.counters import Tally
+from curtsy.engine.counters import Counters
 from curtsy.stores import AsyncStore, Step, Store, read_all
 
 __all__ = [
@@ -45,8 +45,8 @@ def process_name() -> str:
 class Publisher:
     """Adds what a tally has counted to this process's record. The clients of one process have one record."""
 
-    def __init__(self, tally: Tally, store: AsyncStore) -> None:
-        self._tally = tally
+    def __init__(self, counters: Counters, store: AsyncStore) -> None:
+        self._counters = counters
         self._store = store
         self._told = StatisticsSnapshot(started_at=-1.0)  # as of before anything
         _PUBLISHERS.add(self)
@@ -58,11 +58,11 @@ class Publisher:
 
     def pending(self) -> StatisticsSnapshot:
         """Return what is counted and not published yet."""
-        return self._tally.snapshot(PUBLISHED_HOSTS).since(self._told)
+        return self._counters.snapshot(PUBLISHED_HOSTS).since(self._told)
 
     def publish_blocking(self, store: Store) -> None:
         """Publish from a thread that may block, by the blocking store of the same records."""
-        counted = self._tally.snapshot(PUBLISHED_HOSTS)
+        counted = self._counters.snapshot(PUBLISHED_HOSTS)
         news = counted.since(self._told)
         if (news.fetches or news.trips) and not getattr(store, "held", 0):
             process = process_name()
@@ -75,7 +75,7 @@ class Publisher:
 
         A store that fails is not our business: who fetches is told of it. What could not be told now is told later.
         """
-        counted = self._tally.snapshot(PUBLISHED_HOSTS)
+        counted = self._counters.snapshot(PUBLISHED_HOSTS)
         news = counted.since(self._told)
         if not (news.fetches or news.trips):
             return False

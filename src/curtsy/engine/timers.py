@@ -118,7 +118,7 @@ class TaskWaiter(Waiter):
         self.woken = False
 
 
-class Alarm(Protocol):
+class Timers(Protocol):
     """What the gate waits on."""
 
     def now(self) -> float:
@@ -196,7 +196,7 @@ class _Timer:
             self._arm(heap[0][0], now)
 
 
-class SystemAlarm:
+class SystemTimers:
     """Real time."""
 
     _timers: ClassVar[dict[asyncio.AbstractEventLoop, _Timer]] = {}
@@ -274,7 +274,7 @@ class _FakeTaskWaiter(TaskWaiter):
         super().wake()
 
 
-class FakeAlarm:
+class FakeTimers:
     """Waits on a fake clock. With `jump` (the default) time passes by itself whenever everybody waits.
 
     `quiet` says whether nothing is going on besides the waiting; while it is False, time stands still.

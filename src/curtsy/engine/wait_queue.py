@@ -8,12 +8,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from curtsy.core.fair_share import Turns
+from curtsy.core.fair_share import FairQueue
 from curtsy.engine.timers import Waiter
 from curtsy.http.registered_domain import group_of, site_of
 
 
-class Line:
+class WaitQueue:
     """Who waits for one host, in order. The first is the one that asks."""
 
     __slots__ = ("__weakref__", "is_mixed", "more", "news", "out", "ranks", "waiters")
@@ -43,7 +43,7 @@ class Line:
         return next(iter(self.waiters), None)
 
     def add(self, waiter: Waiter, count: int, rank: float | None) -> tuple[int, int]:
-        """Have one more: at the end, or with a rank in front, behind those of a lower one; answers as `Lines.ahead`."""
+        """Add a waiter: at the end, or with a rank in front, behind lower ranks. Answer as `WaitQueues.ahead`."""
         beside = next(reversed(self.waiters), None) if rank is None else self.first
         if beside is not None and beside.loop is not waiter.loop:
             self.is_mixed = True
@@ -81,7 +81,7 @@ class Line:
         return is_cleared
 
 
-class SharedLine(Line):
+class SharedWaitQueue(WaitQueue):
     """Queue for what all hosts share: registered domains take turns (core/fair_share.py), each FIFO.
 
     The first waiter stays first until it leaves.
@@ -89,7 +89,7 @@ class SharedLine(Line):
 
     __slots__ = ("_called", "_numbers", "_turns", "_unused", "_waiting")
 
-    def __init__(self, turns: Callable[[], Turns]) -> None:
+    def __init__(self, turns: Callable[[], FairQueue]) -> None:
         super().__init__()
         self._turns = turns
         self._called: Waiter | None = None
@@ -104,7 +104,7 @@ class SharedLine(Line):
         return self._called
 
     def queue(self, waiter: Waiter, group: str) -> tuple[int, int]:
-        """Have one more, of a host of this name; answers as `Lines.ahead`."""
+        """Have one more, of a host of this name; answers as `WaitQueues.ahead`."""
         _, more = super().add(waiter, 1, None)
         if self._called is None:
             self._called = waiter
@@ -137,7 +137,7 @@ class SharedLine(Line):
         return (0 if number is None else 1 + self._turns().ahead(number)), 0
 
 
-class Lines:
+class WaitQueues:
     """All lines of one process before one store. Safe for threads; the lock is held for moments only."""
 
     def __init__(self) -> None:
@@ -146,8 +146,8 @@ class Lines:
     def empty(self) -> None:
         """Start from nothing, as a forked child does: those who wait in its parent do not wait in it."""
         self._lock = threading.Lock()
-        self._lines: dict[str, Line] = {}
-        self._turns: Turns | None = None
+        self._lines: dict[str, WaitQueue] = {}
+        self._turns: FairQueue | None = None
         self.prepaid: deque[float] = deque()
         """Global tokens taken from the store in advance, as the moments at which each lapses."""
 
@@ -159,7 +159,7 @@ class Lines:
         with self._lock:
             line = self._lines.get(key)
             if line is None:
-                line = self._lines[key] = Line()
+                line = self._lines[key] = WaitQueue()
             following = line.first if line.clear() else None
             found = line.add(waiter, count, rank)
         if following is not None:
@@ -171,18 +171,18 @@ class Lines:
         with self._lock:
             line = self._lines.get(key)
             if line is None:
-                line = self._lines[key] = SharedLine(self._shared_turns)
-            assert isinstance(line, SharedLine)
+                line = self._lines[key] = SharedWaitQueue(self._shared_turns)
+            assert isinstance(line, SharedWaitQueue)
             following = line.first if line.clear() else None
             found = line.queue(waiter, host)
         if following is not None:
             following.wake()
         return found
 
-    def _shared_turns(self) -> Turns:
+    def _shared_turns(self) -> FairQueue:
         """The turns of the one line that all hosts share; made when a second one waits there."""
         if self._turns is None:
-            self._turns = Turns()
+            self._turns = FairQueue()
         return self._turns
 
     def leave(self, key: str, waiter: Waiter, *, holding: bool) -> None:
@@ -212,7 +212,7 @@ class Lines:
         with self._lock:
             line = self._lines.get(key)
             if line is None:
-                line = self._lines[key] = Line()
+                line = self._lines[key] = WaitQueue()
             line.out += 1
 
     def returned(self, key: str) -> None:
@@ -297,16 +297,16 @@ class Lines:
             return sum(len(line.waiters) for line in self._lines.values())
 
 
-_all_lines: WeakValueDictionary[str, Lines] = WeakValueDictionary()
+_all_lines: WeakValueDictionary[str, WaitQueues] = WeakValueDictionary()
 _all_lines_lock = threading.Lock()
 
 
-def lines_of(identity: str) -> Lines:
+def lines_of(identity: str) -> WaitQueues:
     """The one set of lines of this process before a store."""
     with _all_lines_lock:
         lines = _all_lines.get(identity)
         if lines is None:
-            lines = _all_lines[identity] = Lines()
+            lines = _all_lines[identity] = WaitQueues()
         return lines
 
 

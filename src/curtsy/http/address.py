@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from curtsy.http.slots import Places
+from curtsy.http.slots import Slots
 
 # The special-purpose registries of IANA (RFC 6890), written out: what `ipaddress` calls global differs between
 # releases of Python. The few anycast services that are reachable inside 192.0.0.0/24 are no web sites.
@@ -209,7 +209,7 @@ class SystemResolver(AbstractResolver):
         ask: Callable[..., Sequence[AddressInfo]] | None = None,
     ) -> None:
         self._at_once = at_once
-        self._places = Places(at_once, is_strict=True)
+        self._places = Slots(at_once, is_strict=True)
         self._patience = patience
         self._ask = ask or socket.getaddrinfo
 

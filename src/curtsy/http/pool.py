@@ -116,7 +116,7 @@ class Wire(ResponseHandler):
         self._due: float | None = None
         """When the answer that is waited for must be there, by the loop's time."""
 
-        self._bell: asyncio.TimerHandle | None = None
+        self._wakeup: asyncio.TimerHandle | None = None
         """Rings when that is over. It goes on from one answer to the next, for to set one for each takes longer."""
 
     def send(self, head: bytes, body: bytes | None, *, max_head: int, has_body: bool) -> None:
@@ -159,9 +159,9 @@ class Wire(ResponseHandler):
     async def answer(self, deadline: float) -> tuple[RawResponseMessage, StreamReader]:
         """Wait for the head of the answer, by the loop's time; interim ones (103 …) are passed over."""
         self._due = deadline
-        if self._bell is None or self._bell.when() > deadline:
+        if self._wakeup is None or self._wakeup.when() > deadline:
             self._stop_bell()
-            self._bell = self._loop.call_at(deadline, self._ring)
+            self._wakeup = self._loop.call_at(deadline, self._ring)
         try:
             while True:
                 message, content = await self.read()
@@ -171,7 +171,7 @@ class Wire(ResponseHandler):
             self._due = None
 
     def _ring(self) -> None:
-        self._bell = None
+        self._wakeup = None
         if self._due is None:
             return
         late = self._loop.time() - self._due
@@ -181,12 +181,12 @@ class Wire(ResponseHandler):
             self.set_exception(TimeoutError())
             return
         # Else it was set for an answer that came.
-        self._bell = self._loop.call_at(self._due, self._ring)
+        self._wakeup = self._loop.call_at(self._due, self._ring)
 
     def _stop_bell(self) -> None:
-        if self._bell is not None:
-            self._bell.cancel()
-            self._bell = None
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
 
     @property
     def is_reusable(self) -> bool:

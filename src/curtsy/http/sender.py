@@ -30,7 +30,7 @@ from curtsy.http.body import Limits, Sink
 from curtsy.http.exchange import Exchange, note_unsent
 from curtsy.http.headers import head_of
 from curtsy.http.pool import KEEP_ALIVE, Connections
-from curtsy.http.slots import Places
+from curtsy.http.slots import Slots
 
 if sys.platform != "win32":
     import resource
@@ -329,7 +329,7 @@ class _Pool:
     def __init__(
         self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int, keep_alive: float
     ) -> None:
-        self.places = Places(most)
+        self.places = Slots(most)
         self.had_room_at = 0.0
         """When a request last ended that had a connection, by the loop's time."""
 

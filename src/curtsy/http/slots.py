@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from curtsy.core.fair_share import GROUPS, SPELL, AddressShares, Shares, Turns, share_of
+from curtsy.core.fair_share import GROUPS, SPELL, AddressShares, FairQueue, FairShares, share_of
 from curtsy.http.registered_domain import group_of, site_of
 
 SETTLED = 0.1
@@ -16,7 +16,7 @@ REGROW = 1.0
 """Seconds after which one more place is tried where there was no room for a connection."""
 
 
-class Places:
+class Slots:
     """A semaphore whose places are shared by registered domain and by address (core/fair_share.py).
 
     While others want places, a registered domain or an address that has a quarter of them gets no more, and a place
@@ -33,9 +33,9 @@ class Places:
         self._share = share_of(most)
         self._holders: Counter[tuple[str, str]] | None = Counter()
         """Who holds places, by host and address; None once they are counted by group."""
-        self._sites: Shares[int] = Shares(most)
+        self._sites: FairShares[int] = FairShares(most)
         self._addresses: AddressShares[int] = AddressShares(most)
-        self._turns: Turns | None = None
+        self._turns: FairQueue | None = None
         """Made when the first request has to wait: it takes two megabytes."""
         self._waiting: dict[int, tuple[asyncio.Future[None], str, str]] = {}
         self._numbers: list[int] = []
@@ -147,7 +147,7 @@ class Places:
 
     def _queue(self, turn: asyncio.Future[None], host: str, address: str, now: float, first: bool) -> int:
         if self._turns is None:
-            self._turns = Turns()
+            self._turns = FairQueue()
         number = self._numbers.pop() if self._numbers else len(self._waiting) + 1
         site, place = _groups(host, address)
         self._waiting[number] = turn, host, address

@@ -5,14 +5,14 @@ from __future__ import annotations
 from curtsy.core.errors import InvalidDomain
 from curtsy.core.message import parse_domain
 from curtsy.core.policy import rule
-from curtsy.engine.timers import Alarm
+from curtsy.engine.timers import Timers
 
 
-def checked_alarm(alarm: Alarm | None) -> Alarm | None:
+def checked_alarm(timers: Timers | None) -> Timers | None:
     """Check what is waited on."""
-    if alarm is not None and not hasattr(alarm, "async_waiter"):
-        raise rule("alarm", alarm, "an Alarm, or left out for real time")
-    return alarm
+    if timers is not None and not hasattr(timers, "async_waiter"):
+        raise rule("timers", timers, "a Timers, or left out for real time")
+    return timers
 
 
 def checked_key(key: str) -> str:

@@ -60,7 +60,7 @@ class CircuitBreaker:
     ) -> None:
         self.cooldown_seconds = checked_cooldown(cooldown_seconds)
         longest = number("max_cooldown_seconds", max_cooldown_seconds, above=True, most=30 * DAY)
-        self._policy = UNLIMITED.but(
+        self._policy = UNLIMITED.replace(
             breaker=True,
             breaker_cooldown=self.cooldown_seconds,
             breaker_max_cooldown=max(longest, self.cooldown_seconds),

@@ -7,7 +7,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.policy import MOST_BURST, UNLIMITED, number, rate
 from curtsy.engine.gate import AsyncGate, Request, Ticket
-from curtsy.engine.timers import Alarm
+from curtsy.engine.timers import Timers
 from curtsy.limits.arguments import checked_alarm, checked_key
 from curtsy.limits.opening import AnyStore, opened_for_both
 
@@ -27,7 +27,7 @@ class TokenBucket:
         *,
         store: AnyStore | None = None,
         key: str = "bucket",
-        alarm: Alarm | None = None,
+        timers: Timers | None = None,
     ) -> None:
         self.tokens_per_second = rate("tokens_per_second", tokens_per_second)
         twice = min(max(1.0, 2.0 * tokens_per_second), float(MOST_BURST))
@@ -35,12 +35,12 @@ class TokenBucket:
             self.capacity = twice
         else:
             self.capacity = number("capacity", capacity, least=1, most=MOST_BURST, default=f"{twice:g}")
-        self._policy = UNLIMITED.but(qps=self.tokens_per_second, burst=self.capacity)
+        self._policy = UNLIMITED.replace(qps=self.tokens_per_second, burst=self.capacity)
         self._key = checked_key(key)
-        alarm = checked_alarm(alarm)
+        timers = checked_alarm(timers)
         self._store, self._async_store = opened_for_both(store)
         self._is_store_ours = isinstance(store, str)
-        self._gate = AsyncGate(self._async_store, alarm=alarm)
+        self._gate = AsyncGate(self._async_store, timers=timers)
 
     async def acquire(self) -> float:
         """Wait for a token, first come first served, and take it. Returns the seconds waited."""

@@ -25,7 +25,7 @@ from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, Policy, rule
 from curtsy.limits.opening import opened
 from curtsy.stores import Answer, Step, Store, open_store
-from curtsy.stores.fallback import Shelter
+from curtsy.stores.fallback import FallbackStore
 from curtsy.stores.memory import MemoryStore
 from curtsy.system.log import library_logger
 
@@ -199,13 +199,13 @@ def _by_hand(policy: Policy, host: Host | None) -> Policy:
     """The policy with the limits of the day that a hand has put in the record, as `admit()` has them."""
     limits = {} if host is None else {name: value for name, value in host.overrides if name in _LIMITS}
     changes = {name: int(value) for name, value in limits.items() if value is not None}
-    return policy.but(**changes) if changes else policy
+    return policy.replace(**changes) if changes else policy
 
 
 def _sheltered(store: Store | str | None) -> Store:
     """A store whose outages are bridged in memory, and what was counted there brought home (B8)."""
     found = open_store() if store is None else opened(store)
-    return found if isinstance(found, Shelter | MemoryStore) else Shelter(found)
+    return found if isinstance(found, FallbackStore | MemoryStore) else FallbackStore(found)
 
 
 def _left(limit: int, spent: int) -> int:

@@ -21,7 +21,7 @@ from curtsy.core.messages import refused, span
 from curtsy.core.policy import LimitConfig, Policy, number, rule
 from curtsy.core.record import LimitStats
 from curtsy.engine.gate import Answer, Request, Ticket
-from curtsy.limits.domain_limits import Rates, Terms
+from curtsy.limits.domain_limits import DomainLimits, Rates
 from curtsy.system.log import library_logger
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class DomainLimiter:
         self._rates: Rates | None = None
         self._warned: str | None = None
 
-    def use(self, terms: Terms) -> Rates:
+    def use(self, terms: DomainLimits) -> Rates:
         """Have what some terms say of the domain. Tokens and statistics stay."""
         self._rates = terms.of(self.domain)
         return self._rates
@@ -94,7 +94,7 @@ class DomainLimiter:
         """Wait for `n` tokens, first come first served."""
         limiter = self._limiter
         request = self._request(n, timeout)
-        with limiter.waiting(limiter.async_gate.alarm.async_waiter(), self) as waiter:
+        with limiter.waiting(limiter.async_gate.timers.async_waiter(), self) as waiter:
             answer = await limiter.async_gate.enter(request, waiter)
         self.count(answer, timeout, n)
 
@@ -102,7 +102,7 @@ class DomainLimiter:
         """Wait for `n` tokens, first come first served, in a thread that may block."""
         limiter = self._limiter
         request = self._request(n, timeout)
-        with limiter.waiting(limiter.gate.alarm.waiter(), self) as waiter:
+        with limiter.waiting(limiter.gate.timers.waiter(), self) as waiter:
             answer = limiter.gate.enter(request, waiter)
         self.count(answer, timeout, n)
 

@@ -17,7 +17,7 @@ WINDOW = 256
 class Rates(msgspec.Struct, frozen=True):
     """What holds for one domain under some terms."""
 
-    terms: Terms
+    terms: DomainLimits
     config: LimitConfig
     policy: Policy
     """The rate alone, for `wait` and `allow`."""
@@ -40,7 +40,7 @@ class Rates(msgspec.Struct, frozen=True):
         return MOST_BURST if self.policy.qps is None else self.config.burst_capacity
 
 
-class Terms:
+class DomainLimits:
     """The settings of a limiter. What was asked of them holds until there are others.
 
     A domain has the rate and burst of its own configuration, else of its policy, else of `default`; and everything else
@@ -66,9 +66,9 @@ class Terms:
         for domain, config in configs.items():
             self._check(domain, config)
 
-    def under(self, policies: Policies) -> Terms:
+    def under(self, policies: Policies) -> DomainLimits:
         """The same under other policies."""
-        return Terms(self._default, self._configs, (self._base, self._guarded), self._unlimited, policies)
+        return DomainLimits(self._default, self._configs, (self._base, self._guarded), self._unlimited, policies)
 
     def having(self, domain: str, config: LimitConfig) -> Self:
         """The same with another configuration of one domain."""
@@ -112,7 +112,7 @@ class Terms:
             else:
                 config = LimitConfig(policy.qps or self._default.requests_per_second, int(policy.burst))
                 qps = None if is_free else policy.qps
-                base = UNLIMITED.but(
+                base = UNLIMITED.replace(
                     strategy=policy.strategy, qps=qps, burst=policy.burst, max_crawl_delay=policy.max_crawl_delay,
                     global_rate=policy.global_rate and not is_free,
                 )  # fmt: skip
@@ -125,7 +125,7 @@ def _at(config: LimitConfig, is_free: bool, base: Policy, guarded: Policy) -> tu
     """Two policies at the rate of a configuration, or at none."""
     qps, burst = None if is_free else config.requests_per_second, config.burst_capacity
     rate = {"qps": qps, "burst": burst, "global_rate": base.global_rate and not is_free}
-    return base.but(**rate), guarded.but(**rate)
+    return base.replace(**rate), guarded.replace(**rate)
 
 
 def _check(config: LimitConfig, strategy: Strategy) -> None:
@@ -137,8 +137,8 @@ def _check(config: LimitConfig, strategy: Strategy) -> None:
 
 def templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float) -> tuple[Policy, Policy]:
     """What the policies of all domains have in common, but for their rate: without and with the breaker."""
-    base = UNLIMITED.but(strategy=strategy)
-    guarded = base.but(
+    base = UNLIMITED.replace(strategy=strategy)
+    guarded = base.replace(
         breaker=circuit_breaker,
         breaker_cooldown=checked_cooldown(cooldown_seconds) if circuit_breaker else 300.0,
         breaker_error_rate=None,
@@ -149,7 +149,7 @@ def templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float
 
 def _with_breaker(base: Policy, policy: Policy) -> Policy:
     """`base` with the breaker of a policy."""
-    return base.but(
+    return base.replace(
         breaker=policy.breaker,
         breaker_failures=policy.breaker_failures,
         breaker_cooldown=policy.breaker_cooldown,

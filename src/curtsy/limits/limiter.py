@@ -22,11 +22,11 @@ from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name, flag, rate, rule
 from curtsy.core.record import StatsSnapshot, TotalStats
 from curtsy.engine.gate import GLOBAL, Answer, AsyncGate, Gate, Request
-from curtsy.engine.timers import Alarm, TaskWaiter, Waiter
+from curtsy.engine.timers import TaskWaiter, Timers, Waiter
 from curtsy.limits.arguments import checked_alarm, named_domain
 from curtsy.limits.breaker import outcome_of
 from curtsy.limits.domain_limiter import DomainLimiter
-from curtsy.limits.domain_limits import Rates, Terms, templates
+from curtsy.limits.domain_limits import DomainLimits, Rates, templates
 from curtsy.limits.opening import AnyStore, opened_for_both
 from curtsy.limits.views import BreakerView, BucketView, breaker_view, bucket_view
 from curtsy.stores import Step
@@ -66,7 +66,7 @@ class RateLimiter:
         unlimited: tuple[str, ...] = (),
         policies: Policies | None = None,
         store: AnyStore | None = None,
-        alarm: Alarm | None = None,
+        timers: Timers | None = None,
     ) -> None:
         if config is not None and not isinstance(config, LimitConfig | str | os.PathLike):
             raise rule(
@@ -87,18 +87,18 @@ class RateLimiter:
         if not isinstance(unlimited, tuple | list | set | frozenset):
             raise rule("unlimited", unlimited, "a list of domains, such as ['example.com']")
         free = {entry_name(named_domain("unlimited", domain)) for domain in unlimited}
-        self._terms = Terms(
+        self._terms = DomainLimits(
             default,
             {**listed, **_checked(domains)},
             templates(strategy, circuit_breaker, cooldown_seconds),
-            Policies(UNLIMITED, dict.fromkeys(free, UNLIMITED.but(category="unlimited"))),
+            Policies(UNLIMITED, dict.fromkeys(free, UNLIMITED.replace(category="unlimited"))),
             policies,
         )
         self.overall = overall_of(global_qps)
         self.store, self._async_store = opened_for_both(store)
         self._is_store_ours = isinstance(store, str)
-        self.gate = Gate(self.store, alarm=checked_alarm(alarm))
-        self.async_gate = AsyncGate(self._async_store, alarm=self.gate.alarm)
+        self.gate = Gate(self.store, timers=checked_alarm(timers))
+        self.async_gate = AsyncGate(self._async_store, timers=self.gate.timers)
         self._limiters: dict[str, DomainLimiter] = {}
         self._renew_locks()
         _all_limiters.add(self)
@@ -106,7 +106,7 @@ class RateLimiter:
         self._has_let_go = False
         self._blocked: Counter[str] = Counter()
         self._refusals: dict[str, No] = {}
-        self._told_at = self.gate.alarm.now()
+        self._told_at = self.gate.timers.now()
         self._stats_every: float | None = STATS_EVERY
         self._alerts: tuple[str, ...] = ()
         usual = self._terms.usual
@@ -182,7 +182,7 @@ class RateLimiter:
         with self._lock:
             return self._limiters.setdefault(limiter.domain, limiter)
 
-    def terms(self) -> Terms:
+    def terms(self) -> DomainLimits:
         """What holds now."""
         return self._terms
 
@@ -233,7 +233,7 @@ class RateLimiter:
                 rates.key, rates.guarded, self._overall_for(rates), page=False,
                 renew=lambda: self._present(limiter),
             )  # fmt: skip
-            with self.waiting(self.async_gate.alarm.async_waiter(), limiter) as waiter:
+            with self.waiting(self.async_gate.timers.async_waiter(), limiter) as waiter:
                 answer = await self.async_gate.enter(request, waiter)
         if isinstance(answer, No) and answer.reason is not Reason.CLOSED:
             self.count_refused(limiter, answer)
@@ -395,7 +395,7 @@ class RateLimiter:
 
     def _tell(self) -> None:
         """Write the line of statistics when it is time, and alerts as they begin and end (Q10)."""
-        now = self.gate.alarm.now()
+        now = self.gate.timers.now()
         if self._stats_every is None or now - self._told_at < self._stats_every:
             return
         self._told_at = now
@@ -539,7 +539,7 @@ def _domain_of(url: str) -> str:
 
 def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
     """The policy of a global rate; None for no limit."""
-    return UNLIMITED.but(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
+    return UNLIMITED.replace(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
 
 
 def _breaker(host: Host | None, now: Now) -> tuple[Host | None, BreakerView]:

@@ -8,7 +8,7 @@ from curtsy.core.policy import rule
 from curtsy.stores import AsyncStore, Store, open_async_store, open_store
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.stores.threaded import ThreadedStore, is_async_store, is_store
-from curtsy.stores.url import parse_place
+from curtsy.stores.url import parse_store_url
 
 if TYPE_CHECKING:
     from curtsy.settings import Settings
@@ -31,14 +31,14 @@ def opened(store: str | Store | None) -> Store:
 def opened_by_settings(settings: Settings) -> tuple[Store, AsyncStore]:
     """Open the store of the settings for threads and for tasks (C15)."""
     url, share = settings.store, settings.outage_share
-    if url is not None and parse_place(url)[0] == "memory":
+    if url is not None and parse_store_url(url)[0] == "memory":
         return opened_for_both(None)
     return open_store(url, share=share), open_async_store(url, share=share)
 
 
 def opened_for_both(store: AnyStore | None) -> tuple[Store, AsyncStore]:
     """A store to be used by threads and by tasks."""
-    if store is None or (isinstance(store, str) and parse_place(store)[0] == "memory"):
+    if store is None or (isinstance(store, str) and parse_store_url(store)[0] == "memory"):
         store = MemoryStore()
     if isinstance(store, MemoryStore):
         return store, AsyncMemoryStore(store)

@@ -14,14 +14,14 @@ from curtsy.core.message import SECOND, Now, parse_domain
 from curtsy.core.policy import Policies, rate
 from curtsy.core.record import StatsSnapshot, TotalStats, snapshot_of
 from curtsy.core.statistics import HostStatistics, summed
-from curtsy.engine.counters import Tally
+from curtsy.engine.counters import Counters
 from curtsy.engine.stats_publisher import EVERY, Publisher, whole_statistics
 from curtsy.limits.domain_limiter import DomainLimiter
-from curtsy.limits.domain_limits import Rates, Terms
+from curtsy.limits.domain_limits import DomainLimits, Rates
 from curtsy.limits.limiter import RateLimiter, overall_of
 from curtsy.limits.opening import opened_by_settings
 from curtsy.system.log import library_logger
-from curtsy.system.shutdown import at_the_end
+from curtsy.system.shutdown import at_exit
 from curtsy.system.threads import in_thread
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class ProgramLimiter(RateLimiter):
         self._live = live
         self._stats_every = live.current.stats_every
         self._followed = policies
-        self._tally = Tally()
-        self._publisher = Publisher(self._tally, self._async_store)
+        self._counters = Counters()
+        self._publisher = Publisher(self._counters, self._async_store)
         self._before: dict[str, HostStatistics] = {}
         """What each domain had counted at its last `reset()`; the hosts without a row of their own are under ""."""
 
@@ -89,7 +89,7 @@ class ProgramLimiter(RateLimiter):
         self.terms()
         return super().domain(domain)
 
-    def terms(self) -> Terms:
+    def terms(self) -> DomainLimits:
         """What the settings say now."""
         policies = self._live.check().policies
         if policies is not self._followed:
@@ -133,19 +133,19 @@ class ProgramLimiter(RateLimiter):
     def count_granted(self, limiter: DomainLimiter, epoch: int, waited: float, n: int) -> None:
         """Count `n` requests that may go, at `epoch` microseconds, after so many seconds."""
         super().count_granted(limiter, epoch, waited, n)
-        self._tally.count_turn(limiter.domain, requests=n, waited=waited)
+        self._counters.count_turn(limiter.domain, requests=n, waited=waited)
         self._publish_soon()
 
     def count_refused(self, limiter: DomainLimiter, no: No) -> None:
         """Count a request that was refused, and keep the reason."""
         super().count_refused(limiter, no)
-        self._tally.count_turn(limiter.domain, reason=no.reason.value)
+        self._counters.count_turn(limiter.domain, reason=no.reason.value)
         self._publish_soon()
 
     def count_trip(self, limiter: DomainLimiter) -> None:
         """Count a breaker that has opened."""
         super().count_trip(limiter)
-        self._tally.count_trip(limiter.domain)
+        self._counters.count_trip(limiter.domain)
         self._publish_soon()
 
     def _publish_soon(self) -> None:
@@ -273,7 +273,7 @@ def _publish_at_exit() -> None:
         _program.publish()
 
 
-at_the_end(_publish_at_exit, first=True)
+at_exit(_publish_at_exit, first=True)
 
 
 def _after_fork() -> None:

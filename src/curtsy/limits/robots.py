@@ -11,7 +11,7 @@ from curtsy.core.fetch_state import Refusal
 from curtsy.core.message import Failure, Url, parse_url
 from curtsy.core.policy import DAY, number, rule
 from curtsy.core.robots import Verdict
-from curtsy.core.rules import Rules, crawl_delay, judge
+from curtsy.core.rules import Rules, crawl_delay, filters
 from curtsy.engine.context import rules_key
 from curtsy.stores.memory import MemoryStore
 
@@ -75,7 +75,7 @@ class RobotsTxtChecker:
             rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
         if not isinstance(rules, Rules):
             return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
-        return judge(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
+        return filters(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
 
     def get_crawl_delay(self, url: str) -> float | None:
         """Seconds that the site wants between two requests; None if it does not say, or was not asked yet."""

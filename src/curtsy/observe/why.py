@@ -17,7 +17,7 @@ from curtsy.core.host import in_time
 from curtsy.core.message import SECOND, Failure, Url
 from curtsy.core.messages import span
 from curtsy.core.policy import Policy
-from curtsy.core.rules import crawl_delay, judge
+from curtsy.core.rules import crawl_delay, filters
 from curtsy.core.secrets import mask_url
 from curtsy.engine.host_view import changed
 from curtsy.observe.messages import because
@@ -29,7 +29,7 @@ Verdict = Literal["allowed", "cached", "refused", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Assessment:
+class Explanation:
     """The verdict on a URL and what it rests on."""
 
     url: str
@@ -69,7 +69,7 @@ def recall(url: Url, settings: Settings, store: Store, kept: Entry | None) -> Kn
     return Known(now, host, overall, rules, kept)
 
 
-def assess(url: Url, settings: Settings, known: Known) -> Assessment:
+def assess(url: Url, settings: Settings, known: Known) -> Explanation:
     """Say whether a URL would be fetched now, and what decides."""
     policy = settings.policies.of(url.domain)
     if known.host is not None:
@@ -77,7 +77,7 @@ def assess(url: Url, settings: Settings, known: Known) -> Assessment:
         known, policy = replace(known, host=host), changed(policy, host)
     checks = checks_of(url, settings, policy, known)
     verdict, reason, message, allowed_in = _conclude(url, settings, policy, known)
-    return Assessment(
+    return Explanation(
         mask_url(url.text),
         url.domain,
         settings.user_agent,
@@ -102,7 +102,7 @@ def _conclude(url: Url, settings: Settings, policy: Policy, known: Known) -> _Co
     if isinstance(found, Absent) and not found.may_ask:
         return "refused", Reason.NOT_IN_CACHE, messages.not_kept(url), None
     if policy.respect_robots and rules is not None and rules.is_known:
-        verdict = judge(rules, policy, settings.user_agent, url.text)
+        verdict = filters(rules, policy, settings.user_agent, url.text)
         if not verdict.allowed:
             reason = Reason.ROBOTS_DISALLOWED if verdict.line is not None else Reason.ROBOTS_UNREACHABLE
             return "refused", reason, messages.disallowed(url, verdict, settings.user_agent), None

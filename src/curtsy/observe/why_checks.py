@@ -13,7 +13,7 @@ from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Headers, Now, Request, Url
 from curtsy.core.messages import span
 from curtsy.core.policy import Policy
-from curtsy.core.rules import Rules, agent_rules, crawl_delay, judge
+from curtsy.core.rules import Rules, agent_rules, crawl_delay, filters
 from curtsy.engine.host_view import HostView, pace_alone, view_of
 from curtsy.observe.messages import as_one, because, budget_origins, pace, pace_origins
 from curtsy.observe.messages import origin as where
@@ -159,7 +159,7 @@ def _robots(url: Url, settings: Settings, policy: Policy, known: Known) -> Check
     rules, second = known.rules, known.now.epoch / SECOND
     if rules is None or not rules.is_known:
         return Check("robots.txt", "unknown", "not known: it comes first", "never asked", facts={"known": False})
-    verdict = judge(rules, policy, settings.user_agent, url.text)
+    verdict = filters(rules, policy, settings.user_agent, url.text)
     facts = {
         "known": True,
         "allowed": verdict.allowed,
@@ -263,7 +263,7 @@ def _budget(view: HostView, settings: Settings, policy: Policy) -> Check:
 
 
 def _rest(known: Known, policy: Policy) -> list[Check]:
-    left = 0 if known.host is None else known.host.rest_until - known.now.at
+    left = 0 if known.host is None else known.host.retry_after_until - known.now.at
     if left <= 0:
         return []
     seconds = left / SECOND

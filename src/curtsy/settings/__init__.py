@@ -165,13 +165,13 @@ def load(
     from curtsy.settings.document import Spot, read
     from curtsy.settings.dotenv import NAME as DOTENV
     from curtsy.settings.dotenv import merged, read_dotenv
-    from curtsy.settings.problems import Complaints
+    from curtsy.settings.problems import Problems
     from curtsy.settings.reading import Reading
     from curtsy.settings.sources import from_arguments, from_environment, from_file, preset_of
 
     if preset is not None:
         arguments["preset"] = preset
-    complaints = Complaints()
+    complaints = Problems()
     here = working_directory() if directory is None else Path(directory)
     beside_files = read_dotenv(here, complaints)
     real = os.environ if env is None else env
@@ -255,7 +255,7 @@ def _policies(reading: Reading) -> Policies:
     for name, given in reading.entries.items():
         is_shared = "shared" in given and given["shared"].value
         entries[name] = reading.policy(default, given, name if is_shared else None)
-    denied = default.but(denied=True)
+    denied = default.replace(denied=True)
     entries.update(dict.fromkeys(reading.denied, denied))
     return Policies(
         default,
@@ -319,14 +319,14 @@ def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, Li
     Every entry is checked before any is used; what an entry leaves out is that of the default. Raises PolicyError.
     """
     from curtsy.settings.document import Spot, read
-    from curtsy.settings.problems import Complaints
+    from curtsy.settings.problems import Problems
     from curtsy.settings.reading import Given, Reading
 
     spot = Spot(os.fspath(path))
     root = read(Path(path), spot.source)
     if root is None or not isinstance(root.data, dict):
         raise PolicyError(f'{spot.source}: the file must hold {{"version": "1.0", "default_config": …, "domains": …}}.')
-    reading = Reading(Complaints())
+    reading = Reading(Problems())
     built_in = LimitConfig()
     reading.values = {"qps": Given(built_in.requests_per_second, spot), "burst": Given(built_in.burst_capacity, spot)}
     reading.take_default_limits(root.data, spot)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from curtsy.settings.document import Spot
 from curtsy.settings.keys import ALIASES
-from curtsy.settings.problems import Complaints
+from curtsy.settings.problems import Problems
 
 NAME = ".env"
 MOST = 1 << 20
@@ -26,7 +26,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
-def read_dotenv(directory: Path, complaints: Complaints) -> dict[str, tuple[str, Spot]]:
+def read_dotenv(directory: Path, complaints: Problems) -> dict[str, tuple[str, Spot]]:
     """Return the variables of curtsy in a directory's `.env` file, each with its line; the last of a name wins.
 
     A file that cannot be read is warned about, and so is a line for curtsy that cannot.
@@ -50,7 +50,7 @@ def merged(env: Mapping[str, str], found: Mapping[str, tuple[str, Spot]]) -> dic
     return {**{name: value for name, (value, _) in found.items()}, **env}
 
 
-def _variables(text: str, complaints: Complaints) -> Iterator[tuple[str, tuple[str, Spot]]]:
+def _variables(text: str, complaints: Problems) -> Iterator[tuple[str, tuple[str, Spot]]]:
     for number, line in enumerate(text.split("\n"), 1):
         found = _ASSIGNMENT.fullmatch(line.strip(" \t\r"))
         if found is None or not (found[1].startswith("CURTSY_") or found[1] in ALIASES):

@@ -50,13 +50,13 @@ class LiveSettings:
         # Where the program was started is where its files are, even if it moves later.
         directory = working_directory() if directory is None else Path(directory).absolute()
         from curtsy.settings.dotenv import merged, read_dotenv
-        from curtsy.settings.problems import Complaints
+        from curtsy.settings.problems import Problems
 
         env = os.environ if env is None else env
         self._load = partial(
             load, config=config, env=env, directory=directory, user_directory=user_directory, **arguments
         )
-        env = merged(env, read_dotenv(directory, Complaints()))  # which may name the file
+        env = merged(env, read_dotenv(directory, Problems()))  # which may name the file
         self._paths = [each.path for each in settings_files(config, env, directory, user_directory)]
         self._clock = clock
         self._wall = wall

@@ -21,7 +21,7 @@ class Verbatim(str):
     __slots__ = ()
 
 
-class Complaints:
+class Problems:
     """Collects errors, so that a user sees all of them at once, and warnings."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from curtsy.core.errors import InvalidDomain, PolicyError
 from curtsy.core.policy import Policy, entry_name
 from curtsy.settings.document import Spot, Value
 from curtsy.settings.keys import BUILT_IN, DENIED, ENTRY, GENERAL, LIMITS, NOT_LIMITED, POLICY, keys, names, rule_of
-from curtsy.settings.problems import Complaints, Verbatim, kind_of, shown
+from curtsy.settings.problems import Problems, Verbatim, kind_of, shown
 from curtsy.settings.sources import LIMIT_SECTIONS, Source
 from curtsy.stores.url import check_place
 
@@ -42,7 +42,7 @@ class Given:
 class Reading:
     """What all sources together give."""
 
-    def __init__(self, complaints: Complaints) -> None:
+    def __init__(self, complaints: Problems) -> None:
         self.complaints = complaints
         self.values: dict[str, Given] = {}
         """General keys, and those of the default policy, that anybody gave."""
@@ -250,7 +250,7 @@ class Reading:
             self._misfit(name, given, f"{rule}. Give both, as pause: [least, largest]")
             return base
         try:
-            policy = base.but(**changes)
+            policy = base.replace(**changes)
         except PolicyError as error:
             name, _, rest = str(error).partition(" = ")
             name = next((key.name for key in keys().values() if key.field == name), name)

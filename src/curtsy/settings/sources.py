@@ -11,7 +11,7 @@ from typing import Any
 from curtsy.settings import variable
 from curtsy.settings.document import Spot, Value, valued, word
 from curtsy.settings.keys import ALIASES, BUILT_IN, PRESETS, keys, names
-from curtsy.settings.problems import Complaints, kind_of, shown
+from curtsy.settings.problems import Problems, kind_of, shown
 from curtsy.system.log import level_named
 
 SECTIONS = frozenset(("default_policy", "allowlist", "denylist"))
@@ -40,7 +40,7 @@ class Source:
         (self.general if name in BUILT_IN else self.policy)[name] = value
 
 
-def from_file(root: Value | None, spot: Spot, complaints: Complaints) -> Source:
+def from_file(root: Value | None, spot: Spot, complaints: Problems) -> Source:
     """Take a file apart. The rate limiter's JSON file is known by its sections."""
     source = Source(spot, section="default_policy")
     if root is None:
@@ -69,7 +69,7 @@ def from_file(root: Value | None, spot: Spot, complaints: Complaints) -> Source:
     return source
 
 
-def from_environment(env: Mapping[str, str], complaints: Complaints, spots: Mapping[str, Spot] | None = None) -> Source:
+def from_environment(env: Mapping[str, str], complaints: Problems, spots: Mapping[str, Spot] | None = None) -> Source:
     """Take what the environment says. An empty variable is as good as none; lists are parted by commas.
 
     `spots` has where a variable was given, if it is not the environment itself.
@@ -104,7 +104,7 @@ def from_environment(env: Mapping[str, str], complaints: Complaints, spots: Mapp
     return source
 
 
-def from_arguments(arguments: Mapping[str, Any], complaints: Complaints, beside: Iterable[str] = ()) -> Source:
+def from_arguments(arguments: Mapping[str, Any], complaints: Problems, beside: Iterable[str] = ()) -> Source:
     """Take what the program itself says: general keys, keys of the default policy, and the two lists.
 
     A path as the store is that of an SQLite file. `beside` are the names of other arguments that the program takes.

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from curtsy.core.errors import not_imported
 from curtsy.core.message import Now
 from curtsy.core.record import Record
-from curtsy.stores.url import parse_place
+from curtsy.stores.url import parse_store_url
 from curtsy.system.clock import Clock
 
 
@@ -123,7 +123,7 @@ class AsyncStore(Protocol):
 
 
 def open_store(
-    url: str | None = None, *, clock: Clock | None = None, shelter: bool = True, share: float = 1.0
+    url: str | None = None, *, clock: Clock | None = None, fallback: bool = True, share: float = 1.0
 ) -> Store:
     """Open the store at `url`. None: the one that $CURTSY_STORE names, else a file in the user's state directory.
 
@@ -132,7 +132,7 @@ def open_store(
         sqlite:////var/lib/state.sqlite  a file, absolute
         redis://host:6379/0              a server; also rediss://, unix://, redis+cluster://, redis+sentinel://
 
-    Nothing is opened or connected to yet. With `shelter`, an outage of the store is bridged in memory, which all
+    Nothing is opened or connected to yet. With `fallback`, an outage of the store is bridged in memory, which all
     who open it in this process share; `share` is then this process's part of what all have together, the global rate.
     """
     kind, place = _find(url)
@@ -150,16 +150,16 @@ def open_store(
         ledger = ledger_of(place)
     else:
         store = _redis().RedisStore(place, clock=clock)
-    if shelter:
-        from curtsy.stores.fallback import Shelter
-        from curtsy.stores.fallback_state import refuge_of
+    if fallback:
+        from curtsy.stores.fallback import FallbackStore
+        from curtsy.stores.fallback_state import fallback_state_of
 
-        store = Shelter(store, refuge=refuge_of(store.identity, lambda: share, ledger))
+        store = FallbackStore(store, fallback_state=fallback_state_of(store.identity, lambda: share, ledger))
     return store
 
 
 def open_async_store(
-    url: str | None = None, *, clock: Clock | None = None, shelter: bool = True, share: float = 1.0
+    url: str | None = None, *, clock: Clock | None = None, fallback: bool = True, share: float = 1.0
 ) -> AsyncStore:
     """Open the store at `url` for tasks; see `open_store`."""
     kind, place = _find(url)
@@ -177,11 +177,11 @@ def open_async_store(
         ledger = ledger_of(place)
     else:
         store = _redis().AsyncRedisStore(place, clock=clock)
-    if shelter:
-        from curtsy.stores.fallback import AsyncShelter
-        from curtsy.stores.fallback_state import refuge_of
+    if fallback:
+        from curtsy.stores.fallback import AsyncFallbackStore
+        from curtsy.stores.fallback_state import fallback_state_of
 
-        store = AsyncShelter(store, refuge=refuge_of(store.identity, lambda: share, ledger))
+        store = AsyncFallbackStore(store, fallback_state=fallback_state_of(store.identity, lambda: share, ledger))
     return store
 
 
@@ -212,7 +212,7 @@ def _find(url: str | None) -> tuple[str, str]:
         import platformdirs
 
         return "sqlite", str(platformdirs.user_state_path("curtsy") / "state.sqlite")
-    kind, place = parse_place(url)
+    kind, place = parse_store_url(url)
     return kind, os.path.expanduser(place) if kind == "sqlite" else place
 
 

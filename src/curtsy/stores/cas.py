@@ -30,7 +30,7 @@ from curtsy.core.record import Record
 from curtsy.core.rules import TEXTS
 from curtsy.stores import Loss, Step
 from curtsy.stores.codec import DamagedRecord, pack, unpack
-from curtsy.stores.generation import Look, Marks
+from curtsy.stores.generation import Generation, Look
 from curtsy.system.clock import BootClock, Clock
 
 SCRIPT = """
@@ -143,7 +143,7 @@ class Outcome(NamedTuple):
     error: Exception | None = None
 
 
-class Bid:
+class Attempt:
     """Steps for one key that go to the server together, one after the other, and how far they have come."""
 
     __slots__ = (
@@ -172,7 +172,7 @@ class Bid:
         self.outcomes = [Outcome(error=error)] * len(self.steps)
 
 
-class Swap:
+class CompareAndSwap:
     """What one process knows of the server: values last seen, and the time. Safe to share among threads.
 
     Threads may overwrite each other's guesses here. That costs a round trip, never an update.
@@ -184,7 +184,7 @@ class Swap:
         self._lag = round(lag * SECOND) if clock is None else 0
         self._seen = _memory()
         self._ticker = clock or BootClock()
-        self.marks = Marks(self._ticker, clock is not None)
+        self.marks = Generation(self._ticker, clock is not None)
         self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours when we had it
 
     def name(self, key: str) -> bytes:
@@ -202,53 +202,55 @@ class Swap:
             literal = literal.replace(special, b"\\" + special)
         return literal + b"*}"
 
-    def ask(self, bid: Bid) -> tuple[Any, ...]:
+    def ask(self, attempt: Attempt) -> tuple[Any, ...]:
         """Run the steps on what is known, and return what the script needs: the key's name and its arguments."""
-        seen = bid._seen = self._seen.get(bid.key) or Seen()
+        seen = attempt._seen = self._seen.get(attempt.key) or Seen()
         clock = "" if self._clock is None else self._clock.now().epoch
-        bid._bound = self._bound(bid.server)
-        name = self.name(bid.key)
-        if not bid._bound or not bid.steps:  # first we must know what time it is, or that is all we want to know
-            bid._now = None
+        attempt._bound = self._bound(attempt.server)
+        name = self.name(attempt.key)
+        if (
+            not attempt._bound or not attempt.steps
+        ):  # first we must know what time it is, or that is all we want to know
+            attempt._now = None
             return name, b"", 0, 0, 0, seen.floor, clock, 0, b"", "look", "", b""
-        leap = self.marks.leap_since(bid.server, seen.last - seen.shift) if seen.last else 0
-        bid._shift = seen.shift - leap
-        now = bid._now = Now(Instant(max(bid._bound + bid._shift, seen.last, seen.floor)), bid._bound)
-        bid._record = self._run(bid, now)
-        bid._nonce, op, px, body = b"", "keep", "", b""
-        if bid._record is None:
+        leap = self.marks.leap_since(attempt.server, seen.last - seen.shift) if seen.last else 0
+        attempt._shift = seen.shift - leap
+        now = attempt._now = Now(Instant(max(attempt._bound + attempt._shift, seen.last, seen.floor)), attempt._bound)
+        attempt._record = self._run(attempt, now)
+        attempt._nonce, op, px, body = b"", "keep", "", b""
+        if attempt._record is None:
             op = "remove" if seen.nonce else "keep"
-        elif bid._record is not seen.record:
+        elif attempt._record is not seen.record:
             try:
-                body, lasts = pack(bid._record), bid._record.lasts(now)
+                body, lasts = pack(attempt._record), attempt._record.lasts(now)
             except Exception as error:  # no record at all: the caller's mistake, and nobody else's
-                bid.fail(error)
-                bid._record = seen.record
+                attempt.fail(error)
+                attempt._record = seen.record
             else:
-                op, bid._nonce = "set", os.urandom(8)
+                op, attempt._nonce = "set", os.urandom(8)
                 if self._clock is None:  # a test's clock means nothing to the server's expiry
                     px = expiry(lasts)
-        lag = self._lag if bid.tries else min(self._lag, PROMPT)
-        return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, bid._nonce, op, px, body
+        lag = self._lag if attempt.tries else min(self._lag, PROMPT)
+        return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, attempt._nonce, op, px, body
 
-    def hear(self, bid: Bid, reply: Any) -> bool:
+    def hear(self, attempt: Attempt, reply: Any) -> bool:
         """Take the script's reply; True if it agreed to the bid, False if it must be asked again."""
-        if isinstance(reply, int) and bid._now is not None:
-            self._learn(bid, reply)
-            at = bid._now.at
-            if bid._nonce:
-                seen = Seen(bid._nonce, at, bid._shift, bid._record, at)
-            elif bid._record is None:
-                seen = Seen(last=at, shift=bid._shift, floor=at)
+        if isinstance(reply, int) and attempt._now is not None:
+            self._learn(attempt, reply)
+            at = attempt._now.at
+            if attempt._nonce:
+                seen = Seen(attempt._nonce, at, attempt._shift, attempt._record, at)
+            elif attempt._record is None:
+                seen = Seen(last=at, shift=attempt._shift, floor=at)
             else:
-                seen = bid._seen._replace(last=at, shift=bid._shift, floor=at)
-            self._remember(bid.key, seen)
+                seen = attempt._seen._replace(last=at, shift=attempt._shift, floor=at)
+            self._remember(attempt.key, seen)
             return True
         at, value = reply
-        self._learn(bid, at)
-        self._judge(bid, self._found(bid.key, value), at)
-        bid.tries += bid._now is not None
-        return not bid.steps
+        self._learn(attempt, at)
+        self._filters(attempt, self._found(attempt.key, value), at)
+        attempt.tries += attempt._now is not None
+        return not attempt.steps
 
     def record(self, key: str, value: bytes | None) -> Record | None:
         """The record in a value, for one who only looks.
@@ -288,10 +290,10 @@ class Swap:
             self._damaged(key, str(error))
             return Seen(*head, is_damaged=True)
 
-    def _run(self, bid: Bid, now: Now) -> Record | None:
-        record = bid._seen.record
-        bid.outcomes = outcomes = []
-        for step in bid.steps:
+    def _run(self, attempt: Attempt, now: Now) -> Record | None:
+        record = attempt._seen.record
+        attempt.outcomes = outcomes = []
+        for step in attempt.steps:
             try:
                 record, answer = step(record, now)
                 outcomes.append(Outcome(answer))
@@ -309,28 +311,28 @@ class Swap:
             return 0
         return known[0] + passed - (passed // DRIFT if self._clock is None else 0)
 
-    def _learn(self, bid: Bid, at: int) -> None:
+    def _learn(self, attempt: Attempt, at: int) -> None:
         """Take the reading that gives the highest bound, unless that was too high, and notice a clock that was set."""
-        bid.at = at
+        attempt.at = at
         ticks = self._ticker.now().at
-        known = self._times.get(bid.server)
+        known = self._times.get(attempt.server)
         if known is not None and abs(at - known[0] - (ticks - known[1])) > ALIKE * SECOND:
-            self.marks.doubt(bid.server)
-        if at < bid._bound or at >= self._bound(bid.server):
-            self._times[bid.server] = at, ticks
+            self.marks.doubt(attempt.server)
+        if at < attempt._bound or at >= self._bound(attempt.server):
+            self._times[attempt.server] = at, ticks
 
     def _remember(self, key: str, seen: Seen) -> None:
         self._seen.put(key, seen)
 
-    def _judge(self, bid: Bid, found: Record | None, at: int) -> None:
+    def _filters(self, attempt: Attempt, found: Record | None, at: int) -> None:
         """Have doubts if what lies there cannot have come of what we knew when we asked."""
-        seen = bid._seen
+        seen = attempt._seen
         if found is None and seen.record is not None:
             lasts = seen.record.lasts(Now(Instant(seen.last), at))
             if lasts is None or at + seen.shift - seen.last < lasts:
-                self.marks.doubt(bid.server)
+                self.marks.doubt(attempt.server)
         elif isinstance(found, Host) and isinstance(seen.record, Host) and found.is_behind(seen.record):
-            self.marks.doubt(bid.server)
+            self.marks.doubt(attempt.server)
 
     def mark(self, place: int) -> bytes:
         """The key of a mark. `place` is any number: in a cluster it decides on which server it lies."""

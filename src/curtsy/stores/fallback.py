@@ -19,17 +19,17 @@ from typing import Any, TypeVar
 from curtsy.core.errors import StoreError
 from curtsy.core.message import Now
 from curtsy.stores import Answer, AsyncStore, Step, Store
-from curtsy.stores.fallback_state import Gone, Refuge
+from curtsy.stores.fallback_state import FallbackState, Gone
 from curtsy.stores.loss import Watch, Watched
 
 Result = TypeVar("Result")
 
 
-class Shelter:
+class FallbackStore:
     """A blocking store that goes on when the one inside fails. Safe to share among threads.
 
     `share` says what part of a limit that all processes have together is this one's while the store is out.
-    `monotonic` is a clock in seconds, for tests. `refuge` is where it goes on, if that is shared with others.
+    `monotonic` is a clock in seconds, for tests. `fallback_state` is where it goes on, if that is shared with others.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Shelter:
         *,
         share: Callable[[], float] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        refuge: Refuge | None = None,
+        fallback_state: FallbackState | None = None,
     ) -> None:
         self._inner = inner
-        self._refuge = refuge or Refuge(inner.identity, share, monotonic)
-        self._watch = Watch(inner, self._refuge)
+        self._fallback_state = fallback_state or FallbackState(inner.identity, share, monotonic)
+        self._watch = Watch(inner, self._fallback_state)
         self._looking: threading.Thread | None = None
 
     @property
@@ -53,76 +53,76 @@ class Shelter:
     @property
     def sheltered(self) -> bool:
         """Whether the store inside is out."""
-        return self._refuge.is_out
+        return self._fallback_state.is_out
 
     @property
     def held(self) -> int:
         """How many keys memory answers for: 0 when all is well, and sinking while they go home."""
-        return len(self._refuge.bases)
+        return len(self._fallback_state.bases)
 
     @property
     def share(self) -> float:
         """This process's share of a limit that all processes have together: 1.0 unless the store is out."""
-        return self._refuge.share()
+        return self._fallback_state.share()
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record by `step`, as one atomic step, and return its answer."""
-        refuge = self._refuge
+        fallback_state = self._fallback_state
         while True:
-            if refuge.is_out or refuge.bases:
+            if fallback_state.is_out or fallback_state.bases:
                 self._look()
-                if refuge.holds(key):
-                    if refuge.is_new(key):
-                        refuge.adopt(key, self._peek(key))
+                if fallback_state.holds(key):
+                    if fallback_state.is_new(key):
+                        fallback_state.adopt(key, self._peek(key))
                     try:
-                        return refuge.update(key, step)
+                        return fallback_state.update(key, step)
                     except Gone:
                         continue
-            since, watched = refuge.outages, Watched(self._watch, key, step)
+            since, watched = fallback_state.outages, Watched(self._watch, key, step)
             try:
                 answer: Answer = self._inner.update(key, watched)
             except StoreError as error:
                 if error is watched.raised:
                     raise
-                refuge.failed(error, since)
+                fallback_state.failed(error, since)
                 continue
-            refuge.note(watched)
-            if refuge.lost:
+            fallback_state.note(watched)
+            if fallback_state.lost:
                 self._look()
             return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once. An exception of any step comes out after the others are done."""
-        refuge = self._refuge
-        if not refuge.is_out and refuge.bases.keys().isdisjoint(key for key, _ in steps):
-            since, watched = refuge.outages, [Watched(self._watch, key, step) for key, step in steps]
+        fallback_state = self._fallback_state
+        if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
+            since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
             try:
                 answers = self._inner.update_many([(each.key, each) for each in watched])
             except Exception as error:
                 if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
-                    refuge.failed(error, since)
+                    fallback_state.failed(error, since)
                 else:
-                    refuge.note_all(watched)
+                    fallback_state.note_all(watched)
                     raise
             else:
-                refuge.note_all(watched)
-                if refuge.lost:
+                fallback_state.note_all(watched)
+                if fallback_state.lost:
                     self._look()
                 return answers
         return _answers([self._attempt(key, step) for key, step in steps])
 
     def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        if not self._refuge.holds(key):
+        if not self._fallback_state.holds(key):
             return self._ask(lambda store: store.read(key), lambda: self.read(key))
-        if self._refuge.is_new(key):
-            self._refuge.adopt(key, self._peek(key))
-        return self._refuge.read(key)
+        if self._fallback_state.is_new(key):
+            self._fallback_state.adopt(key, self._peek(key))
+        return self._fallback_state.read(key)
 
     def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order; in an outage, those that are remembered."""
         found: list[str] = self._ask(lambda store: store.keys(prefix), list)
-        return sorted({*found, *self._refuge.keys(prefix)})
+        return sorted({*found, *self._fallback_state.keys(prefix)})
 
     def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
@@ -130,15 +130,15 @@ class Shelter:
 
     def now(self) -> Now:
         """The store's own present; in an outage, its continuation."""
-        return self._ask(lambda store: store.now(), self._refuge.now)
+        return self._ask(lambda store: store.now(), self._fallback_state.now)
 
     def close(self) -> None:
         """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
         if self._looking is not None:
             self._looking.join()
-        if self._refuge.claim(_for_good):
+        if self._fallback_state.claim(_for_good):
             self._come_back()
-        self._refuge = self._refuge.left()
+        self._fallback_state = self._fallback_state.left()
         self._inner.close()
 
     def _peek(self, key: str) -> Any:
@@ -153,22 +153,22 @@ class Shelter:
             return error
 
     def _ask(self, ask: Callable[[Store], Result], otherwise: Callable[[], Result]) -> Result:
-        while not self._refuge.is_out:
-            since = self._refuge.outages
+        while not self._fallback_state.is_out:
+            since = self._fallback_state.outages
             try:
                 return ask(self._inner)
             except StoreError as error:
-                self._refuge.failed(error, since)
+                self._fallback_state.failed(error, since)
         self._look()
         return otherwise()
 
     def _look(self) -> None:
-        if self._refuge.is_due(_for_good):
+        if self._fallback_state.is_due(_for_good):
             self._looking = threading.Thread(target=self._come_back, name="curtsy-shelter", daemon=True)
             self._looking.start()
 
     def _come_back(self) -> None:
-        work = self._refuge.come_back(self._watch)
+        work = self._fallback_state.come_back(self._watch)
         try:
             ask = next(work)
             while True:
@@ -182,7 +182,7 @@ class Shelter:
             pass
 
 
-class AsyncShelter:
+class AsyncFallbackStore:
     """The same for tasks."""
 
     def __init__(
@@ -191,11 +191,11 @@ class AsyncShelter:
         *,
         share: Callable[[], float] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        refuge: Refuge | None = None,
+        fallback_state: FallbackState | None = None,
     ) -> None:
         self._inner = inner
-        self._refuge = refuge or Refuge(inner.identity, share, monotonic)
-        self._watch = Watch(inner, self._refuge)
+        self._fallback_state = fallback_state or FallbackState(inner.identity, share, monotonic)
+        self._watch = Watch(inner, self._fallback_state)
         self._looking: asyncio.Task[None] | None = None
 
     @property
@@ -206,60 +206,60 @@ class AsyncShelter:
     @property
     def sheltered(self) -> bool:
         """Whether the store inside is out."""
-        return self._refuge.is_out
+        return self._fallback_state.is_out
 
     @property
     def held(self) -> int:
         """How many keys memory answers for: 0 when all is well, and sinking while they go home."""
-        return len(self._refuge.bases)
+        return len(self._fallback_state.bases)
 
     @property
     def share(self) -> float:
         """This process's share of a limit that all processes have together: 1.0 unless the store is out."""
-        return self._refuge.share()
+        return self._fallback_state.share()
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record by `step`, as one atomic step, and return its answer."""
-        refuge = self._refuge
+        fallback_state = self._fallback_state
         while True:
-            if refuge.is_out or refuge.bases:
+            if fallback_state.is_out or fallback_state.bases:
                 self._look()
-                if refuge.holds(key):
-                    if refuge.is_new(key):
-                        refuge.adopt(key, await self._peek(key))
+                if fallback_state.holds(key):
+                    if fallback_state.is_new(key):
+                        fallback_state.adopt(key, await self._peek(key))
                     try:
-                        return refuge.update(key, step)
+                        return fallback_state.update(key, step)
                     except Gone:
                         continue
-            since, watched = refuge.outages, Watched(self._watch, key, step)
+            since, watched = fallback_state.outages, Watched(self._watch, key, step)
             try:
                 answer: Answer = await self._inner.update(key, watched)
             except StoreError as error:
                 if error is watched.raised:
                     raise
-                refuge.failed(error, since)
+                fallback_state.failed(error, since)
                 continue
-            refuge.note(watched)
-            if refuge.lost:
+            fallback_state.note(watched)
+            if fallback_state.lost:
                 self._look()
             return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once. An exception of any step comes out after the others are done."""
-        refuge = self._refuge
-        if not refuge.is_out and refuge.bases.keys().isdisjoint(key for key, _ in steps):
-            since, watched = refuge.outages, [Watched(self._watch, key, step) for key, step in steps]
+        fallback_state = self._fallback_state
+        if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
+            since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
             try:
                 answers = await self._inner.update_many([(each.key, each) for each in watched])
             except Exception as error:
                 if isinstance(error, StoreError) and not any(error is each.raised for each in watched):
-                    refuge.failed(error, since)
+                    fallback_state.failed(error, since)
                 else:
-                    refuge.note_all(watched)
+                    fallback_state.note_all(watched)
                     raise
             else:
-                refuge.note_all(watched)
-                if refuge.lost:
+                fallback_state.note_all(watched)
+                if fallback_state.lost:
                     self._look()
                 return answers
         updates = (self.update(key, step) for key, step in steps)
@@ -267,18 +267,18 @@ class AsyncShelter:
 
     async def read(self, key: str) -> Any:
         """The record under `key`, or None."""
-        if not self._refuge.holds(key):
+        if not self._fallback_state.holds(key):
             found, is_known = await self._ask(lambda store: _known(store.read(key)), lambda: (None, False))
             if is_known:
                 return found
-        if self._refuge.is_new(key):
-            self._refuge.adopt(key, await self._peek(key))
-        return self._refuge.read(key)
+        if self._fallback_state.is_new(key):
+            self._fallback_state.adopt(key, await self._peek(key))
+        return self._fallback_state.read(key)
 
     async def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, in order; in an outage, those that are remembered."""
         found: list[str] = await self._ask(lambda store: store.keys(prefix), list)
-        return sorted({*found, *self._refuge.keys(prefix)})
+        return sorted({*found, *self._fallback_state.keys(prefix)})
 
     async def forget(self, key: str) -> None:
         """Remove the record under `key`, if there is one."""
@@ -286,16 +286,16 @@ class AsyncShelter:
 
     async def now(self) -> Now:
         """The store's own present; in an outage, its continuation."""
-        return await self._ask(lambda store: store.now(), self._refuge.now)
+        return await self._ask(lambda store: store.now(), self._fallback_state.now)
 
     async def close(self) -> None:
         """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
         loop = asyncio.get_running_loop()
         if self._looking is not None and self._looking.get_loop() is loop:  # another may be closed by now
             await asyncio.wait([self._looking])
-        if self._refuge.claim(lambda: not loop.is_closed()):
+        if self._fallback_state.claim(lambda: not loop.is_closed()):
             await self._come_back()
-        self._refuge = self._refuge.left()
+        self._fallback_state = self._fallback_state.left()
         await self._inner.close()
 
     async def _peek(self, key: str) -> Any:
@@ -304,22 +304,22 @@ class AsyncShelter:
         return None if peek is None else await peek(key)
 
     async def _ask(self, ask: Callable[[AsyncStore], Awaitable[Result]], otherwise: Callable[[], Result]) -> Result:
-        while not self._refuge.is_out:
-            since = self._refuge.outages
+        while not self._fallback_state.is_out:
+            since = self._fallback_state.outages
             try:
                 return await ask(self._inner)
             except StoreError as error:
-                self._refuge.failed(error, since)
+                self._fallback_state.failed(error, since)
         self._look()
         return otherwise()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._refuge.is_due(lambda: not loop.is_closed()):
+        if self._fallback_state.is_due(lambda: not loop.is_closed()):
             self._looking = loop.create_task(self._come_back())
 
     async def _come_back(self) -> None:
-        work = self._refuge.come_back(self._watch)
+        work = self._fallback_state.come_back(self._watch)
         try:
             ask = next(work)
             while True:

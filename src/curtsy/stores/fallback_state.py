@@ -23,7 +23,7 @@ from curtsy.core.rules import TEXTS
 from curtsy.stores import Answer, Loss, Step
 from curtsy.stores.loss import Sight, Watch, Watched
 from curtsy.stores.memory import MemoryStore
-from curtsy.stores.outage_spending import Entry, Ledger
+from curtsy.stores.outage_spending import Entry, OutageSpending
 from curtsy.system.clock import BootClock
 
 REMEMBERED = 4096
@@ -59,7 +59,7 @@ class Gone(Exception):
     """The key has gone home meanwhile: ask the store."""
 
 
-class Refuge:
+class FallbackState:
     """What both shelters share: what is remembered, what is counted in memory, and whether the store is out.
 
     With a ledger, hosts are counted together with the other processes of this user, also with those that have ended.
@@ -70,7 +70,7 @@ class Refuge:
         name: str,
         share: Callable[[], float] | None,
         monotonic: Callable[[], float],
-        ledger: Ledger | None = None,
+        ledger: OutageSpending | None = None,
     ) -> None:
         self._name = name
         self._ledger = ledger
@@ -357,22 +357,22 @@ class Refuge:
                 if self.lost.get(step.key) is sight:
                     self.lost.pop(step.key, None)
 
-    def left(self) -> Refuge:
+    def left(self) -> FallbackState:
         """One user less: what he has instead forgets everything, and lets the store say that it is closed.
 
         What is counted here and could not be brought home is kept for whoever opens the store next.
         """
-        refuge = self
+        fallback_state = self
         with _lock:
             if self.users:
                 self.users -= 1
                 if not (self.users or self.is_out or self.bases):
                     _refuges.pop(self._name, None)
-                refuge = Refuge(self._name, None, self._monotonic)
-            refuge._is_closed = True
-            refuge.is_out = False
-            refuge.bases.clear()
-        return refuge
+                fallback_state = FallbackState(self._name, None, self._monotonic)
+            fallback_state._is_closed = True
+            fallback_state.is_out = False
+            fallback_state.bases.clear()
+        return fallback_state
 
     def _move(self, key: str, watch: Watch) -> Generator[Callable[[Any], Any], Any, bool]:
         """Bring one record home; False if it changed again meanwhile."""
@@ -415,19 +415,19 @@ class Refuge:
         )
 
 
-_refuges: dict[str, Refuge] = {}
+_refuges: dict[str, FallbackState] = {}
 """Those of the stores that this process has open, and of those that were out when it last closed them."""
 
 
-def refuge_of(name: str, share: Callable[[], float], ledger: Ledger | None = None) -> Refuge:
+def fallback_state_of(name: str, share: Callable[[], float], ledger: OutageSpending | None = None) -> FallbackState:
     """The one refuge of this process for a store: what its clients count in an outage, they count together (B8)."""
     with _lock:
-        refuge = _refuges.get(name)
-        if refuge is None:
-            refuge = _refuges[name] = Refuge(name, share, time.monotonic, ledger)
-        refuge.users += 1
-        refuge._share = share
-        return refuge
+        fallback_state = _refuges.get(name)
+        if fallback_state is None:
+            fallback_state = _refuges[name] = FallbackState(name, share, time.monotonic, ledger)
+        fallback_state.users += 1
+        fallback_state._share = share
+        return fallback_state
 
 
 def _update(step: Watched, store: Any) -> Any:

@@ -23,7 +23,7 @@ Inode = tuple[int, int]
 """What tells a file from another one of the same name."""
 
 
-class Turn:
+class FileLock:
     """A lock on a side file, which is made when it is missing. It ends with the process.
 
     One who has just given the turn back must not ask again in the same breath, or it would get it again before those

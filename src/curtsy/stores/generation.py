@@ -83,7 +83,7 @@ class _Known(NamedTuple):
     """Microseconds."""
 
 
-class Marks:
+class Generation:
     """The marks of all servers of a store, as this process last saw them. Safe to share among threads."""
 
     def __init__(self, clock: Clock, is_fake: bool) -> None:

@@ -60,7 +60,7 @@ class Entry:
         self.exists, self.base, self.ours = True, base, ours
 
 
-class Ledger:
+class OutageSpending:
     """The records that processes of this user count for one state file while that cannot be written."""
 
     def __init__(self, path: str) -> None:
@@ -100,9 +100,9 @@ class Ledger:
         raise FileNotFoundError("there is no directory to count in")
 
 
-def ledger_of(path: str) -> Ledger | None:
+def ledger_of(path: str) -> OutageSpending | None:
     """The ledger for a state file; None where processes cannot take turns by a file."""
-    return None if sys.platform == "win32" else Ledger(path)
+    return None if sys.platform == "win32" else OutageSpending(path)
 
 
 def _own(path: Path, is_made: bool) -> Path:

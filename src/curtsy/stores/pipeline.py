@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
-from curtsy.stores.cas import Bid, Outcome
+from curtsy.stores.cas import Attempt, Outcome
 from curtsy.stores.redis_server import PATIENCE, Server, aexchange, look, pause_before
 from curtsy.stores.redis_url import FAILURES, NoPermission
 
@@ -26,7 +26,7 @@ Jobs = list[tuple[Step[Any], asyncio.Future[Any]]]
 """Steps of one key, and who waits for their answers."""
 
 
-class Line:
+class Pipeline:
     """One event loop's way to the server: what waits there, key by key, and what is under way."""
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,7 +37,7 @@ class Line:
         self._opening = asyncio.Lock()
         self._waiting: dict[str, Jobs] = {}
         self._busy: set[str] = set()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._single_flight: set[asyncio.Task[None]] = set()
         self._is_called = False
 
     async def client(self) -> Any:
@@ -51,7 +51,7 @@ class Line:
         client, closers = self._server.address.open_async(self._server.timeout)
         try:
             async with asyncio.timeout(self._server.timeout):
-                self._server.judge(await client.info(**self._server.everywhere))
+                self._server.filters(await client.info(**self._server.everywhere))
         except NoPermission:
             self._server.not_judged()
         except BaseException as error:
@@ -83,7 +83,7 @@ class Line:
         return answer
 
     def _call_soon(self) -> None:
-        if not self._is_called and len(self._flights) < FLIGHTS:
+        if not self._is_called and len(self._single_flight) < FLIGHTS:
             self._is_called = True
             self._loop.call_soon(self._depart)
 
@@ -95,62 +95,64 @@ class Line:
         self._busy.update(keys)
         jobs = {key: self._waiting.pop(key) for key in keys}
         flight = self._loop.create_task(self._fly(jobs))
-        self._flights.add(flight)
+        self._single_flight.add(flight)
         flight.add_done_callback(self._landed)
         if self._waiting:
             self._call_soon()
 
     def _landed(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
+        self._single_flight.discard(flight)
         if self._waiting:
             self._call_soon()
 
     async def _fly(self, jobs: dict[str, Jobs]) -> None:
-        futures = {Bid(key, [step for step, _ in each]): [answer for _, answer in each] for key, each in jobs.items()}
+        futures = {
+            Attempt(key, [step for step, _ in each]): [answer for _, answer in each] for key, each in jobs.items()
+        }
 
-        def deliver(bid: Bid) -> None:
-            for outcome, answer in zip(bid.outcomes, futures.pop(bid), strict=True):
+        def deliver(attempt: Attempt) -> None:
+            for outcome, answer in zip(attempt.outcomes, futures.pop(attempt), strict=True):
                 _settle(answer, outcome)
-            self._busy.discard(bid.key)
-            if bid.key in self._waiting:
+            self._busy.discard(attempt.key)
+            if attempt.key in self._waiting:
                 self._call_soon()
 
         try:
             await self.take(list(futures), deliver)
         except Exception as error:
-            for bid, answers in futures.items():
+            for attempt, answers in futures.items():
                 # Those who came later would wait for the same server in vain.
-                later = [answer for _, answer in self._waiting.pop(bid.key, [])]
+                later = [answer for _, answer in self._waiting.pop(attempt.key, [])]
                 for answer in answers + later:
                     _settle(answer, Outcome(error=error))
         finally:
-            for bid, answers in futures.items():
-                self._busy.discard(bid.key)
+            for attempt, answers in futures.items():
+                self._busy.discard(attempt.key)
                 for answer in answers:
                     answer.cancel()  # the loop is being closed; else they are all settled
 
-    async def take(self, bids: list[Bid], done: Callable[[Bid], None] = lambda bid: None) -> None:
+    async def take(self, attempts: list[Attempt], done: Callable[[Attempt], None] = lambda attempt: None) -> None:
         """Ask until the server has agreed to each bid; `done` is called for each as soon as it has."""
         client = await self.client() if self._client is None else self._client
         deadline = time.monotonic() + PATIENCE * self._server.timeout
-        while bids:
-            await self._look_at_marks(client, bids)
-            replies = await self.call(partial(aexchange, self._server.ask(bids)))
-            left = self._server.hear(bids, replies, deadline)
-            for bid in set(bids).difference(left):
-                done(bid)
-            bids = left
-            if bids and (pause := pause_before(bids)):
+        while attempts:
+            await self._look_at_marks(client, attempts)
+            replies = await self.call(partial(aexchange, self._server.ask(attempts)))
+            left = self._server.hear(attempts, replies, deadline)
+            for attempt in set(attempts).difference(left):
+                done(attempt)
+            attempts = left
+            if attempts and (pause := pause_before(attempts)):
                 await asyncio.sleep(pause)
 
-    async def _look_at_marks(self, client: Any, bids: list[Bid]) -> None:
-        for each in self._server.looks(client, bids):
+    async def _look_at_marks(self, client: Any, attempts: list[Attempt]) -> None:
+        for each in self._server.looks(client, attempts):
             self._server.swap.marked(each, await self.call(partial(look, each.words)))
 
     async def close(self) -> None:
         """Wait for what is under way and disconnect."""
-        while self._flights or self._is_called:
-            await asyncio.wait(self._flights) if self._flights else await asyncio.sleep(0)
+        while self._single_flight or self._is_called:
+            await asyncio.wait(self._single_flight) if self._single_flight else await asyncio.sleep(0)
         for each in self._closers:
             await each.aclose()
 

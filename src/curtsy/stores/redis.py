@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from curtsy.core.message import Instant, Now
 from curtsy.stores import Answer, Loss, Step
-from curtsy.stores.cas import Bid, Outcome
-from curtsy.stores.pipeline import BATCH, Line
+from curtsy.stores.cas import Attempt, Outcome
+from curtsy.stores.pipeline import BATCH, Pipeline
 from curtsy.stores.redis_server import PATIENCE, Server, exchange, look, pause_before
 from curtsy.stores.redis_url import FAILURES, NoPermission
 from curtsy.system.clock import Clock
@@ -60,7 +60,7 @@ class RedisStore:
         try:
             client, closers = self._server.address.open(self._server.timeout)
             try:
-                self._server.judge(client.info(**self._server.everywhere))
+                self._server.filters(client.info(**self._server.everywhere))
             except NoPermission:
                 self._server.not_judged()
             except BaseException:
@@ -75,20 +75,20 @@ class RedisStore:
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
         """Change one record by `step`, as one atomic step, and return its answer."""
-        bid = Bid(key, [step])
-        self._take([bid])
-        answer: Answer = _answers(bid.outcomes)[0]
+        attempt = Attempt(key, [step])
+        self._take([attempt])
+        answer: Answer = _answers(attempt.outcomes)[0]
         return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
         """Do several updates at once, in one pipeline. An exception comes out after the others are done."""
-        bids: dict[str, Bid] = {}
+        attempts: dict[str, Attempt] = {}
         for key, step in steps:
-            bids.setdefault(key, Bid(key, [])).steps.append(step)
-        waiting = list(bids.values())
+            attempts.setdefault(key, Attempt(key, [])).steps.append(step)
+        waiting = list(attempts.values())
         for start in range(0, len(waiting), BATCH):
             self._take(waiting[start : start + BATCH])
-        outcomes = {key: iter(bid.outcomes) for key, bid in bids.items()}
+        outcomes = {key: iter(attempt.outcomes) for key, attempt in attempts.items()}
         return _answers(next(outcomes[key]) for key, _ in steps)
 
     def read(self, key: str) -> Any:
@@ -119,9 +119,9 @@ class RedisStore:
 
     def now(self) -> Now:
         """The server's present."""
-        bid = Bid("", [])
-        self._take([bid])
-        return Now(Instant(bid.at), bid.at)
+        attempt = Attempt("", [])
+        self._take([attempt])
+        return Now(Instant(attempt.at), attempt.at)
 
     def close(self) -> None:
         """Give back the connections. Idempotent."""
@@ -137,18 +137,18 @@ class RedisStore:
         except FAILURES as error:
             raise self._server.failed(error) from error
 
-    def _look_at_marks(self, bids: list[Bid]) -> None:
-        for each in self._server.looks(self._connected(), bids):
+    def _look_at_marks(self, attempts: list[Attempt]) -> None:
+        for each in self._server.looks(self._connected(), attempts):
             self._server.swap.marked(each, self._call(partial(look, each.words)))
 
-    def _take(self, bids: list[Bid]) -> None:
+    def _take(self, attempts: list[Attempt]) -> None:
         """Ask until the server has agreed to each bid."""
         deadline = time.monotonic() + PATIENCE * self._server.timeout
-        while bids:
-            self._look_at_marks(bids)
-            words = self._server.ask(bids)
-            bids = self._server.hear(bids, self._call(partial(exchange, words)), deadline)
-            if bids and (pause := pause_before(bids)):
+        while attempts:
+            self._look_at_marks(attempts)
+            words = self._server.ask(attempts)
+            attempts = self._server.hear(attempts, self._call(partial(exchange, words)), deadline)
+            if attempts and (pause := pause_before(attempts)):
                 time.sleep(pause)
 
 
@@ -161,7 +161,7 @@ class AsyncRedisStore:
 
     def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
         self._server = Server(url, clock, prefix, timeout)
-        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
+        self._lines: dict[asyncio.AbstractEventLoop, Pipeline] = {}
         self._is_closed = False
 
     @property
@@ -214,9 +214,9 @@ class AsyncRedisStore:
 
     async def now(self) -> Now:
         """The server's present."""
-        bid = Bid("", [])
-        await self._line().take([bid])
-        return Now(Instant(bid.at), bid.at)
+        attempt = Attempt("", [])
+        await self._line().take([attempt])
+        return Now(Instant(attempt.at), attempt.at)
 
     async def close(self) -> None:
         """Wait for what is under way and give back the connections. Idempotent."""
@@ -224,7 +224,7 @@ class AsyncRedisStore:
         if line := self._lines.pop(asyncio.get_running_loop(), None):
             await line.close()
 
-    def _line(self) -> Line:
+    def _line(self) -> Pipeline:
         if self._is_closed:
             raise self._server.closed()
         loop = asyncio.get_running_loop()
@@ -232,7 +232,7 @@ class AsyncRedisStore:
         if line is None:
             # Only those of loops that have ended go: after a fork, the parent's loop must be left in peace.
             self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
-            line = self._lines[loop] = Line(self._server, loop)
+            line = self._lines[loop] = Pipeline(self._server, loop)
         return line
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.stores import generation
-from curtsy.stores.cas import SCRIPT, SHA, Bid, Swap
+from curtsy.stores.cas import SCRIPT, SHA, Attempt, CompareAndSwap
 from curtsy.stores.generation import Look
 from curtsy.stores.redis_url import FAILURES, NoScript, parse_address
 from curtsy.system.clock import Clock
@@ -30,7 +30,7 @@ PATIENCE = 10
 
 logger = logging.getLogger("curtsy")
 
-_swaps: weakref.WeakValueDictionary[tuple[str, float], Swap] = weakref.WeakValueDictionary()
+_swaps: weakref.WeakValueDictionary[tuple[str, float], CompareAndSwap] = weakref.WeakValueDictionary()
 
 
 class Server:
@@ -44,7 +44,7 @@ class Server:
         self.address = parse_address(url)
         self.timeout = timeout
         self.identity = f"{self.address.identity}#{prefix}"
-        self.swap = Swap(prefix, clock, timeout / 2)
+        self.swap = CompareAndSwap(prefix, clock, timeout / 2)
         if clock is None:  # what one store of a process knows, all do
             self.swap = _swaps.setdefault((self.identity, timeout), self.swap)
         self._places: dict[str, tuple[int | None, float]] = {}
@@ -52,43 +52,43 @@ class Server:
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
         """What makes redis-py ask every server that holds records."""
 
-    def looks(self, client: Any, bids: list[Bid]) -> list[Look]:
+    def looks(self, client: Any, attempts: list[Attempt]) -> list[Look]:
         """What marks are to be looked at before the bids are made."""
         try:
             if self._is_cluster:
-                for bid in bids:
-                    bid.server = client.get_node_from_key(self.swap.name(bid.key)).name
-            doubted = self.swap.marks.doubted([bid.server for bid in bids])
+                for attempt in attempts:
+                    attempt.server = client.get_node_from_key(self.swap.name(attempt.key)).name
+            doubted = self.swap.marks.doubted([attempt.server for attempt in attempts])
             places = [(server, self._place(client, server)) for server in doubted]
             ask, mark = self.swap.marks.ask, self.swap.mark
             return [ask(server, mark(place)) for server, place in places if place is not None]
         except FAILURES as error:
             raise self.failed(error) from error
 
-    def ask(self, bids: list[Bid]) -> list[tuple[Any, ...]]:
+    def ask(self, attempts: list[Attempt]) -> list[tuple[Any, ...]]:
         """What to send for each bid."""
-        return [self.swap.ask(bid) for bid in bids]
+        return [self.swap.ask(attempt) for attempt in attempts]
 
-    def hear(self, bids: list[Bid], replies: list[Any], deadline: float) -> list[Bid]:
+    def hear(self, attempts: list[Attempt], replies: list[Any], deadline: float) -> list[Attempt]:
         """Take the replies, and return the bids that must be asked again."""
         left = []
-        for bid, reply in zip(bids, replies, strict=True):
+        for attempt, reply in zip(attempts, replies, strict=True):
             if isinstance(reply, Exception):
-                bid.fail(self.failed(reply))
+                attempt.fail(self.failed(reply))
                 continue
             try:
-                if self.swap.hear(bid, reply):
+                if self.swap.hear(attempt, reply):
                     continue
             except StoreError as error:
-                bid.fail(error)
+                attempt.fail(error)
                 continue
             if time.monotonic() < deadline:
-                left.append(bid)
+                left.append(attempt)
             else:
-                bid.fail(
+                attempt.fail(
                     StoreError(
-                        f"{self.address.shown}: {bid.key!r} could not be updated in {bid.tries} tries, for others "
-                        "were always faster. Use fewer processes for one host, or a server that is nearer."
+                        f"{self.address.shown}: {attempt.key!r} could not be updated in {attempt.tries} tries, for "
+                        "others were always faster. Use fewer processes for one host, or a server that is nearer."
                     )
                 )
         return left
@@ -111,7 +111,7 @@ class Server:
     def _lies_on(self, client: Any, place: int, server: str) -> bool:
         return bool(client.get_node_from_key(self.swap.mark(place)).name == server)
 
-    def judge(self, info: dict[str, Any]) -> None:
+    def filters(self, info: dict[str, Any]) -> None:
         """Refuse a server that is too old, or that may forget: a forgotten limit is a broken one."""
         for each in [info] if "redis_version" in info else info.values():
             version = str(each.get("redis_version", ""))
@@ -189,7 +189,7 @@ def _missing(replies: list[Any]) -> list[int]:
     return [place for place, reply in enumerate(replies) if isinstance(reply, NoScript)]
 
 
-def pause_before(bids: list[Bid]) -> float:
+def pause_before(attempts: list[Attempt]) -> float:
     """How long to let others go first, in seconds, once we have lost a few times: at random, so that we part."""
-    tries = min(bid.tries for bid in bids)
+    tries = min(attempt.tries for attempt in attempts)
     return random.random() * min(0.02, 0.0005 * 2**tries) if 3 < tries < 30 else 0.0

@@ -23,8 +23,8 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.record import Record
 from curtsy.stores import Loss
 from curtsy.stores.codec import DamagedRecord
-from curtsy.stores.file_lock import Inode, Turn, inode
-from curtsy.stores.transaction import SELECT, Draft, decoded, encode
+from curtsy.stores.file_lock import FileLock, Inode, inode
+from curtsy.stores.transaction import SELECT, Transaction, decoded, encode
 
 SCHEMA = (
     "CREATE TABLE records (key BLOB PRIMARY KEY, data BLOB NOT NULL, sum INTEGER NOT NULL, expires_epoch INTEGER)"
@@ -73,7 +73,7 @@ class Database:
         self._path = path
         self._patience = patience
         self._schema = schema
-        self._turn = Turn(path)
+        self._turn = FileLock(path)
         self._writing = threading.Lock()
         self._reading = threading.Lock()
         self._writer: sqlite3.Connection | None = None
@@ -91,7 +91,7 @@ class Database:
         """Somebody met damage in it: to be looked through before it is used again."""
         self._sweep_at = 0.0
 
-    def transact(self, work: Callable[[Draft], None]) -> None:
+    def transact(self, work: Callable[[Transaction], None]) -> None:
         """Wait for our turn, and let `work` change records in one transaction. It may be run again.
 
         A damaged file is put aside, and `work` done in a fresh one.
@@ -110,12 +110,12 @@ class Database:
         except OSError as error:
             raise _judged(error, self._path, self._patience) from error
 
-    def _attempt(self, work: Callable[[Draft], None]) -> None:
+    def _attempt(self, work: Callable[[Transaction], None]) -> None:
         try:
             connection = self._connected()
             self._begin(connection)
             try:
-                draft = Draft(connection, self._path, self._met_damage)
+                draft = Transaction(connection, self._path, self._met_damage)
                 work(draft)
                 draft.write()
                 if draft.now is not None and time.monotonic() >= self._sweep_at:

@@ -21,9 +21,9 @@ from curtsy.core.message import Now
 from curtsy.core.record import Record
 from curtsy.stores import Step
 from curtsy.stores.sqlite_records import Database, Unready
-from curtsy.stores.transaction import Draft
+from curtsy.stores.transaction import Transaction
 from curtsy.system.clock import Clock
-from curtsy.system.shutdown import at_the_end
+from curtsy.system.shutdown import at_exit
 from curtsy.system.threads import in_thread
 
 _HOLD = 0.002
@@ -50,11 +50,11 @@ class _Call:
         self.is_over = False
         """Nobody waits any more: what was not begun is not to be done."""
 
-    def run(self, draft: Draft) -> None:
+    def run(self, draft: Transaction) -> None:
         """Do the steps; again, if need be."""
         self._outcomes = [self._outcome(draft, key, step) for key, step in self._steps]
 
-    def _outcome(self, draft: Draft, key: str, step: Step[Any]) -> tuple[Any, BaseException | None]:
+    def _outcome(self, draft: Transaction, key: str, step: Step[Any]) -> tuple[Any, BaseException | None]:
         try:
             record = draft.load(key)
         except StoreError as error:  # this record alone; what is wrong with the file is no StoreError yet
@@ -88,17 +88,17 @@ class _ThreadCall(_Call):
 
     def __init__(self, steps: Steps, clock: Clock) -> None:
         super().__init__(steps, clock)
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._wakeup = threading.Lock()
+        self._wakeup.acquire()
 
     def ring(self) -> None:
         """Wake the caller. One that was given up may be rung for twice."""
         with contextlib.suppress(RuntimeError):
-            self._bell.release()
+            self._wakeup.release()
 
     def wait(self, seconds: float) -> bool:
         """Whether the bell rang in time."""
-        return self._bell.acquire(timeout=seconds)
+        return self._wakeup.acquire(timeout=seconds)
 
 
 class _TaskCall(_Call):
@@ -107,18 +107,18 @@ class _TaskCall(_Call):
     def __init__(self, steps: Steps, clock: Clock) -> None:
         super().__init__(steps, clock)
         self.loop = asyncio.get_running_loop()
-        self._bell: asyncio.Future[bool] = self.loop.create_future()
+        self._wakeup: asyncio.Future[bool] = self.loop.create_future()
 
     def ring(self, in_time: bool = True) -> None:
         """Wake the caller; to be called on its loop."""
-        if not self._bell.done():
-            self._bell.set_result(in_time)
+        if not self._wakeup.done():
+            self._wakeup.set_result(in_time)
 
     async def wait(self, seconds: float) -> bool:
         """Whether the bell rang in time."""
         timer = self.loop.call_later(seconds, self.ring, False)
         try:
-            return await self._bell
+            return await self._wakeup
         finally:
             timer.cancel()
 
@@ -245,7 +245,7 @@ class Writer:
             return await in_thread(look, self.database)
 
 
-def _run(batch: list[_Call], calls: SimpleQueue[_Call | None], draft: Draft) -> None:
+def _run(batch: list[_Call], calls: SimpleQueue[_Call | None], draft: Transaction) -> None:
     """Do the calls of a batch, and take in what else waits while there is time."""
     give_way_at = time.monotonic() + _HOLD
     done = 0
@@ -346,6 +346,6 @@ def _after_fork_in_child() -> None:
     _lock.release()
 
 
-at_the_end(_stop_all)
+at_exit(_stop_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -33,7 +33,7 @@ _POSTPONE = "UPDATE records SET expires_epoch = ? WHERE key = ?"
 _log = logging.getLogger("curtsy")
 
 
-class Draft:
+class Transaction:
     """What one transaction has read, and what it will write."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, met_damage: Callable[[str], None]) -> None:

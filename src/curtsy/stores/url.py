@@ -39,7 +39,7 @@ _HOST = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port
 _PORTS = {"sentinel": 26379}
 
 
-def parse_place(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
+def parse_store_url(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
     """Which kind of store a URL names, and where it is: a path, or the URL of a server."""
     scheme, colon, rest = url.partition(":")
     scheme = scheme.lower()
@@ -62,7 +62,7 @@ def parse_place(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
 
 def check_place(url: str) -> None:
     """Raise PolicyError if no store can be there."""
-    kind, place = parse_place(url)
+    kind, place = parse_store_url(url)
     if kind == "redis":
         parse_server(place)
 
@@ -117,7 +117,7 @@ def _shown(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerPlace:
+class ServerUrl:
     """Where a server, a cluster or a service is."""
 
     shown: str
@@ -136,7 +136,7 @@ class ServerPlace:
     is_tls: bool = False
 
 
-def parse_server(url: str) -> ServerPlace:
+def parse_server(url: str) -> ServerUrl:
     """Read the URL of a Redis or Valkey; PolicyError says what is wrong with it, without its secrets."""
     begins = _BEGINS.match(url)
     scheme = begins[0].lower() if begins else ""
@@ -149,7 +149,7 @@ def parse_server(url: str) -> ServerPlace:
             "redis+cluster."
         )
     if found["unix"]:
-        return ServerPlace(f"unix://{found['socket']}", "", url)
+        return ServerUrl(f"unix://{found['socket']}", "", url)
     scheme, _, kind = found["scheme"].partition("+")
     if "@" in (found["query"] or ""):
         raise PolicyError(
@@ -169,7 +169,7 @@ def parse_server(url: str) -> ServerPlace:
         raise PolicyError(f"{shown}: a cluster has no database but 0. Leave it out.")
     login = f"{quote(found['login'], safe=':%')}@" if found["login"] else ""
     plain = f"{scheme}://{login}{found['hosts'].partition(',')[0]}/{database}?{found['query'] or ''}"
-    return ServerPlace(shown, kind, plain, hosts, service, is_tls=scheme == "rediss")
+    return ServerUrl(shown, kind, plain, hosts, service, is_tls=scheme == "rediss")
 
 
 def _host(text: str, default: int, shown: str) -> tuple[str, int]:

@@ -12,7 +12,7 @@ _FIRST: list[Callable[[], None]] = []
 _LAST: list[Callable[[], None]] = []
 
 
-def at_the_end(work: Callable[[], None], *, first: bool = False) -> None:
+def at_exit(work: Callable[[], None], *, first: bool = False) -> None:
     """Have something done when the program ends; `first` if it needs what others end then."""
     (_FIRST if first else _LAST).append(work)
 

@@ -31,7 +31,7 @@ from curtsy.core.message import MAX_URL, Url, parse_url
 from curtsy.core.secrets import masked_repr
 from curtsy.crawling.extract.links import Joiner
 from curtsy.crawling.extract.tokens import attributes, plain_text
-from curtsy.crawling.frontier.packed_urls import Packed
+from curtsy.crawling.frontier.packed_urls import PackedUrls
 from curtsy.crawling.frontier.protocol import host_of
 from curtsy.crawling.frontier.url_table import fingerprint
 from curtsy.http.decoding import Damaged, Gzip, Truncated
@@ -117,7 +117,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Listing(msgspec.Struct, frozen=True):
     """The URLs alone that a file lists, in little memory."""
 
-    pages: Packed
+    pages: PackedUrls
     sitemaps: tuple[str, ...] = ()
 
 
@@ -128,7 +128,7 @@ class Sitemap(msgspec.Struct, frozen=True):
     sitemaps: tuple[str, ...] = ()
     """Further sitemaps, canonical. They may list one another in a circle, and on without end: bound that."""
 
-    oddities: tuple[str, ...] = ()
+    parse_warnings: tuple[str, ...] = ()
     """What is wrong with it, a sentence each."""
 
 
@@ -151,12 +151,12 @@ def parse_sitemap(body: bytes, url: str, *, limits: Limits = PROTOCOL) -> Sitema
     entries: list[Entry] = []
     reader = _Reader(url, limits, entries.append)
     reader.read_all(body)
-    return Sitemap(tuple(entries), reader.sitemaps(), reader.oddities())
+    return Sitemap(tuple(entries), reader.sitemaps(), reader.parse_warnings())
 
 
 def listing(body: bytes, url: str) -> Listing:
     """Read only which URLs a file lists, as a crawl does. Never raises."""
-    pages = Packed()
+    pages = PackedUrls()
     reader = _Reader(url, PROTOCOL, lambda entry: pages.append(entry.url))
     reader.read_all(body)
     return Listing(pages, reader.sitemaps())
@@ -177,7 +177,7 @@ class _Reader:
         self._join = _absolute if self._base is None else Joiner(self._base).join
         self._limits = limits
         self._codec = "utf-8"
-        self._oddities: dict[str, None] = {}
+        self._parse_warnings: dict[str, None] = {}
         self._known: set[int] = set()
         """Numbers that stand for the URLs so far."""
         self._elsewhere = 0
@@ -211,7 +211,7 @@ class _Reader:
 
     def odd(self, sentence: str) -> None:
         """Note what is wrong."""
-        self._oddities[sentence] = None
+        self._parse_warnings[sentence] = None
 
     # Bytes
 
@@ -412,15 +412,15 @@ class _Reader:
         """The further sitemaps."""
         return tuple(self._sitemaps)
 
-    def oddities(self) -> tuple[str, ...]:
+    def parse_warnings(self) -> tuple[str, ...]:
         """What is wrong with it."""
         if self._illegible:
             self.odd(f"{self._illegible:,} of its entries are no URLs.")
         if self._base is not None and self._elsewhere:
             self.odd(f"{self._elsewhere:,} of its URLs are on other hosts than {self._base.domain}.")
-        if not self._has_pages and not self._sitemaps and not self._oddities:
+        if not self._has_pages and not self._sitemaps and not self._parse_warnings:
             self.odd("It lists nothing.")
-        return tuple(self._oddities)
+        return tuple(self._parse_warnings)
 
 
 def _absolute(text: str) -> str | None:

@@ -135,7 +135,7 @@ class Traps:
         """Whether a URL has more characters than any but a trap's."""
         return self._max_length is not None and len(url) > self._max_length
 
-    def judge(self, url: str) -> OutOfScope | None:
+    def filters(self, url: str) -> OutOfScope | None:
         """Why a canonical URL is taken for a trap; None if it is not. One that was let through stays so."""
         if self.is_too_long(url):
             return OutOfScope.TOO_LONG
@@ -173,7 +173,7 @@ class Traps:
         return True
 
     def explain(self, reason: str, url: str) -> str:
-        """What was not fetched, by which rule, and what to do, for a reason of `judge`."""
+        """What was not fetched, by which rule, and what to do, for a reason of `filters`."""
         path = url.partition("?")[0]
         segments = path.split("/")[3:]
         if reason == OutOfScope.TOO_LONG:

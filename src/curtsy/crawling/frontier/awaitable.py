@@ -19,7 +19,7 @@ from curtsy.crawling.frontier.protocol import (
 )
 
 
-class Awaited:
+class AwaitableFrontier:
     """A frontier of this process for those who await one."""
 
     def __init__(self, frontier: Frontier) -> None:

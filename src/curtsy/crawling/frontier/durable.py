@@ -20,8 +20,8 @@ import msgspec
 
 from curtsy.crawling.frontier.local import LocalFrontier
 from curtsy.crawling.frontier.protocol import LEASE, Concurrency
-from curtsy.crawling.frontier.sqlite_file import Ledger, Unsound
-from curtsy.crawling.frontier.url_table import Loan, Totals, demoted, fingerprint
+from curtsy.crawling.frontier.sqlite_file import SQLiteFile, Unsound
+from curtsy.crawling.frontier.url_table import LentUrl, Totals, demoted, fingerprint
 
 SCHEMA = (
     "CREATE TABLE hosts (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
@@ -68,11 +68,11 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
         return f"http{'s' if self.secure else ''}://{self.name}{self.target}"
 
 
-class SQLiteShelf:
+class SQLiteUrlTable:
     """A shelf on the disk."""
 
     def __init__(self, path: str | os.PathLike[str], *, fresh: bool, cache: int) -> None:
-        self._ledger = Ledger(path, SCHEMA, fresh=fresh, cache=cache)
+        self._ledger = SQLiteFile(path, SCHEMA, fresh=fresh, cache=cache)
         self._execute, self._rows = self._ledger.execute, self._ledger.rows
         self._numbers: dict[str, int] = {}
         self._page: tuple[str, int] | None = None
@@ -134,7 +134,7 @@ class SQLiteShelf:
         """The host that has a number."""
         for (name,) in self._rows("SELECT name FROM hosts WHERE id = ?", (number,)):
             return str(name)
-        raise self._ledger.judge(Unsound(f"there is no host {number}"))
+        raise self._ledger.filters(Unsound(f"there is no host {number}"))
 
     def hosts(self) -> int:
         """How many hosts have a number."""
@@ -172,15 +172,15 @@ class SQLiteShelf:
             self._page = url, number
         return self._page[1]
 
-    def lend(self, host: int, out: Container[int], count: int) -> Loan:
+    def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
         """The first URL of a host that is not `out`, of which that host has `count`."""
         for values in self._rows(_FIRST, (host, count + 1)):
             if values[0] not in out:
                 row = self._sound(msgspec.convert, values, _Row)
                 tries = self._tries.get(row.id, 0)
                 self._try(row.id, tries + 1)
-                return Loan(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
-        raise self._ledger.judge(Unsound(f"a URL is missing of host {host}"))
+                return LentUrl(row.id, row.url, row.name, row.rank, row.parent, tries, row.host_pages)
+        raise self._ledger.filters(Unsound(f"a URL is missing of host {host}"))
 
     def _try(self, number: int, tries: int) -> None:
         """Write down how often a URL went out without an answer."""
@@ -191,29 +191,29 @@ class SQLiteShelf:
             self._tries.pop(number, None)
             self._execute("DELETE FROM tries WHERE url = ?", (number,))
 
-    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+    def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
         """A loan waits again: it never left its place. As `last` it gets a new one, with a lower priority."""
         if last:
-            self._execute("UPDATE urls SET rank = ? WHERE id = ?", (demoted(loan.rank), loan.id))
+            self._execute("UPDATE urls SET rank = ? WHERE id = ?", (demoted(lent.rank), lent.id))
         if heard:
-            self._try(loan.id, loan.tries)
+            self._try(lent.id, lent.tries)
 
-    def finish(self, loan: Loan, *, is_page: bool) -> None:
+    def finish(self, lent: LentUrl, *, is_page: bool) -> None:
         """A loan is done: it will not be lent again. A page counts as one of its host's."""
-        self._remove(loan)
+        self._remove(lent)
         self.totals.done += 1
         if is_page:
-            self._execute("UPDATE hosts SET pages = pages + 1 WHERE name = ?", (loan.host,))
+            self._execute("UPDATE hosts SET pages = pages + 1 WHERE name = ?", (lent.host,))
 
-    def fail(self, loan: Loan, reason: str) -> None:
+    def fail(self, lent: LentUrl, reason: str) -> None:
         """A loan will not be lent again, for this reason."""
-        self._remove(loan)
-        self._execute("INSERT INTO failures (url, reason) VALUES (?, ?)", (loan.url, reason))
+        self._remove(lent)
+        self._execute("INSERT INTO failures (url, reason) VALUES (?, ?)", (lent.url, reason))
         self.totals.failed += 1
 
-    def _remove(self, loan: Loan) -> None:
-        self._execute("DELETE FROM urls WHERE id = ?", (loan.id,))
-        self._try(loan.id, 0)
+    def _remove(self, lent: LentUrl) -> None:
+        self._execute("DELETE FROM urls WHERE id = ?", (lent.id,))
+        self._try(lent.id, 0)
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """The URLs that failed, each with its reason, in order."""
@@ -240,7 +240,7 @@ class SQLiteShelf:
         counted = "SELECT host, count(*) AS count FROM urls GROUP BY host"
         for host, count, name in self._rows(f"SELECT host, count, name FROM ({counted}) LEFT JOIN hosts ON id = host"):
             if not isinstance(host, int) or not 0 < host <= self._hosts or not isinstance(name, str):
-                raise self._ledger.judge(Unsound(f"there is no host {host!r:.20}"))
+                raise self._ledger.filters(Unsound(f"there is no host {host!r:.20}"))
             yield host, count, name
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class SQLiteShelf:
         try:
             return read(*given)
         except msgspec.MsgspecError as error:
-            raise self._ledger.judge(Unsound(str(error))) from error
+            raise self._ledger.filters(Unsound(str(error))) from error
 
 
 class SQLiteFrontier(LocalFrontier):
@@ -272,12 +272,12 @@ class SQLiteFrontier(LocalFrontier):
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        shelf = SQLiteShelf(path, fresh=fresh, cache=cache)
-        super().__init__(shelf, concurrency=concurrency, lease=lease, clock=clock)
+        url_table = SQLiteUrlTable(path, fresh=fresh, cache=cache)
+        super().__init__(url_table, concurrency=concurrency, lease=lease, clock=clock)
         try:
             self._present()  # so that what is wrong with the file is said now
         except BaseException:
-            shelf.close()
+            url_table.close()
             raise
 
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, nlargest
 
-from curtsy.core.fair_share import Turns
+from curtsy.core.fair_share import FairQueue
 
 _IDLE, _READY, _LATER = range(3)
 _HOST_BITS = 32
@@ -28,7 +28,7 @@ _SLACK = 1024
 """Outdated moments that the heap may hold besides twice as many as there are hosts."""
 
 
-class Agenda:
+class HostSchedule:
     """The hosts that have something waiting. All instants are whole microseconds of one clock."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Agenda:
         self._due_at = array("q")
         self._place = bytearray()
         self._all_waiting = 0
-        self._ready = Turns()
+        self._ready = FairQueue()
         self._is_shut = False
         """Whether all that is due was full when the last host was to be found."""
         # A moment and a host in one number: less than half of what a tuple takes, and quicker to compare.
@@ -48,11 +48,11 @@ class Agenda:
         return self._ready.site(host) > 0
 
     def assign(self, host: int, site: int) -> None:
-        """Note the registered domain of a host, as a group of `Turns`. It must be told before anything arrives."""
+        """Note the registered domain of a host, as a group of `FairQueue`. It must be told before anything arrives."""
         self._ready.assign(host, site)
 
     def locate(self, host: int, address: int) -> None:
-        """Note the address at which the registered domain of a host is reached, as a group of `Turns`."""
+        """Note the address at which the registered domain of a host is reached, as a group of `FairQueue`."""
         self._ready.locate(self._ready.site(host), address)
 
     def groups(self, host: int) -> tuple[int, int]:
@@ -76,7 +76,7 @@ class Agenda:
     def next(self, now: int, is_full: Callable[[int], bool] | None = None) -> int | None:
         """The host whose turn it is; None if none is due. It must be told what came of it: `leave` comes next.
 
-        Groups of which `is_full` is true are passed over, as by `Turns.next`.
+        Groups of which `is_full` is true are passed over, as by `FairQueue.next`.
         """
         self._admit(now)
         host = self._ready.next(is_full)

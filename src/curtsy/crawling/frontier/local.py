@@ -17,7 +17,7 @@ import msgspec
 
 from curtsy.core.fair_share import GROUPS
 from curtsy.core.message import SECOND
-from curtsy.crawling.frontier.host_schedule import Agenda
+from curtsy.crawling.frontier.host_schedule import HostSchedule
 from curtsy.crawling.frontier.protocol import (
     LEASE,
     Claimed,
@@ -28,9 +28,9 @@ from curtsy.crawling.frontier.protocol import (
     host_of,
 )
 from curtsy.crawling.frontier.url_table import (
-    Loan,
-    MemoryShelf,
-    Shelf,
+    LentUrl,
+    MemoryUrlTable,
+    UrlTable,
     depth_of,
     hops_of,
     left_out,
@@ -51,7 +51,7 @@ _tickets = itertools.count(1)
 
 class _Lease(msgspec.Struct, gc=False):
     claimed: Claimed
-    loan: Loan
+    lent: LentUrl
     host: int
     until: int
 
@@ -107,13 +107,13 @@ class LocalFrontier:
 
     def __init__(
         self,
-        shelf: Shelf,
+        url_table: UrlTable,
         *,
         concurrency: Concurrency = 1,
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._shelf = shelf
+        self._url_table = url_table
         self._concurrency = concurrency
         self._lease = round(lease * SECOND)
         self._clock = clock
@@ -121,7 +121,7 @@ class LocalFrontier:
         self._leases: dict[int, _Lease] = {}
         self._out: set[int] = set()
         """The URLs that are out, by their numbers on the shelf."""
-        self._agenda: Agenda | None = None
+        self._schedule: HostSchedule | None = None
         """None if it has to be made from what lies on the shelf."""
         self._block = _Block(self)
         self._granted: list[_Lease] = []
@@ -136,14 +136,14 @@ class LocalFrontier:
         added = 0
         for hosts in _by_host(urls):
             with self.together():
-                agenda, now = self._present()
+                schedule, now = self._present()
                 for name, group in hosts.items():
-                    host = self._shelf.number(name)
-                    new = self._shelf.put(host, group, rank, parent)
+                    host = self._url_table.number(name)
+                    new = self._url_table.put(host, group, rank, parent)
                     if new:
-                        if not agenda.knows(host):
-                            agenda.assign(host, group_of(site_of(name)))
-                        agenda.arrive(host, new, self._limit(name), now)
+                        if not schedule.knows(host):
+                            schedule.assign(host, group_of(site_of(name)))
+                        schedule.arrive(host, new, self._limit(name), now)
                     added += new
         return added
 
@@ -152,69 +152,69 @@ class LocalFrontier:
         new = 0
         for hosts in _by_host(urls):
             with self.together():
-                new += sum(self._shelf.mark(self._shelf.number(name), group) for name, group in hosts.items())
+                new += sum(self._url_table.mark(self._url_table.number(name), group) for name, group in hosts.items())
         return new
 
     def pass_over(self, url: str, other: str) -> bool:
         """Leave a page out in favour of another, unless that was left out itself."""
-        host = self._shelf.find(host_of(other))
-        if host is not None and self._shelf.has_seen(host, left_out(other)):
+        host = self._url_table.find(host_of(other))
+        if host is not None and self._url_table.has_seen(host, left_out(other)):
             return True
         self.mark_seen([left_out(url)])
         return False
 
     def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
         """Take the next URLs of hosts that are due, in turn by address, registered domain and host."""
-        agenda, now = self._present()
-        self._reclaim(agenda, now)
-        agenda.reopen()
-        due_at = agenda.due_at(now)
+        schedule, now = self._present()
+        self._reclaim(schedule, now)
+        schedule.reopen()
+        due_at = schedule.due_at(now)
         if due_at is None or due_at > now:
             return []  # without going to the disk
         claimed: list[Claimed] = []
         taken = None if room is None else _Taken(room)
         is_full = None if taken is None else taken.is_full
         with self.together():
-            while len(claimed) < limit and (host := agenda.next(now, is_full)) is not None:
-                claimed.append(self._grant(agenda, host, now))
+            while len(claimed) < limit and (host := schedule.next(now, is_full)) is not None:
+                claimed.append(self._grant(schedule, host, now))
                 if taken is not None:
-                    taken.count(*agenda.groups(host))
+                    taken.count(*schedule.groups(host))
         return claimed
 
     def locate(self, host: str, address: str) -> None:
         """Have the registered domain of a host share its turns with others at the same address."""
-        agenda, _ = self._present()
-        number = self._shelf.find(host)
-        if number is not None and agenda.knows(number):
-            agenda.locate(number, group_of(address))
+        schedule, _ = self._present()
+        number = self._url_table.find(host)
+        if number is not None and schedule.knows(number):
+            schedule.locate(number, group_of(address))
 
-    def _grant(self, agenda: Agenda, host: int, now: int) -> Claimed:
-        loan = self._shelf.lend(host, self._out, agenda.out(host))
-        agenda.leave(host, self._limit(loan.host), now)
+    def _grant(self, schedule: HostSchedule, host: int, now: int) -> Claimed:
+        lent = self._url_table.lend(host, self._out, schedule.out(host))
+        schedule.leave(host, self._limit(lent.host), now)
         until = now + self._lease
         claimed = Claimed(
-            url=loan.url,
-            host=loan.host,
-            depth=depth_of(loan.rank),
-            priority=priority_of(loan.rank),
-            parent=loan.parent,
-            hops=hops_of(loan.rank),
-            tries=loan.tries,
+            url=lent.url,
+            host=lent.host,
+            depth=depth_of(lent.rank),
+            priority=priority_of(lent.rank),
+            parent=lent.parent,
+            hops=hops_of(lent.rank),
+            tries=lent.tries,
             ticket=next(_tickets),
             leased_until=until / SECOND,
-            host_pages=loan.host_pages,
+            host_pages=lent.host_pages,
         )
-        lease = _Lease(claimed, loan, host, until)
+        lease = _Lease(claimed, lent, host, until)
         self._leases[claimed.ticket] = lease
-        self._out.add(loan.id)
+        self._out.add(lent.id)
         self._granted.append(lease)
         return claimed
 
-    def _reclaim(self, agenda: Agenda, now: int) -> None:
+    def _reclaim(self, schedule: HostSchedule, now: int) -> None:
         """Put back what was handed out too long ago."""
         while self._leases and (lease := next(iter(self._leases.values()))).until <= now:
-            self._shelf.take_back(lease.loan, heard=False)
-            self._end(agenda, lease, now, is_waiting=True)
+            self._url_table.take_back(lease.lent, heard=False)
+            self._end(schedule, lease, now, is_waiting=True)
 
     def done(
         self,
@@ -238,14 +238,14 @@ class LocalFrontier:
     ) -> bool:
         with self.together():
             if notes:
-                self._shelf.note(notes)
+                self._url_table.note(notes)
             lease = self._leases.get(claimed.ticket)
             if lease is None:
                 return False
             if reason is None:
-                self._shelf.finish(lease.loan, is_page=is_page)
+                self._url_table.finish(lease.lent, is_page=is_page)
             else:
-                self._shelf.fail(lease.loan, reason)
+                self._url_table.fail(lease.lent, reason)
             self._conclude(lease, after, is_waiting=False)
             return True
 
@@ -255,20 +255,20 @@ class LocalFrontier:
             lease = self._leases.get(claimed.ticket)
             if lease is None:
                 return False
-            self._shelf.take_back(lease.loan, heard=True, last=last)
+            self._url_table.take_back(lease.lent, heard=True, last=last)
             self._conclude(lease, seconds, is_waiting=True)
             return True
 
     def _conclude(self, lease: _Lease, after: float | None, *, is_waiting: bool) -> None:
-        agenda, now = self._present()
+        schedule, now = self._present()
         if after is not None:
-            agenda.postpone(lease.host, now + microseconds(after), now)
-        self._end(agenda, lease, now, is_waiting=is_waiting)
+            schedule.postpone(lease.host, now + microseconds(after), now)
+        self._end(schedule, lease, now, is_waiting=is_waiting)
 
-    def _end(self, agenda: Agenda, lease: _Lease, now: int, *, is_waiting: bool) -> None:
+    def _end(self, schedule: HostSchedule, lease: _Lease, now: int, *, is_waiting: bool) -> None:
         del self._leases[lease.claimed.ticket]
-        self._out.remove(lease.loan.id)
-        agenda.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_waiting)
+        self._out.remove(lease.lent.id)
+        schedule.come_back(lease.host, self._limit(lease.claimed.host), now, is_waiting=is_waiting)
         if self._block.depth:
             self._ended.append(lease)
 
@@ -284,15 +284,15 @@ class LocalFrontier:
 
     def host_due(self, host: str, seconds: float) -> None:
         """A host is due in so many seconds, be it sooner or later than it was."""
-        agenda, now = self._present()
-        number = self._shelf.find(host)
+        schedule, now = self._present()
+        number = self._url_table.find(host)
         if number is not None:
-            agenda.postpone(number, now + microseconds(seconds), now)
+            schedule.postpone(number, now + microseconds(seconds), now)
 
     def due_in(self) -> float | None:
         """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
-        agenda, now = self._present()
-        due_at = agenda.due_at(now)
+        schedule, now = self._present()
+        due_at = schedule.due_at(now)
         if self._leases:
             ends_at = next(iter(self._leases.values())).until
             due_at = ends_at if due_at is None else min(due_at, ends_at)
@@ -300,30 +300,30 @@ class LocalFrontier:
 
     def counts(self) -> Counts:
         """How much there is."""
-        totals, leased = self._shelf.totals, len(self._leases)
+        totals, leased = self._url_table.totals, len(self._leases)
         queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be at it
-        return Counts(queued, leased, totals.done, totals.failed, self._shelf.hosts())
+        return Counts(queued, leased, totals.done, totals.failed, self._url_table.hosts())
 
     def busiest(self, limit: int) -> list[HostQueue]:
         """The hosts with the most URLs waiting."""
-        agenda, now = self._present()
+        schedule, now = self._present()
         return [
-            HostQueue(self._shelf.name(host), waiting, out, max(0, due_at - now) / SECOND)
-            for host, waiting, out, due_at in agenda.busiest(limit)
+            HostQueue(self._url_table.name(host), waiting, out, max(0, due_at - now) / SECOND)
+            for host, waiting, out, due_at in schedule.busiest(limit)
         ]
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """The URLs that failed, each with its reason, in order."""
-        return self._shelf.failures()
+        return self._url_table.failures()
 
     def note(self, notes: Mapping[str, Any]) -> None:
         """Keep plain values, each under its name."""
         with self.together():
-            self._shelf.note(notes)
+            self._url_table.note(notes)
 
     def notes(self) -> dict[str, Any]:
         """All that was noted."""
-        return self._shelf.notes()
+        return self._url_table.notes()
 
     def together(self) -> AbstractContextManager[None]:
         """Have all calls within the block go to the disk in one piece."""
@@ -333,7 +333,7 @@ class LocalFrontier:
         """For the block alone: here it begins."""
         self._present()
         try:
-            self._shelf.begin()
+            self._url_table.begin()
         except BaseException:
             self.end_block(is_whole=False)
             raise
@@ -342,12 +342,12 @@ class LocalFrontier:
         """For the block alone: here it ends, or is broken off."""
         try:
             if is_whole:
-                self._shelf.commit()
+                self._url_table.commit()
         except BaseException:
             is_whole = False
             raise
         finally:
-            if not is_whole and self._shelf.roll_back():
+            if not is_whole and self._url_table.roll_back():
                 self._take_back_block()
             self._granted.clear()
             self._ended.clear()
@@ -361,29 +361,29 @@ class LocalFrontier:
             if lease.claimed.ticket not in granted:
                 self._leases[lease.claimed.ticket] = lease
         self._leases = dict(sorted(self._leases.items(), key=lambda item: item[1].until))
-        self._out = {lease.loan.id for lease in self._leases.values()}
-        self._agenda = None
+        self._out = {lease.lent.id for lease in self._leases.values()}
+        self._schedule = None
 
     def close(self) -> None:
         """Give back what is held open."""
-        self._shelf.close()
+        self._url_table.close()
 
-    def _present(self) -> tuple[Agenda, int]:
+    def _present(self) -> tuple[HostSchedule, int]:
         """The agenda, and what time it is."""
         now = self._now()
-        if self._agenda is None:
-            self._agenda = self._resumed(now)
-        return self._agenda, now
+        if self._schedule is None:
+            self._schedule = self._resumed(now)
+        return self._schedule, now
 
-    def _resumed(self, now: int) -> Agenda:
+    def _resumed(self, now: int) -> HostSchedule:
         """An agenda for what lies on the shelf."""
-        agenda = Agenda()
+        schedule = HostSchedule()
         out = Counter(lease.host for lease in self._leases.values())
         limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
-        for host, count, name in self._shelf.waiting():
-            agenda.assign(host, group_of(site_of(name)))
-            agenda.resume(host, count - out[host], out[host], limits.get(host), now)
-        return agenda
+        for host, count, name in self._url_table.waiting():
+            schedule.assign(host, group_of(site_of(name)))
+            schedule.resume(host, count - out[host], out[host], limits.get(host), now)
+        return schedule
 
     def _now(self) -> int:
         return round(self._clock() * SECOND)
@@ -402,7 +402,7 @@ class MemoryFrontier(LocalFrontier):
         lease: float = LEASE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(MemoryShelf(), concurrency=concurrency, lease=lease, clock=clock)
+        super().__init__(MemoryUrlTable(), concurrency=concurrency, lease=lease, clock=clock)
 
 
 def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:

@@ -11,7 +11,7 @@ BLOCK = 1000
 """URLs that are packed together."""
 
 
-class Packed(Sequence[str]):
+class PackedUrls(Sequence[str]):
     """Canonical URLs in order. It only grows, and is read from its beginning."""
 
     __slots__ = ("_blocks", "_last")
@@ -46,8 +46,8 @@ class Packed(Sequence[str]):
         if isinstance(place, int):
             return next(islice(self[place:], 1)) if place >= 0 else list(self)[place]
         start, stop, step = place.indices(len(self))
-        rest = Packed()
+        rest = PackedUrls()
         rest._blocks, rest._last = self._blocks[start // BLOCK :], self._last
         if start % BLOCK:
-            rest = Packed(islice(rest, start % BLOCK, None))
+            rest = PackedUrls(islice(rest, start % BLOCK, None))
         return rest if place.stop is None and step == 1 else list(islice(rest, 0, stop - start, step))

@@ -37,7 +37,7 @@ from curtsy.crawling.frontier.protocol import (
     host_of,
 )
 from curtsy.crawling.frontier.redis_call import Call, Script
-from curtsy.crawling.frontier.redis_jobs import PARTITIONS, PRESENCE, TIMEOUT, Registry, SharedJob, home, total
+from curtsy.crawling.frontier.redis_jobs import PARTITIONS, PRESENCE, TIMEOUT, RedisJobs, SharedJob, home, total
 from curtsy.crawling.frontier.scripts import ADD, BEAT, CLAIM, END, NOTE, PASS_OVER, RENEW
 from curtsy.crawling.frontier.url_table import fingerprint, left_out
 from curtsy.http.registered_domain import site_of
@@ -102,7 +102,7 @@ class RedisFrontier:
             raise PolicyError(
                 f"partitions = {partitions!r} must be from 1 to {MOST_PARTITIONS}. Leave it out to use 64."
             )
-        self._registry = Registry(url, timeout=timeout, clock=clock)
+        self._registry = RedisJobs(url, timeout=timeout, clock=clock)
         self._name = job
         self._worker = worker or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._concurrency = concurrency

@@ -25,7 +25,7 @@ from curtsy.crawling.frontier.protocol import Counts
 from curtsy.crawling.frontier.redis_call import Call, send
 from curtsy.crawling.frontier.redis_codec import Report, read_report
 from curtsy.crawling.frontier.scripts import CLAIM, GONE, OPEN, PRESENT
-from curtsy.stores.pipeline import Line
+from curtsy.stores.pipeline import Pipeline
 from curtsy.stores.redis_server import Server
 
 PARTITIONS = 64
@@ -86,13 +86,13 @@ class JobSummary(msgspec.Struct, frozen=True):
         return sum(ago <= PRESENCE for ago in self.heard.values())
 
 
-class Registry:
+class RedisJobs:
     """The jobs of a server, as one event loop has them."""
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, clock: Callable[[], float] | None = None) -> None:
         self.server = Server(url, None, _PREFIX, timeout)
         self.clock = clock
-        self._line: Line | None = None
+        self._line: Pipeline | None = None
 
     def now(self) -> str:
         """The present as scripts take it: empty unless it is given, for tests."""
@@ -101,7 +101,7 @@ class Registry:
     async def ask(self, calls: list[Call]) -> list[Any]:
         """Send all at once; the replies, with an error of ours in place of each that failed."""
         if self._line is None:
-            self._line = Line(self.server, asyncio.get_running_loop())
+            self._line = Pipeline(self.server, asyncio.get_running_loop())
         replies = await self._line.call(lambda client: send(calls, client)) if calls else []
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
 
@@ -211,7 +211,7 @@ class Registry:
 
 async def forget(url: str, job: str) -> bool:
     """Remove a job from the server at that URL; False if there was none. Those at work on it get an error."""
-    registry = Registry(url)
+    registry = RedisJobs(url)
     try:
         return await registry.forget(job)
     finally:
@@ -220,7 +220,7 @@ async def forget(url: str, job: str) -> bool:
 
 async def find(url: str, job: str) -> JobSummary | None:
     """The job of that name on the server at that URL, if there is one."""
-    registry = Registry(url)
+    registry = RedisJobs(url)
     try:
         return await registry.job(job)
     finally:
@@ -229,7 +229,7 @@ async def find(url: str, job: str) -> JobSummary | None:
 
 async def jobs(url: str) -> list[JobSummary]:
     """The jobs on the server at that URL, by their names."""
-    registry = Registry(url)
+    registry = RedisJobs(url)
     try:
         return await registry.jobs()
     finally:

@@ -66,11 +66,11 @@ class Unsound(sqlite3.DatabaseError):
     """The file is not what we wrote."""
 
 
-_opened: weakref.WeakSet[Ledger] = weakref.WeakSet()
+_opened: weakref.WeakSet[SQLiteFile] = weakref.WeakSet()
 _parents: list[object] = []  # a forked child neither uses nor closes what its parent has open
 
 
-class Ledger:
+class SQLiteFile:
     """An open file: transactions, and errors that say what to do."""
 
     def __init__(self, path: str | os.PathLike[str], schema: Sequence[str], *, fresh: bool, cache: int) -> None:
@@ -93,7 +93,7 @@ class Ledger:
         except BaseException as error:
             self.close()
             if isinstance(error, _TROUBLE):
-                raise self.judge(error) from error
+                raise self.filters(error) from error
             raise
         _opened.add(self)
 
@@ -122,21 +122,21 @@ class Ledger:
         try:
             return (self._connection or self._connect()).execute(statement, values)
         except _TROUBLE as error:
-            raise self.judge(error) from error
+            raise self.filters(error) from error
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run one statement for each of some rows. Raises StoreError."""
         try:
             (self._connection or self._connect()).executemany(statement, rows)
         except _TROUBLE as error:
-            raise self.judge(error) from error
+            raise self.filters(error) from error
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
         """What is found, one row after the other. Raises StoreError."""
         try:
             yield from (self._connection or self._connect()).execute(query, values)
         except _TROUBLE as error:
-            raise self.judge(error) from error
+            raise self.filters(error) from error
 
     def close(self) -> None:
         """Close the file and let others have it. Idempotent."""
@@ -233,7 +233,7 @@ class Ledger:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute("COMMIT")
 
-    def judge(self, error: Exception) -> StoreError:
+    def filters(self, error: Exception) -> StoreError:
         """What an error of SQLite or the system means, and what to do about it."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         number = getattr(error, "errno", 0)

@@ -30,7 +30,7 @@ A sitemap may list 50 MB of URLs. Those of most pages are so short that packing 
 _blake2b = hashlib.blake2b
 
 
-class Loan(msgspec.Struct, frozen=True, gc=False):
+class LentUrl(msgspec.Struct, frozen=True, gc=False):
     """A URL that was taken from the shelf and is to be given back, or finished."""
 
     id: int
@@ -55,7 +55,7 @@ class Totals(msgspec.Struct, gc=False, array_like=True):
     failed: int = 0
 
 
-class Shelf(Protocol):
+class UrlTable(Protocol):
     """What an agenda stands on. Hosts are known by small numbers, from 1."""
 
     totals: Totals
@@ -100,22 +100,22 @@ class Shelf(Protocol):
         """Whether a URL of a host was ever put or marked."""
         ...
 
-    def lend(self, host: int, out: Container[int], count: int) -> Loan:
+    def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
         """The first URL of a host that is not `out`, of which that host has `count`. There must be one."""
         ...
 
-    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+    def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
         """A loan waits again, at its old place or, as `last`, with a lower priority.
 
         If it was `heard` of, it does not count among its tries.
         """
         ...
 
-    def finish(self, loan: Loan, *, is_page: bool) -> None:
+    def finish(self, lent: LentUrl, *, is_page: bool) -> None:
         """A loan is done: it will not be lent again. A page counts as one of its host's."""
         ...
 
-    def fail(self, loan: Loan, reason: str) -> None:
+    def fail(self, lent: LentUrl, reason: str) -> None:
         """A loan will not be lent again, for this reason."""
         ...
 
@@ -186,7 +186,7 @@ def left_out(url: str) -> str:
     return url + "#"
 
 
-class MemoryShelf:
+class MemoryUrlTable:
     """A shelf that is gone with its process."""
 
     def __init__(self) -> None:
@@ -266,7 +266,7 @@ class MemoryShelf:
                 new.append(url)
         return new
 
-    def lend(self, host: int, out: Container[int], count: int) -> Loan:
+    def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
         """The first URL of a host. What is out is not in its queue."""
         queue = self._queues[host]
         rank, number, url, parent = heappop(queue)
@@ -276,28 +276,28 @@ class MemoryShelf:
                 heappush(queue, (rank, place, other, parent))
         tries = self._tries.get(number, 0)
         self._tries[number] = tries + 1
-        return Loan(number, url, self._names[host], rank, parent, tries, self._pages[host])
+        return LentUrl(number, url, self._names[host], rank, parent, tries, self._pages[host])
 
-    def take_back(self, loan: Loan, *, heard: bool, last: bool = False) -> None:
+    def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
         """A loan waits again, at its old place or, as `last`, with a lower priority."""
-        rank = demoted(loan.rank) if last else loan.rank
-        heappush(self._queues[self._numbers[loan.host]], (rank, loan.id, loan.url, loan.parent))
+        rank = demoted(lent.rank) if last else lent.rank
+        heappush(self._queues[self._numbers[lent.host]], (rank, lent.id, lent.url, lent.parent))
         if heard:
-            self._tries[loan.id] = loan.tries
-            if not loan.tries:
-                del self._tries[loan.id]
+            self._tries[lent.id] = lent.tries
+            if not lent.tries:
+                del self._tries[lent.id]
 
-    def finish(self, loan: Loan, *, is_page: bool) -> None:
+    def finish(self, lent: LentUrl, *, is_page: bool) -> None:
         """A loan is done: it will not be lent again. A page counts as one of its host's."""
         self.totals.done += 1
-        self._pages[self._numbers[loan.host]] += is_page
-        del self._tries[loan.id]
+        self._pages[self._numbers[lent.host]] += is_page
+        del self._tries[lent.id]
 
-    def fail(self, loan: Loan, reason: str) -> None:
+    def fail(self, lent: LentUrl, reason: str) -> None:
         """A loan will not be lent again, for this reason."""
         self.totals.failed += 1
-        del self._tries[loan.id]
-        self._failures.append((loan.url, reason))
+        del self._tries[lent.id]
+        self._failures.append((lent.url, reason))
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """The URLs that failed, each with its reason, in order."""

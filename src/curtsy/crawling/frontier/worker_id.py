@@ -21,7 +21,7 @@ MOST_WORKERS = 1000
 """Processes of one machine that may work on a job from one folder."""
 
 
-class Identity:
+class WorkerId:
     """Who this process is in a shared job: a name made up once, kept in the job's folder, and no other's meanwhile.
 
     Several processes of one machine that share a folder have one each; whoever comes back finds the first that is free.

@@ -62,7 +62,7 @@ class End(msgspec.Struct, frozen=True, gc=False):
     """A digest of the last bytes."""
 
 
-class Trail:
+class AppendFile:
     """A file at the end of which is written, and nowhere else.
 
     After an error it ends where it was last flushed, and takes nothing more until it is opened again: what was written

@@ -19,7 +19,7 @@ import msgspec
 
 from curtsy.core.errors import NotWritten
 from curtsy.crawling.outputs import Written
-from curtsy.crawling.outputs.append_file import End, Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.outputs.entry import encode, entry_of
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.stores.url import check_path
@@ -101,7 +101,7 @@ class Folder:
         check_path("path", path)
         self.path = os.path.abspath(path)
         self._mask_secrets = mask_secrets
-        self._index = Trail(os.path.join(self.path, INDEX), is_ours=True)
+        self._index = AppendFile(os.path.join(self.path, INDEX), is_ours=True)
         self._unflushed: list[str] = []
         """Bodies that were written since the index was last flushed."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from curtsy.crawling.outputs import Written
-from curtsy.crawling.outputs.append_file import End, Trail, read_state, whole_lines
+from curtsy.crawling.outputs.append_file import AppendFile, End, read_state, whole_lines
 
 
 class LineFile:
@@ -15,7 +15,7 @@ class LineFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._trail = Trail(path)
+        self._trail = AppendFile(path)
 
     @property
     def name(self) -> str:

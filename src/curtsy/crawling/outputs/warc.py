@@ -23,7 +23,7 @@ import msgspec
 from curtsy import __version__
 from curtsy.core.errors import NotWritten, PolicyError
 from curtsy.crawling.outputs import Written, warc_records
-from curtsy.crawling.outputs.append_file import End, Trail, foreign, not_written, read_state, whole_lines
+from curtsy.crawling.outputs.append_file import AppendFile, End, foreign, not_written, read_state, whole_lines
 from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.stores.url import check_path
 from curtsy.system.log import library_logger
@@ -86,8 +86,8 @@ class Warc:
         self._remember = remember
         self._archive = uuid.UUID(int=0)
         self._number = 1
-        self._trail = Trail(self._path(1), is_ours=True)
-        self._payloads = Trail(f"{self._stem}.payloads.txt", is_ours=True)
+        self._trail = AppendFile(self._path(1), is_ours=True)
+        self._payloads = AppendFile(f"{self._stem}.payloads.txt", is_ours=True)
         self._known: dict[bytes, bytes] = {}
         """By its digest, where a payload is: its record, date and URL."""
 
@@ -144,7 +144,7 @@ class Warc:
             if os.path.getsize(path):
                 raise foreign(path)
         self._archive = uuid.uuid4()
-        self._number, self._trail = 1, Trail(self._path(1), is_ours=True)
+        self._number, self._trail = 1, AppendFile(self._path(1), is_ours=True)
         self._trail.open(None, self._whole)
         self._payloads.open(None, whole_lines)
         self._earlier, self._lost = [], 0
@@ -157,7 +157,7 @@ class Warc:
         for number, path in found.items():
             if number > state.file and not warc_records.begins_with(path, self._beginning(number), self.gzip):
                 raise foreign(path)
-        self._number, self._trail = state.file, Trail(self._path(state.file), is_ours=True)
+        self._number, self._trail = state.file, AppendFile(self._path(state.file), is_ours=True)
         self._trail.open(state.end, self._whole)
         self._payloads.open(state.payloads, whole_lines)
         for path in later:  # not before it is known that the archive is ours
@@ -239,7 +239,7 @@ class Warc:
             self._earlier.append(self._trail.entries)
             self._lost += self._trail.lost
             self._number += 1
-            self._trail = Trail(self._path(self._number), is_ours=True)
+            self._trail = AppendFile(self._path(self._number), is_ours=True)
             self._trail.open(None, self._whole)
         if not self._trail.size:
             self._trail.write(*self._made(self._info()), entries=0)

@@ -15,7 +15,7 @@ from curtsy.core.histogram import Distribution
 from curtsy.core.message import SECOND, Url, parse_url
 from curtsy.core.messages import span
 from curtsy.core.robots import parse, product_token
-from curtsy.core.rules import Rules, judge
+from curtsy.core.rules import Rules, filters
 from curtsy.core.secrets import mask_url
 from curtsy.engine.host_view import changed, view_of
 from curtsy.observe.dashboard.board import STATES, Board, Row, row_of
@@ -245,7 +245,7 @@ def _robots(
     ours = {line for group in groups if group.applies for line in (group.line, *(line for line, _ in group.rules))}
     decided: dict[int, list[str]] = {}
     for url in urls:
-        verdict = judge(rules, policy, agent, url)
+        verdict = filters(rules, policy, agent, url)
         if verdict.line is not None:
             target = parse_url(url)
             decided.setdefault(verdict.line, []).append(target.target if isinstance(target, Url) else url)
