@@ -24,6 +24,9 @@ from curtsy.system.clock import Clock
 LASTS = 2 * 86_400
 """Seconds for which a server remembers our looks."""
 
+CLOCK_LASTS = 400 * 86_400
+"""Seconds for which a server remembers a machine's clock: longer than a likely leap of the server's own clock."""
+
 MOST_LEAPS = 16
 """Leaps of a server's clock that are remembered."""
 
@@ -56,7 +59,7 @@ if is_read and type(last) == 'table' and last[2] <= ticks then
     end
   end
 end
-redis.call('SET', KEYS[3], cmsgpack.pack({{time, ticks, leaps}}))  -- the server's clock must not remove it
+redis.call('SET', KEYS[3], cmsgpack.pack({{time, ticks, leaps}}), 'EX', {CLOCK_LASTS})
 return {{name, math.max(seen, looks) + 1, leaps}}
 """
 
