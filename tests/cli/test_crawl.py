@@ -383,7 +383,7 @@ def test_a_job_that_has_nothing_left_says_so_and_how_to_begin_anew(shell: Shell,
     assert "--allow-private opens it" in refused.err
     assert (allowed.code, len(pages_of(shell.project / "pages.jsonl"))) == (0, 3)
     assert "the job mine has nothing left to do: 3 URLs are done, 0 came to nothing." in again.err
-    assert "say --fresh and name other outputs, or take another --job" in again.err
+    assert "use --fresh and name other outputs, or another --job" in again.err
     assert "going on with" not in again.err
 
 

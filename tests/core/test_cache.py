@@ -183,7 +183,7 @@ def test_a_copy_from_the_future_is_not_fresh_for_nobody_knows_its_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "response", "after", "is_fresh"),
+    ("wanted", "response", "after", "is_fresh"),
     [
         ("no-cache", "max-age=100", 1, False),
         ("max-age=10", "max-age=100", 9, True),

@@ -165,7 +165,7 @@ def test_the_repr_of_a_value_has_no_secret(value: object) -> None:
 
 
 MASKED_BEFORE = {
-    "Assessment", "Example", "IndexEntry", "PageEntry", "Fetch",  # by what makes them
+    "Explanation", "Example", "IndexEntry", "PageEntry", "Fetch",  # by what makes them
     "Listed", "_Meta",  # never shown by their repr
 }  # fmt: skip
 

@@ -66,7 +66,7 @@ def test_a_bad_configuration_says_field_rule_and_value(given: dict[str, Any], me
             {"domains": {"A.org": LimitConfig(1), "a.org": LimitConfig(2)}},
             "domains: 'A.org' and 'a.org' are one domain. Remove one of them.",
         ),
-        ({"timers": 5}, "alarm = 5 must be a Timers, or left out for real time."),
+        ({"timers": 5}, "timers = 5 must be a Timers, or left out for real time."),
     ],
 )
 def test_a_limiter_says_which_of_its_arguments_is_wrong(given: dict[str, Any], message: str) -> None:

@@ -349,7 +349,7 @@ DAYS: dict[str, list[float]] = {
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-@pytest.mark.parametrize("journey", DAYS.values(), ids=DAYS.keys())
+@pytest.mark.parametrize("state", DAYS.values(), ids=DAYS.keys())
 def test_no_history_of_the_servers_clock_opens_a_second_budget(
     server: RedisServer, state: list[float], is_restarted: bool
 ) -> None:
