@@ -516,8 +516,8 @@ def test_trips_are_counted_and_state_and_decision_agree(history: list[Event]) ->
         decision = play.ask(Ask(page=False))
         is_open = isinstance(decision, No) and decision.reason is Reason.CIRCUIT_OPEN
         # A long rest that the site asked for binds whatever the breaker makes of the answer.
-        told_at, retry_after_until = known(play).told_at, known(play).retry_after_until
-        rests = play.at < retry_after_until and 0 < told_at < retry_after_until - GUARDED.obey_retry_after * SECOND
+        told_at, until = known(play).told_at, known(play).retry_after_until
+        rests = play.at < until and told_at != 0 and told_at < until - GUARDED.obey_retry_after * SECOND
         assert is_open == (where(play) is State.OPEN or rests)
 
 
