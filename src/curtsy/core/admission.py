@@ -1,7 +1,7 @@
-"""The only three changes of a host's record: admit, settle and amend.
+"""The three operations that change a host's record: admit, settle and amend.
 
-`admit()` decides before a request, `settle()` writes its consequences, `amend()` is for hands and for robots.txt. All
-are pure: a store runs them as one atomic step each, and may run them again.
+`admit()` decides before a request. `settle()` records the result of a request. `amend()` applies user commands and
+robots.txt. All three are pure functions: a store runs each as one atomic step and may repeat it.
 """
 
 from __future__ import annotations
@@ -39,66 +39,66 @@ __all__ = [
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """The right to send one request now, already charged. It is given back by `settle()`."""
+    """Permission to send one request now, already charged. `settle()` ends it."""
 
     number: int
     left_at: int
     lasts: float
-    """Seconds after which somebody else may have its place: look before sending."""
+    """Seconds until the slot expires and another request may take it. The sender checks this before sending."""
 
     page: bool
-    """Whether a page was charged besides the request."""
+    """True if a page was charged in addition to the request."""
 
     day: Day | None = None
-    """The day that was charged, as it was before."""
+    """The charged day, as it was before the charge; None if no budget was charged."""
 
     trial: bool = False
-    """Whether this is the one request that tries a host whose breaker is half open."""
+    """True if this is the single trial request of a half-open breaker."""
 
     sent_before: int = -1
-    """The departure before it, and what was spent then: they hold again if this one is not used; -1 if it took more
-    than one token, which may come back in parts."""
+    """Departure before this one, in microseconds. `Return` restores it and `spent_before` if this lease is unused. -1
+    if the lease took several tokens, which may be returned in parts."""
 
     spent_before: int = 0
 
 
 class Go(msgspec.Struct, frozen=True, gc=False):
-    """Leave now."""
+    """Decision: send now."""
 
     lease: Lease
     requests_left: int | None = None
-    """Of today's budget, this request taken off; None for unlimited."""
+    """Requests left in today's budget after this one; None if unlimited."""
 
     pages_left: int | None = None
 
 
 class Wait(msgspec.Struct, frozen=True, gc=False):
-    """Ask again in so many seconds."""
+    """Decision: try again after `seconds`."""
 
     seconds: float
     because: str
-    """What is waited for: rate, pause, delay, crawl_delay, adapted, slow_site, rest, in_flight or trial."""
+    """Cause of the wait: rate, pause, delay, crawl_delay, adapted, slow_site, rest, in_flight or trial."""
 
 
 class No(msgspec.Struct, frozen=True, gc=False):
-    """Not now, and waiting a moment does not help."""
+    """Decision: refused; a short wait does not help."""
 
     reason: Reason
     retry_after: float | None
-    """Seconds until asking again makes sense; None if that is not known."""
+    """Seconds until a retry makes sense; None if unknown."""
 
     limit: str = ""
-    """Which limit it was: `requests` or `pages` of the budget."""
+    """The exceeded budget limit: `requests` or `pages`; empty for other reasons."""
 
     day: int = 0
-    """The first epoch second of the day that is spent; 0 if the last 24 h count, because the clock has jumped."""
+    """First epoch second of the exhausted day; 0 if the last 24 h count because the clock jumped."""
 
 
 class Late(msgspec.Struct, frozen=True, gc=False):
-    """The deadline cannot be met; nothing was taken."""
+    """Deadline that cannot be met. Nothing was charged."""
 
     needed: float
-    """Seconds that it would take at the least."""
+    """Minimum wait in seconds."""
 
 
 Decision = Go | Wait | No
@@ -106,11 +106,11 @@ Decision = Go | Wait | No
 _replace = msgspec.structs.replace
 
 GUESTS = 5
-"""Requests in a day for which the robots.txt files of other sites may redirect to a host. They cost none of its budget,
-and there is no reason for more: a site has one robots.txt, and it is asked for once an hour at most."""
+"""Requests per day that robots.txt redirects from other registered domains may send to a host. They cost none of its
+budget. A site has one robots.txt, requested at most once an hour, so 5 are enough."""
 
 FORGIVEN = SECOND // 50
-"""How late a scheduled departure may be and still count as on time."""
+"""Maximum delay of a scheduled departure that still counts as on time, in microseconds."""
 
 
 def admit(
@@ -127,14 +127,17 @@ def admit(
     foreign: bool = False,
     guest: bool = False,
 ) -> tuple[Host | None, Decision]:
-    """Decide whether a request may leave now. Go means that it does, already charged; all else changes nothing.
+    """Decide whether a request may leave now.
 
-    `page` says that the answer may be a page, `robots` that robots.txt itself is asked for, `roll` in [0, 1) are the
-    dice of the pause that follows, `count` is how many tokens of the rate it takes. `crawl_delay` are the microseconds
-    that robots.txt asks of who asks, whatever the record says. `scheduled` keeps a departure that is a little late on
-    its schedule, so that lateness does not add up. `foreign` says that a redirect from another registered domain led
-    here, which must not use up the one trial of a breaker (C22), and `guest` that it was one of a robots.txt. Of all
-    that asks for a wait the latest moment wins (C1).
+    `Go` charges the request in the returned record. Any other decision charges nothing. If several limits
+    require a wait, the latest instant wins (C1).
+
+    `page`: the answer may be a page. `robots`: the request is for robots.txt itself. `roll`: random number in [0, 1)
+    for the pause that follows. `count`: number of rate tokens to take. `crawl_delay`: microseconds that robots.txt
+    requires of this client; the larger of it and the record's value applies. `scheduled`: a slightly late departure is
+    recorded at its scheduled time, so that delays do not accumulate. `foreign`: a redirect from another registered
+    domain led here; such a request must not use the single trial of a breaker (C22). `guest`: that redirect was for a
+    robots.txt.
     """
     at = now.at
     if host is None:
@@ -146,7 +149,7 @@ def admit(
         if host.overrides:
             policy = _overridden(policy, host.overrides)
 
-    # What refuses comes first: nobody should wait only to be refused (B13: cooldown, then budget).
+    # Refusals come first, so that no request waits only to be refused (B13: cooldown, then budget).
     if host.paused_until and (host.paused_until < 0 or at < host.paused_until):
         return given, No(Reason.PAUSED, None if host.paused_until < 0 else (host.paused_until - at) / SECOND)
     trial = False
@@ -186,11 +189,11 @@ def admit(
         if most_requests and requests >= most_requests:
             return given, _exceeded(host, now, policy, "requests")
         if page and most_pages and pages >= most_pages:
-            # A request on its way has a page set aside. If it brings none, there is one left after all.
+            # Each request in flight reserves a page. The page becomes available again if the answer is not a page.
             if not places:
                 return given, _exceeded(host, now, policy, "pages")
             wait_until, because = min(place.until for place in places), "in_flight"
-        if guest:  # it has an allowance of its own
+        if guest:  # guests have their own allowance
             day, earlier, jumped_at = host.day, host.earlier, host.jumped_at
         else:
             charged = day
@@ -207,7 +210,7 @@ def admit(
     if host.retry_after_until > at and host.retry_after_until > wait_until:
         wait_until, because = host.retry_after_until, "rest"
     ready_at, sent_before, spent = 0, host.sent_at, host.spent
-    # A host that has rested longer than any pace asks for need not be asked how long exactly.
+    # Fast path: a host that rested longer than any pace requires needs no exact computation.
     is_rested = (
         at - sent_before > policy.rested_us
         and spent <= TOKEN
@@ -269,7 +272,7 @@ def admit(
 
 
 def _exceeded(host: Host, now: Now, policy: Policy, limit: str) -> No:
-    """The refusal of a budget that is spent: which limit, and when the next request can go."""
+    """Return the refusal for an exhausted budget."""
     spending = host.spending(now, policy.calendar)
     most = policy.max_requests_per_day if limit == "requests" else policy.max_pages_per_day
     starts = 0 if spending.jumped_at else policy.calendar.day_of(now.epoch // SECOND)[0]
@@ -277,12 +280,15 @@ def _exceeded(host: Host, now: Now, policy: Policy, limit: str) -> No:
 
 
 def _still_held(places: tuple[Place, ...], at: int) -> tuple[Place, ...]:
-    """Those whose holder may still be there."""
+    """Return the slots that have not expired."""
     return tuple([place for place in places if place.until > at])
 
 
 def _paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> tuple[int, str]:
-    """The instant from which rate, pause and delays let the next request go, and which of them is the last."""
+    """Return the instant at which the pace allows the next request, and the limit that decides it.
+
+    The pace consists of rate, pause and delays.
+    """
     sent_at = host.sent_at
     latest, why = rate_ready(sent_at, host.spent, host.recent, policy, count), "rate"
     if policy.pause_us or policy.pause_span_us:
@@ -294,7 +300,7 @@ def _paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> 
     if host.crawl_delay > crawl_delay:
         crawl_delay = host.crawl_delay
     if sent_at + crawl_delay > latest:
-        # A delay too long to wait for is refused above; robots.txt itself is not held up by it for longer than that.
+        # `admit()` refuses pages if the delay exceeds the maximum; a robots.txt request waits at most the maximum.
         held = min(crawl_delay, round(policy.max_crawl_delay * SECOND))
         latest, why = max(latest, sent_at + held), "crawl_delay"
     if policy.adapt:
@@ -308,22 +314,25 @@ def _paced(host: Host, policy: Policy, count: int = 1, crawl_delay: int = 0) -> 
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """What holds for a host once the consequences of a reply are written. Seconds."""
+    """State of a host after a reply was recorded. Durations are seconds."""
 
     next_in: float
-    """Until it may be asked again by its pace, at the earliest."""
+    """Seconds until pace and rest allow the next request."""
 
     open_for: float = 0.0
-    """For which every request is refused still, by its breaker or because it asked for a long rest; 0 if none is."""
+    """Seconds during which all requests are refused, by the breaker or a long rest; 0 if requests are accepted."""
 
 
 def consequence(host: Host, now: Now, policy: Policy) -> Settled:
-    """What holds for the host, whose record was just written."""
+    """Return the state of a host whose record was just written."""
     return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND)
 
 
 def ready_in(host: Host, now: Now, policy: Policy) -> float:
-    """Seconds until the host, whose record was just written, may be asked again, a place given."""
+    """Return the seconds until a host may be contacted again, if a slot is free.
+
+    The record must have been written just now.
+    """
     if host.overrides:
         policy = _overridden(policy, host.overrides)
     ready_at = max(host.retry_after_until, _paced(host, policy)[0] if host.sent_at else 0)
@@ -333,11 +342,10 @@ def ready_in(host: Host, now: Now, policy: Policy) -> float:
 def forecast(
     host: Host | None, now: Now, policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, count: int = 1
 ) -> float:
-    """Seconds that a request with so many others before it must wait at the least.
+    """Return the minimum wait in seconds of a request that has `ahead` others before it.
 
-    They and it take `more` tokens than one each; `count` is its own number of them.
-
-    A place that is taken counts for nothing here: it may come free at any moment.
+    All of them together take `more` tokens beyond one each; `count` is this request's own number of tokens. Occupied
+    slots are ignored, because they can become free at any moment.
     """
     wait = spent = gap = 0
     recent: tuple[int, ...] = ()
@@ -347,48 +355,48 @@ def forecast(
             policy = _overridden(policy, host.overrides)
         ready_at = _paced(host, policy, 1, crawl_delay)[0] if host.sent_at else 0
         wait = max(0, ready_at - now.at, host.retry_after_until - now.at)
-        if policy.interval_ns:  # what has flowed back is rounded up, for the forecast must not be too late
+        if policy.interval_ns:  # refill is rounded up: a forecast must not be too long
             spent = max(0, host.spent + (host.sent_at - now.at) * 1000 * TOKEN // policy.interval_ns)
         if policy.strategy == "sliding_window" and host.sent_at:
             recent = departures(host.sent_at, host.spent, host.recent, int(policy.burst))
         gap = min(max(host.crawl_delay, crawl_delay), round(policy.max_crawl_delay * SECOND))
-        if policy.adapt:  # it sinks on the way, if all goes well
+        if policy.adapt:  # the delay decreases on the way if all requests succeed
             gap = max(gap, int(host.delay * 0.9 ** (1 + (ahead + len(host.places)) // CALM)) - 1000)
     if policy.strategy == "sliding_window":
-        # The last of them leaves a window after the one that is `burst` before it; by whole windows, that is known.
+        # Each request leaves one window after the request `burst` positions before it, so whole windows can be added.
         burst = int(policy.burst)
         window = burst * policy.interval_ns // 1000
         windows, place = divmod(ahead + more, burst)
         before = len(recent) + place - burst
         by_rate = max(wait, recent[before] + window - now.at if before >= 0 else 0) + windows * window
     else:
-        # Who needs more than the bucket holds goes when it is full.
+        # A request that needs more tokens than the bucket holds leaves when the bucket is full.
         missing = max(0, spent + (ahead + 1 + more) * TOKEN - max(policy.burst_tokens, count * TOKEN))
         by_rate = missing * policy.interval_ns // (1000 * TOKEN)
     return max(wait + ahead * max(gap, policy.pause_us, policy.delay_us), by_rate) / SECOND
 
 
 def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
-    """Write the consequences of a reply into the host's record.
+    """Record the consequences of a reply in the host's record.
 
-    Without a lease it is a report by hand (`record_success`, `record_failure`): nothing was charged, so nothing is
-    corrected.
+    Without a lease, the caller reports a result (`record_success`, `record_failure`). Nothing was charged then, so no
+    charge is corrected.
     """
     host = fresh(now) if host is None else in_time(host, now)
     if host.overrides:
         policy = _overridden(policy, host.overrides)
     host = _as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
     if outcome.kind is Kind.ABANDONED:
-        # It says nothing of the host; but who asks again, as after a failure of a proxy, waits first (N2).
+        # The outcome does not describe the host, but a retry, as after a proxy failure, still waits (N2).
         return _rested(host, now, policy, outcome.rest)
     host = _adapted(host, now, policy, lease, outcome)
     return _judged(host, now, policy, lease, outcome) if policy.breaker and not outcome.foreign else host
 
 
 def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:
-    """The place is free; the moment of sending is the real one; what was not used is given back (rule 5).
+    """Free the slot, record the real time of sending and refund unused charges (rule 5).
 
-    The pace stays as charged even if nothing was sent: a host that cannot be reached is no reason to hurry.
+    The pace stays charged even if nothing was sent, so that an unreachable host is not contacted sooner.
     """
     at, places, day, earlier = now.at, host.places, host.day, host.earlier
     sent_at, spent, recent = host.sent_at, host.spent, host.recent
@@ -397,10 +405,10 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
         if place.number == lease.number:
             until = place.until
             places = tuple([each for each in places if each is not place])
-    # A lease that ran out is a dead holder's: its charge stays, whoever comes back with it.
+    # No refund after the lease expired: its holder counts as dead, even if it returns.
     is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
     is_no_page = lease.page and not outcome.page
-    # Nor can it be told what it was charged to if the calendar has jumped since.
+    # No refund after the calendar jumped either: the charged day is then unknown.
     if (is_free or is_no_page) and at < until and lease.day is not None and host.jumped_at <= lease.left_at:
         day = refunded(day, lease.day, int(is_free), int(is_no_page))
         earlier = refunded(earlier, lease.day, int(is_free), int(is_no_page))
@@ -431,7 +439,7 @@ def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Out
 
 
 def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
-    """The host rests if it said so, and its pace follows what it said and how fast it answers."""
+    """Apply rests, and adapt the delay to status and latency."""
     at, told = now.at, outcome.quota or 0.0
     retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
     is_trouble = outcome.kind in _TROUBLE
@@ -445,7 +453,7 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
     delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
     if policy.adapt:
         if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):
-            if lease is None or lease.left_at >= backed_off_at:  # one step an episode, however many answers say so
+            if lease is None or lease.left_at >= backed_off_at:  # one step per episode, not per reply
                 wished = None if retry_after is None else round(retry_after * SECOND)
                 delay, calm, backed_off_at = raised(delay, wished, policy), 0, at
         elif delay and not is_trouble:
@@ -456,9 +464,9 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
 
 
 def _rested(host: Host, now: Now, policy: Policy, rest: float, *, is_told: bool = False) -> Host:
-    """Return the record with a rest of so many seconds from now, unless the one that it has ends later.
+    """Return the record with a rest of `rest` seconds from now, unless its present rest ends later.
 
-    `is_told` says that the site asked for it.
+    `is_told`: the site requested the rest.
     """
     until = now.at + round(min(rest, policy.max_retry_after) * SECOND)
     if rest <= 0 or until < host.retry_after_until or (until == host.retry_after_until and not is_told):
@@ -470,13 +478,13 @@ _TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)
 
 
 def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
-    """What the breaker makes of a reply (Q4, Q5, U6, C2)."""
+    """Update the breaker after a reply (Q4, Q5, U6, C2)."""
     at, left_at = now.at, now.at if lease is None else lease.left_at
     is_failure, is_block = _meaning(outcome, policy)
     wanted = outcome.quota if outcome.retry_after is None else outcome.retry_after
     if host.tripped_at:
         if left_at < host.tripped_at + host.cooldown:
-            # It left before the trip, or by hand while open. Only a longer rest that the host itself wants is news.
+            # The request left before the trip, or a user reported it while open. Only a longer requested rest counts.
             longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
             return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
         if outcome.kind in _TROUBLE:
@@ -491,10 +499,10 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
     if is_block:
         return _tripped(host, at, policy, wanted, 0)
     if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
-        return host  # it said when to come back, and that is obeyed
+        return host  # the host gave a Retry-After, which is obeyed
     window_at, replies, errors = host.window_at, host.replies, host.errors
     if at - window_at > policy.breaker_window * SECOND:
-        # What the last window saw counts half in this one, and nothing if it is long past.
+        # The previous window counts half, and nothing if it began two or more windows ago.
         halves = 2 if at - window_at < 2 * policy.breaker_window * SECOND else replies + 1
         window_at, replies, errors = shared(at // SECOND * SECOND), replies // halves, errors // halves
     failures = host.failures + 1 if is_failure else 0
@@ -505,10 +513,10 @@ def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: 
 
 
 def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
-    """Whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2).
+    """Return whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2).
 
-    Whatever the status is, a site that wants a longer rest than `obey_retry_after` gets it by the breaker: the next
-    request is refused, and told when to come back, instead of waiting without a word.
+    With any status, a quota window longer than `obey_retry_after` is a block. So is such a Retry-After if `on_429` is
+    `obey`. The breaker then refuses the next request with a retry time instead of making it wait.
     """
     obeyed = policy.obey_retry_after
     if (outcome.quota or 0.0) > obeyed or ((outcome.retry_after or 0.0) > obeyed and policy.on_429 == "obey"):
@@ -538,53 +546,53 @@ def _tripped(host: Host, at: int, policy: Policy, retry_after: float | None, fai
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """Close the breaker and end every rest, by hand."""
+    """User command: close the breaker and end every rest."""
 
 
 class Trip(msgspec.Struct, frozen=True):
-    """Open the breaker, by hand."""
+    """User command: open the breaker."""
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """Send nothing for so many seconds; None until it is resumed."""
+    """User command: send nothing for `seconds`; None until resumed."""
 
     seconds: float | None = None
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """End a pause."""
+    """User command: end a pause."""
 
 
 class Override(msgspec.Struct, frozen=True):
-    """Change some limits of this host for now, over its policy; none given takes all changes back."""
+    """User command: override limits of the host's policy. Empty `limits` removes all overrides."""
 
     limits: tuple[tuple[str, float | None], ...] = ()
 
 
 class CrawlDelay(msgspec.Struct, frozen=True):
-    """What an origin's robots.txt asks for, in seconds; None if nothing. Of several origins the longest counts."""
+    """Crawl-delay of an origin's robots.txt in seconds; None if absent. The longest of several origins applies."""
 
     seconds: float | None
     origin: str = ""
     joined: bool = False
-    """Whether a longer one that is known of this origin stays: it holds for somebody else who asks the host."""
+    """True to keep a longer known delay of this origin, which applies to another client of the host."""
 
 
 class Spend(msgspec.Struct, frozen=True):
-    """Count a request that was sent without being admitted, and perhaps its page (B10)."""
+    """Charge for a request that was sent without admission, and for its page if `page` (B10)."""
 
     page: bool = False
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Give back the tokens of the rate that were not used after all."""
+    """Return of rate tokens that were not used."""
 
     lease: Lease
     count: int = 1
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Keep a place for longer: its request is still on its way."""
+    """Lease extension of a slot whose request is still in flight."""
 
     lease: Lease
 
@@ -593,7 +601,10 @@ Amendment = Renew | Return | Reset | Trip | Pause | Resume | Override | CrawlDel
 
 
 def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Host:
-    """Change a record for another reason than a request: by hand, or by what robots.txt says."""
+    """Change a record for a user command or a robots.txt.
+
+    Raises PolicyError for an invalid limit or pause.
+    """
     given = host = fresh(now) if host is None else in_time(host, now)
     host = _as_of(now, host)
     edit = _replace
@@ -605,16 +616,16 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
             )
             return edit(host, places=tuple(places))
         case Return(lease, count):
-            # Once, and only while nobody has taken another since: later it would bring two requests together.
+            # Valid once, and only before the next departure: a later return would let two requests leave together.
             if host.serial != lease.number:
                 return given
-            # Where others may be on their way, the last departure may be a later one than was known then.
+            # With other requests in flight, the last departure may be later than the one that the lease remembers.
             is_alone = not host.places and (policy.concurrency == 1 or not host.requests)
             if host.sent_at == lease.left_at and lease.sent_before >= 0 and is_alone and not host.recent:
                 return edit(host, spent=lease.spent_before, sent_at=lease.sent_before, serial=host.serial + 1)
             spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
-            if recent and policy.interval_ns:  # the last departure of a window is an earlier one again
-                back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # as much as has flowed back since
+            if recent and policy.interval_ns:  # the last departure is now an earlier one
+                back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # tokens refilled since then
                 spent = spent + back if spent else min(back, len(recent) * TOKEN)
                 sent_at = recent[-1]
             return edit(host, spent=spent, sent_at=sent_at, recent=recent, serial=host.serial + 1)
@@ -632,10 +643,10 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
         case Resume():
             return edit(host, paused_until=0)
         case Override(limits):
-            _changed(policy, limits)  # raises if one of them is wrong, before anything is kept
+            _changed(policy, limits)  # raises PolicyError before anything is stored
             return edit(host, overrides=limits)
         case CrawlDelay(seconds, origin, joined):
-            delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # beyond any max_crawl_delay
+            delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # larger than any max_crawl_delay
             if joined:
                 delay = max(delay, dict(host.delays).get(origin, 0))
             others = tuple(each for each in host.delays if each[0] != origin)
@@ -656,7 +667,7 @@ def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Hos
 
 
 def _as_of(now: Now, host: Host) -> Host:
-    """The record, in time already, as it is about to be written."""
+    """Return the record with the time of this write. Its instants are on the present clock already."""
     return _replace(host, offset=offset_at(now), written_at=now.at)
 
 
@@ -664,16 +675,19 @@ OVERRIDABLE = {
     "qps": float, "burst": float, "concurrency": int, "delay": float, "pause_min": float, "pause_max": float,
     "max_requests_per_day": int, "max_pages_per_day": int,
 }  # fmt: skip
-"""Limits that can be changed by hand while running, and what kind of number each is."""
+"""Limits that can be overridden while running, and the type of each."""
 
 
 @lru_cache(maxsize=1024)
 def _overridden(policy: Policy, limits: tuple[tuple[str, float | None], ...]) -> Policy:
-    """The policy with the limits changed. One that no longer fits it, since the settings were changed, is left out."""
+    """Return the policy with the overrides applied.
+
+    Overrides that have become invalid because the settings changed are skipped.
+    """
     try:
         return _changed(policy, limits)
     except PolicyError:
-        for limit in (*limits, *limits):  # twice, for one may fit only after another
+        for limit in (*limits, *limits):  # two passes, because a limit may become valid only after another
             try:
                 policy = _changed(policy, (limit,))
             except PolicyError:

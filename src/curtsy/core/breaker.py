@@ -1,8 +1,8 @@
-"""Breaker: leave a failing host alone, then try it once.
+"""Circuit breaker: block a failing host for a while, then try it once.
 
 closed ──(failures in a row, too many errors, a block)──▶ open ──(cooldown over)──▶ half-open
    ▲                                                       ▲                          │  │
-   └──────────────(the one trial succeeded)────────────────┼──────────────────────────┘  │
+   └─────────────────(the trial succeeded)─────────────────┼──────────────────────────┘  │
                                                            └──(it failed: twice as long)──┘
 """
 
@@ -15,7 +15,7 @@ from curtsy.core.policy import Policy
 
 
 class State(StrEnum):
-    """Where a breaker stands."""
+    """State of a breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -23,14 +23,16 @@ class State(StrEnum):
 
 
 def state(tripped_at: int, cooldown: int, at: int) -> State:
-    """Where a breaker that opened at `tripped_at` for `cooldown` stands now."""
+    """Return the state at `at` of a breaker that opened at `tripped_at`; all arguments are microseconds."""
     if not tripped_at:
         return State.CLOSED
     return State.OPEN if at < tripped_at + cooldown else State.HALF_OPEN
 
 
 def cooldown(failed_trials: int, retry_after: float | None, policy: Policy) -> int:
-    """How long it stays open, in microseconds: doubled by each failed trial, and at least what the site said.
+    """Return how long the breaker stays open, in microseconds.
+
+    Each failed trial doubles the cooldown. `retry_after` is the site's Retry-After in seconds, or None:
 
     max(min(cooldown x 2^failed_trials, max_cooldown), retry_after)
     """
@@ -40,7 +42,7 @@ def cooldown(failed_trials: int, retry_after: float | None, policy: Policy) -> i
 
 
 def too_many(failures: int, replies: int, errors: int, policy: Policy) -> bool:
-    """Whether failures in a row, or the share of errors in the window, say that it must open."""
+    """Return whether the failures in a row or the error rate of the window must open the breaker."""
     if failures >= policy.breaker_failures:
         return True
     rate = policy.breaker_error_rate

@@ -1,10 +1,10 @@
-"""Daily budget: requests and pages of a host, by calendar day, safe against clocks that jump (B6, C19).
+"""Daily budget of a host: requests and pages per calendar day, safe against clock jumps (B6, C19).
 
-A day starts at zero at midnight. The calendar alone cannot say that: a clock that is set back or ahead would open a
-second budget. So each day notes how far the calendar was ahead of the store's clock, which never jumps. While that
-offset is the same (±60 s), the calendar is believed. When it has changed, whatever was spent within the last 24 h by
-the store's clock counts, and goes on counting for the 24 h that follow: no real 24 h with a jump in them see more than
-the limit. A change of the time zone that would make two days overlap is treated like a jump.
+A day starts at zero at midnight. The calendar alone is not sufficient, because a clock that is set back or ahead would
+open a second budget. Each day therefore stores the offset between the calendar and the store's clock, which never
+jumps. While that offset is constant (±60 s), the calendar decides. After a change, everything spent within the last 24
+h by the store's clock counts, for the next 24 h. No real 24 h that include a jump exceed the limit. A change of the
+time zone that would make two days overlap counts as a jump.
 """
 
 from __future__ import annotations
@@ -15,61 +15,61 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import DAY, Calendar
 
 ALIKE = 60
-"""Seconds by which calendar and clock may drift apart within a day."""
+"""Seconds by which the calendar and the store's clock may drift apart within a day."""
 
 UNKNOWN = -(1 << 40)
-"""An offset that no clock has: the calendar has jumped."""
+"""Impossible offset in seconds, stored after a calendar jump."""
 
 
 class Day(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What was spent on a host within one calendar day. All instants are whole seconds."""
+    """Charges to a host within one calendar day. All instants are whole seconds."""
 
     ends: int
-    """Epoch second at which the day ends. Absolute: no change of the time zone moves it."""
+    """Epoch second at which the day ends. A change of the time zone does not move it."""
 
     offset: int
-    """Epoch minus the store's clock when the day was opened, or when it was first charged after a jump."""
+    """Epoch minus the store's clock when the day was opened, or at its first charge after a jump."""
 
     spent_at: int = 0
-    """The last charge, by the store's clock, rounded up."""
+    """Last charge by the store's clock, rounded up."""
 
     requests: int = 0
     pages: int = 0
-    """Pages received, and requests in flight that may bring one."""
+    """Pages received, plus requests in flight that may return a page."""
 
 
 class Spending(msgspec.Struct, frozen=True, gc=False):
-    """What counts against the limits of a host at one moment."""
+    """Charges that count against the limits of a host at one instant."""
 
     day: Day
-    """The day that a request would be charged to; a new one has nothing spent."""
+    """Day that the next request is charged to; a new day has no charges."""
 
     earlier: Day | None
-    """What was spent before that day, if some of it may lie within the last 24 h."""
+    """Charges before that day, if some may be within the last 24 h; None otherwise."""
 
     jumped_at: int
-    """When a charge first found that the clock had jumped, in microseconds; 0 if that is over 24 h ago."""
+    """Microsecond at which a charge first found a clock jump; 0 if that is over 24 h ago."""
 
     is_astray: bool
-    """Whether the clock has jumped since the last charge: a charge would note the jump now."""
+    """True if the clock jumped since the last charge. The next charge stores the jump."""
 
     requests: int
     pages: int
 
     def charged(self, requests: int, pages: int, at: int) -> Day:
-        """Return the day after something more was spent on it at the instant `at`."""
+        """Return the day with `requests` and `pages` added at `at`, in microseconds."""
         day = self.day
         return Day(day.ends, day.offset, -(-at // SECOND), day.requests + requests, day.pages + pages)
 
     def opens_in(self, limit: int, of: str, now: Now) -> float:
-        """Return the seconds until less than `limit` counts, of `requests` or `pages`, if nothing more is spent."""
+        """Return the seconds until fewer than `limit` `requests` or `pages` count, without further charges."""
         day, earlier = self.day, self.earlier
         here = day.requests if of == "requests" else day.pages
         before = 0 if earlier is None else earlier.requests if of == "requests" else earlier.pages
         midnight = day.ends * SECOND - now.epoch
         if not self.jumped_at:
             return midnight / SECOND
-        # Later the calendar is believed again, unless the jump was not noted yet.
+        # 24 h after the jump the calendar decides again, unless the jump is not stored yet.
         over = self.jumped_at + DAY * SECOND - now.at if not self.is_astray else None
         here_until = (day.spent_at + DAY) * SECOND - now.at
         before_until = 0 if earlier is None else (earlier.spent_at + DAY) * SECOND - now.at
@@ -84,7 +84,7 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
 
 
 def spending(day: Day | None, earlier: Day | None, jumped_at: int, now: Now, calendar: Calendar) -> Spending:
-    """Return what counts now, given what the record says."""
+    """Return the charges that count now, from the fields of a host's record."""
     second, tick = now.epoch // SECOND, now.at // SECOND
     if jumped_at and now.at - jumped_at >= DAY * SECOND:
         jumped_at = 0
@@ -109,12 +109,15 @@ def spending(day: Day | None, earlier: Day | None, jumped_at: int, now: Now, cal
 
 
 def _is_past(day: Day, tick: int) -> bool:
-    """Return whether nothing of it was spent within the last 24 h."""
+    """Return whether the day has no charge within the last 24 h."""
     return day.spent_at + DAY <= tick
 
 
 def _merged(earlier: Day | None, day: Day, tick: int) -> Day | None:
-    """Return what is to be known of the days before a new one; sums are safe, for each part counts for long enough."""
+    """Return the days before a new one as one sum; None if all are over 24 h old.
+
+    The sum is safe, because each part counts for at least 24 h.
+    """
     if _is_past(day, tick):
         return None
     if earlier is None or _is_past(earlier, tick):
@@ -127,9 +130,9 @@ def _sum(day: Day, spent_at: int, requests: int, pages: int) -> Day:
 
 
 def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) -> tuple[Day, ...]:
-    """Return the days of a record together with what was spent in `ours`, which diverged from `base`.
+    """Return the days of a record plus the charges that `ours` added since `base`.
 
-    The latest day comes last, and all others become one before it. Too much is safe, too little is not.
+    The latest day is last; all others are merged into one before it. Overcounting is safe, undercounting is not.
     """
     found = {day.ends: day for day in days}
     for day in ours:
@@ -148,14 +151,14 @@ def joined(days: tuple[Day, ...], ours: tuple[Day, ...], base: tuple[Day, ...]) 
 
 
 def is_behind(days: tuple[Day, ...], known: tuple[Day, ...]) -> bool:
-    """Return whether something that was spent in `known`, and that a later charge has not outlived, is missing."""
+    """Return whether `days` lacks a charge of `known`. Charges 24 h before its last one are ignored."""
     latest = days[-1].spent_at if days else 0
     lately = tuple(day for day in known if not days or day.spent_at + DAY > latest)
     return joined(days, lately, days) is not days
 
 
 def refunded(day: Day | None, paid_on: Day, requests: int, pages: int) -> Day | None:
-    """Return the day after something that was charged to it is given back; another day stays as it is."""
+    """Return the day with a charge to `paid_on` refunded; any other day is returned unchanged."""
     if day is None or day.ends != paid_on.ends:
         return day
     return Day(day.ends, day.offset, day.spent_at, max(0, day.requests - requests), max(0, day.pages - pages))
