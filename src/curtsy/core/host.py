@@ -1,4 +1,4 @@
-"""Host: everything that is known of one host, as one record of facts. Only `admission.py` changes it."""
+"""Record of one host, as plain facts. Only `admission.py` changes it."""
 
 from __future__ import annotations
 
@@ -15,142 +15,143 @@ from curtsy.core.policy import DAY, TOKEN, Calendar, Policy
 from curtsy.core.record import WEEK, Record
 
 CLOSE = SECOND // 1000
-"""How exactly the offset between the clocks is noted."""
+"""Resolution of the stored clock offset, in microseconds."""
 
 MOST_DELAYS = 16
-"""Origins of one record whose Crawl-delays are told apart."""
+"""Maximum number of origins per record with a Crawl-delay of their own."""
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A request on its way, as the host's record remembers it."""
+    """Concurrency slot: a request in flight."""
 
     number: int
-    """Unique for the host; a release is compare-and-clear by it."""
+    """Number that is unique for the host; a release is compare-and-clear by it."""
 
     left_at: int
     until: int
-    """When the place is free again, though nobody gave it back: its holder must have died."""
+    """Instant at which the slot expires if it was not released, because its holder died."""
 
 
 class Host(Record, frozen=True, tag="host"):
-    """Everything known of one host: facts, from which each decision is made anew. Instants are microseconds.
+    """Record of one host: the facts that each decision is computed from.
 
-    An instant of 0 means never.
+    Instants and durations are microseconds. An instant of 0 means never.
     """
 
     format: int = 3
     current: ClassVar[int] = 3
 
     boot: int = 0
-    """The run of the clock that the instants below belong to."""
+    """Run of the store's clock that the instants belong to."""
 
     offset: int = 0
-    """What to add to an instant to have the epoch, to the millisecond, as of the last write."""
+    """Epoch minus the store's clock at the last write, to the millisecond."""
 
     sent_at: int = 0
-    """The last real departure."""
+    """Last real departure."""
 
     roll: int = 0
-    """The dice of the pause after it, one of `pace.ROLLS`."""
+    """Random number for the pause after the last departure, one of `pace.ROLLS`."""
 
     spent: int = 0
-    """Token bucket: millionths of a request that had not flowed back at `sent_at`."""
+    """Token bucket: millionths of a request not yet refilled at `sent_at`."""
 
     recent: tuple[int, ...] = ()
     """Sliding window: the last departures."""
 
     serial: int = 0
-    """The number of the last place given."""
+    """Number of the last slot granted."""
 
     places: tuple[Place, ...] = ()
-    """Requests on their way."""
+    """Requests in flight."""
 
     earlier: Day | None = None
-    """What was spent before `day`; counts for 24 h if the clock jumps."""
+    """Charges before `day`, which count for 24 h after a clock jump."""
 
     retry_after_until: int = 0
-    """Cooldown: the site said when to come back."""
+    """End of the rest that the site requested or that a backoff set."""
 
     delay: int = 0
-    """The adapted delay; 0 when not raised."""
+    """Adapted delay; 0 if not raised."""
 
     calm: int = 0
     """Successes since the delay last changed."""
 
     backed_off_at: int = 0
-    """When the delay was last raised: answers to what left before then belong to the same episode."""
+    """Instant at which the delay was last raised. Replies to earlier departures belong to the same episode."""
 
     latency: int = 0
-    """The response time, smoothed, in whole milliseconds."""
+    """Smoothed response time, in microseconds rounded to whole milliseconds."""
 
     crawl_delay: int = 0
-    """What the site's robots.txt asks for."""
+    """Longest Crawl-delay of the robots.txt files."""
 
     failures: int = 0
     """Failures in a row."""
 
     tripped_at: int = 0
-    """When the breaker opened; 0 while it is closed."""
+    """Instant at which the breaker opened; 0 while closed."""
 
     closed_at: int = 0
-    """When it last closed: answers to what left before count for nothing."""
+    """Instant at which the breaker last closed. Replies to earlier departures are ignored."""
 
     cooldown: int = 0
-    """How long this opening lasts."""
+    """Duration of the present opening."""
 
     failed_trials: int = 0
-    """Trials that failed since it first opened."""
+    """Failed trials since the breaker first opened."""
 
     window_at: int = 0
     replies: int = 0
     """Replies in the breaker's window."""
 
     errors: int = 0
-    """Failures among them."""
+    """Failures in the breaker's window."""
 
     paused_until: int = 0
-    """By hand; -1 until resumed."""
+    """End of the user's pause; -1 until resumed."""
 
     overrides: tuple[tuple[str, float | None], ...] = ()
-    """Limits changed by hand, over those of the policy."""
+    """Limits that a user has changed, over those of the policy."""
 
     requests: int = 0
-    """Requests sent, ever."""
+    """Requests sent, in total."""
 
     pages: int = 0
-    """Pages received, ever."""
+    """Pages received, in total."""
 
     trips: int = 0
-    """Times that the breaker opened, ever."""
+    """Times that the breaker opened, in total."""
 
     status: int = 0
-    """The last status seen; 0 for none."""
+    """Last HTTP status; 0 if there was no reply."""
 
     written_at: int = 0
-    """When this was last written; a present before that comes from a clock that ran backwards."""
+    """Instant of the last write. A present before it means that the clock ran backwards."""
 
     delays: tuple[tuple[str, int], ...] = ()
-    """What each origin's robots.txt asks for, the largest last: several may share this record."""
+    """Crawl-delay of each origin that shares this record, the largest last."""
 
     day: Day | None = None
-    """What was spent on the latest day."""
+    """Charges of the latest day."""
 
     guests: int = 0
-    """Requests to which a robots.txt of another registered domain has redirected, since a day before `guests_until`."""
+    """Redirects of robots.txt from other registered domains, in the day that ends at `guests_until`."""
 
     guests_until: int = 0
 
     jumped_at: int = 0
-    """When a charge last found that the calendar had jumped (C19)."""
+    """Instant at which a charge last found a calendar jump (C19)."""
 
     told_at: int = 0
-    """When the site asked for the rest that ends at `retry_after_until`; 0 if that rest is a backoff of our own."""
+    """Instant at which the site requested the rest until `retry_after_until`; 0 if that rest is a backoff of curtsy's
+    own."""
 
     def closed_until(self, policy: Policy) -> int:
-        """Return the instant up to which every request is refused; 0 if none is.
+        """Return the instant until which every request is refused; 0 if requests are accepted.
 
-        The breaker is one reason. The other is a rest that the site asked for and that is longer than
-        `obey_retry_after`. It binds without the breaker too: a request is refused, and never waits that long.
+        Two causes exist: an open breaker, and a rest requested by the site that is longer than `obey_retry_after`. The
+        rest applies without the breaker too: requests are refused instead of waiting that long.
         """
         until = self.tripped_at + self.cooldown if self.tripped_at and policy.breaker else 0
         is_long = self.told_at and self.retry_after_until - self.told_at > policy.obey_retry_after * SECOND
@@ -158,20 +159,20 @@ class Host(Record, frozen=True, tag="host"):
 
     @property
     def days(self) -> tuple[Day, ...]:
-        """What was spent, per day, the latest last."""
+        """Return the charges per day, the latest day last."""
         return tuple(day for day in (self.earlier, self.day) if day is not None)
 
     def spending(self, now: Now, calendar: Calendar) -> Spending:
-        """What counts against the budget. The record is on the present clock already."""
+        """Return the charges that count now. The record's instants must be on the present clock."""
         return budget.spending(self.day, self.earlier, self.jumped_at, now, calendar)
 
     def lasts(self, now: Now) -> int | None:
-        """Microseconds after which this says no more than a fresh record would; None while a hand has changed it.
+        """Return the microseconds until this record equals a fresh one; None while a user's change is in force.
 
-        No rate is slower than one request a day, so what is spent of it has flowed back after as many days. How long a
-        sliding window is the record does not know: what is in one lasts for as long as any. All is remembered for two
-        days more, for clocks that are set back; what a host has taught us (a raised delay, a breaker's history) for a
-        week. Nothing lasts for more than five weeks.
+        No rate is slower than one request a day, so spent tokens are refilled after as many days. The record does not
+        know the length of a sliding window, so departures in one are kept for the maximum. Two days are added in case a
+        clock is set back. A raised delay, a Crawl-delay and the breaker's history are kept for a week. The maximum is
+        five weeks.
         """
         host = in_time(self, now)
         if host.paused_until < 0 or host.paused_until > now.at or host.overrides:
@@ -179,7 +180,7 @@ class Host(Record, frozen=True, tag="host"):
         days = 5 * WEEK // (DAY * SECOND) if host.recent else max(1, host.spent / TOKEN)
         pace = host.sent_at and host.sent_at + days * DAY * SECOND
         held = max((place.until for place in host.places), default=0)
-        day = (host.day.spent_at + 25 * 3600) * SECOND if host.day is not None else 0  # no day is longer
+        day = (host.day.spent_at + 25 * 3600) * SECOND if host.day is not None else 0  # no day is longer than 25 h
         written_at = host.written_at or now.at
         until = max(pace, held, day, host.retry_after_until, written_at) + 2 * DAY * SECOND
         if host.delay or host.tripped_at or host.crawl_delay:
@@ -187,9 +188,9 @@ class Host(Record, frozen=True, tag="host"):
         return min(round(until) - now.at, 5 * WEEK)
 
     def joined(self, ours: Self, base: Self | None) -> Self:
-        """This record joined with `ours`, which counted on its own from `base` while the store could not be reached.
+        """Return this record joined with `ours`, which diverged from `base` during a store outage.
 
-        What was spent is added, of everything else the more careful is kept. Both are on the same clock.
+        Charges are added; of all other values the more careful is kept. Both records are on the same clock.
         """
         was = Host() if base is None else base
         gone = {place.number for place in was.places} - {place.number for place in ours.places}
@@ -238,14 +239,14 @@ class Host(Record, frozen=True, tag="host"):
         )
 
     def is_behind(self, known: Self) -> bool:
-        """Whether this cannot have come of `known`, but is from before, or was begun without knowing it."""
+        """Return whether this record lacks something of `known`: it is older, or was created without it."""
         is_earlier = _latest(self.sent_at, known.sent_at) != self.sent_at
         return is_earlier or known.requests > self.requests or budget.is_behind(self.days, known.days)
 
     def caught_up(self, known: Self) -> Self:
-        """This record with what it lacks of `known`, should it be behind that. Both are on the same clock.
+        """Return this record with the facts of `known` that it lacks.
 
-        What both have counted counts once.
+        Counts in both records count once. Both are on the same clock.
         """
         if not self.is_behind(known):
             return self
@@ -261,45 +262,46 @@ class Host(Record, frozen=True, tag="host"):
         return msgspec.structs.replace(joined, spent=max(self.spent, known.spent))
 
     def breaker_state(self, now: Now) -> breaker.State:
-        """Where the breaker stands."""
+        """Return the state of the breaker."""
         host = in_time(self, now)
         return breaker.state(host.tripped_at, host.cooldown, now.at)
 
     def breaker_left(self, now: Now) -> float:
-        """Seconds until the breaker lets a trial through; 0 if it is not open."""
+        """Return the seconds until the breaker admits a trial; 0 if it is not open."""
         host = in_time(self, now)
         return max(0, host.tripped_at + host.cooldown - now.at) / SECOND if host.tripped_at else 0.0
 
 
 def _latest(one: int, other: int) -> int:
-    """The later of two instants, of which 0 means never; what was before the present boot is below 0."""
+    """Return the later of two instants; 0 means never. Instants before the present boot are negative."""
     return max(one, other) if one and other else one or other
 
 
 def offset_at(now: Now) -> int:
-    """How far the calendar is ahead of the clock, to the millisecond: the same number for very many hosts.
+    """Return how far the calendar is ahead of the clock, in microseconds, to the millisecond.
 
-    Rounded up: after a reboot a host was then asked later than it was, never sooner.
+    The low resolution gives very many hosts the same number. It is rounded up: after a reboot the last departure then
+    seems later than it was, never earlier.
     """
     return shared(-((now.at - now.epoch) // CLOSE) * CLOSE)
 
 
 @lru_cache(maxsize=4096)
 def shared(number: int) -> int:
-    """One object for equal numbers of many hosts. Each host's own would be one more to reach for in memory."""
+    """Return one shared object for equal numbers, to save memory accesses."""
     return number
 
 
 def fresh(now: Now) -> Host:
-    """The record of a host that nothing is known of."""
+    """Return the record of an unknown host."""
     return Host(boot=now.boot, offset=offset_at(now), written_at=now.at)
 
 
 def in_time(host: Host, now: Now) -> Host:
-    """The record with its instants on the present run of the clock.
+    """Return the record with its instants on the present run of the clock.
 
-    After a reboot they are moved over by way of the epoch. One that was written after now comes from a clock that ran
-    backwards: everything is moved back until the last write is now.
+    After a reboot the instants are converted by way of the epoch. A record written later than now comes from a clock
+    that ran backwards; all its instants are shifted so that the last write is now.
     """
     at = now.at
     if host.boot == now.boot and host.written_at <= at:
@@ -309,7 +311,7 @@ def in_time(host: Host, now: Now) -> Host:
     shift -= ahead
 
     def moved(instant: int) -> int:
-        return instant and (instant + shift or 1)  # 0 means never, and stays that
+        return instant and (instant + shift or 1)  # 0 means never and is kept
 
     return msgspec.structs.replace(
         host,
@@ -325,7 +327,7 @@ def in_time(host: Host, now: Now) -> Host:
         closed_at=moved(host.closed_at),
         window_at=moved(host.window_at),
         guests_until=moved(host.guests_until),
-        # Below 0 it would mean until resumed; 1 is as long past.
+        # A negative value would mean "until resumed"; 1 is equally past.
         paused_until=host.paused_until if host.paused_until <= 0 else max(1, moved(host.paused_until)),
         written_at=at,
         earlier=_day_moved(host, host.earlier, shift, ahead, now),
@@ -335,9 +337,9 @@ def in_time(host: Host, now: Now) -> Host:
 
 
 def _day_moved(host: Host, day: Day | None, shift: int, ahead: int, now: Now) -> Day | None:
-    """The day on the present run of the clock. The calendar is believed if it has not gone back (C19).
+    """Return the day on the present run of the clock. The calendar decides unless it went back (C19).
 
-    `ahead` is by how much the last write would lie in the future.
+    `ahead` is how far the last write would be in the future, in microseconds.
     """
     if day is None:
         return None
@@ -348,6 +350,6 @@ def _day_moved(host: Host, day: Day | None, shift: int, ahead: int, now: Now) ->
 
 
 def with_delays(delays: tuple[tuple[str, int], ...], more: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """The delays of all origins, each once, with `more` in place of what was there; of very many, the largest."""
+    """Return the delays of all origins; `more` replaces known ones. Only the `MOST_DELAYS` largest are kept."""
     merged = {**dict(delays), **dict(more)}
     return tuple(sorted(merged.items(), key=lambda each: each[1]))[-MOST_DELAYS:]

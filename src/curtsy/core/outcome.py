@@ -1,4 +1,4 @@
-"""What a reply means for the host that gave it."""
+"""Outcome: consequences of a reply for its host."""
 
 from __future__ import annotations
 
@@ -13,79 +13,78 @@ from curtsy.core.message import Failure, Headers, Reply, whole_number
 
 
 class Kind(Enum):
-    """How a request ended, as far as manners go."""
+    """Result of a request, as far as it affects the host's limits."""
 
     ANSWERED = "answered"
-    """The site answered: 2xx, 3xx, and every 4xx but 403 and 429 (U6)."""
+    """Answer: 2xx, 3xx, and every 4xx but 403 and 429 (U6)."""
 
     NOT_MODIFIED = "not_modified"
-    """304: the site sent nothing, so it costs nothing (B5)."""
+    """Status 304: the site sent no body, so nothing is charged (B5)."""
 
     FAILED = "failed"
-    """5xx, a timeout, a connection that broke."""
+    """5xx, a timeout or a broken connection."""
 
     BLOCKED = "blocked"
-    """403: the site does not want us."""
+    """Status 403: the site blocks the client."""
 
     SLOWED = "slowed"
-    """429: the site wants us to be slower."""
+    """Status 429: the site wants slower requests."""
 
     ABANDONED = "abandoned"
-    """Nobody waited for the answer: cancelled, refused later in the chain, or ended at a proxy."""
+    """Result that says nothing about the host: cancelled, refused later in the chain, or ended at a proxy."""
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """What a reply means: all that `settle()` needs to know of it. Durations are seconds."""
+    """Consequences of a reply: the input of `settle()`. Durations are seconds."""
 
     kind: Kind
     status: int = 0
     sent: bool = True
-    """Whether the request was written; a connection that could not be made costs no budget (B5)."""
+    """True if the request was written. A failed connection costs no budget (B5)."""
 
     page: bool = False
-    """A successful answer with a body."""
+    """True for a successful answer with a body."""
 
     retry_after: float | None = None
-    """What the site said, in seconds from now; None if it did not say, or nothing that can be read."""
+    """Seconds from now given by Retry-After; None if absent or unreadable."""
 
     rest: float = 0.0
-    """A rest of our own: the backoff before a retry."""
+    """Backoff before a retry."""
 
     quota: float | None = None
-    """Seconds that the site asks for though it answered; None if it does not: until a RateLimit window ends in which
-    nothing is left, or before a redirect is followed."""
+    """Seconds of rest that the site requests although it answered; None if it does not. The rest lasts until an
+    exhausted RateLimit window ends, or until a redirect may be followed."""
 
     latency: float | None = None
-    """Response time."""
+    """Response time; None if unknown."""
 
     sent_ago: float | None = None
-    """How long ago the request was really written; None if that is not known."""
+    """Seconds since the request was really written; None if unknown."""
 
     foreign: bool = False
-    """Whether a redirect from another registered domain led there: then it says nothing to the breaker (C22)."""
+    """True if a redirect from another registered domain led to the host. The breaker then ignores the reply (C22)."""
 
 
 _NOT_OURS = frozenset({Reason.ADDRESS_REFUSED, Reason.INVALID_URL, Reason.CLOSED, Reason.DEADLINE})
-"""Failures that say nothing of the host: we did not ask it, or did not wait for it."""
+"""Failures that say nothing about the host, because curtsy did not contact it or did not wait for it."""
 
 PASSING = frozenset({Reason.TIMEOUT, Reason.DNS_ERROR, Reason.CONNECTION_ERROR, Reason.INCOMPLETE})
-"""Failures that may be over in a moment (N3)."""
+"""Failures that may be temporary (N3)."""
 
 
 def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool = False) -> Outcome:
-    """Say what a reply that came at epoch second `epoch` means for its host.
+    """Return the consequences of a reply received at epoch second `epoch`.
 
-    `foreign` says that a redirect from another registered domain led there (C22).
-
-    On robots.txt itself every 4xx but 429 is a plain answer: the file is not there, and that is no block.
+    `foreign`: a redirect from another registered domain led to the host (C22). `robots`: for robots.txt itself every
+    4xx but 429 is a plain answer, because an absent file is not a block.
     """
     if isinstance(reply, Failure):
         sent = reply.sent_ago is not None
         if reply.reason in _NOT_OURS or reply.ended_at_proxy:
             return Outcome(Kind.ABANDONED, sent=sent)
-        if reply.is_answer:  # as a 400 is one; and though no request was written, the host had its work with us
+        if reply.is_answer:  # equivalent to a 400; the host did work although no request was written
             return Outcome(Kind.ANSWERED, foreign=foreign)
-        # A page that is too large was answered well; it is only too much for us, or for our disk.
+        # An answer that exceeds the size limit, or that cannot be written to disk, is still an answer of the site.
         kind = Kind.ANSWERED if reply.reason in (Reason.TOO_LARGE, Reason.NOT_WRITTEN) else Kind.FAILED
         return Outcome(kind, reply.status or 0, sent=sent, sent_ago=reply.sent_ago, foreign=foreign)
     status, headers = reply.status, reply.headers
@@ -117,27 +116,30 @@ def classify(reply: Reply, epoch: float, *, robots: bool = False, foreign: bool 
 
 
 def is_sent(reply: Reply) -> bool:
-    """Whether a request was written, or the host had its work with us all the same."""
+    """Return whether a request was written, or the host did work without one."""
     return reply.sent_ago is not None or (isinstance(reply, Failure) and reply.is_answer)
 
 
 def is_worth_repeating(reply: Reply) -> bool:
-    """Whether the same request may fare better in a while (N3)."""
+    """Return whether a retry of the same request may succeed (N3)."""
     if isinstance(reply, Failure):
         return reply.reason in PASSING and not (reply.ended_at_proxy and reply.is_lasting)
     return reply.status == 429 or 500 <= reply.status < 600
 
 
 def backoff(attempt: int, initial: float, roll: float) -> float:
-    """Seconds before the retry after the `attempt`-th try: initial x 2^(attempt-1), give or take 25 % (N2)."""
+    """Return the seconds before the retry after attempt number `attempt` (N2).
+
+    initial x 2^(attempt-1), ± 25 %; `roll` is a random number in [0, 1).
+    """
     return initial * float(1 << min(attempt - 1, 20)) * (0.75 + 0.5 * roll)
 
 
 def retry_after(headers: Headers, epoch: float) -> float | None:
-    """Seconds until the site wants to be asked again (RFC 9110, 10.2.3); None if it does not say, or not legibly.
+    """Return the seconds of Retry-After (RFC 9110, 10.2.3); None if absent or unreadable.
 
-    A date is read against the response's own `Date`, so that the two machines' clocks are not compared. What has
-    passed already is 0. Of several the longest counts.
+    A date is compared with the response's own `Date`, so that clock differences do not matter. A past date is 0. The
+    longest of several fields counts.
     """
     if "retry-after" not in headers:
         return None
@@ -146,7 +148,7 @@ def retry_after(headers: Headers, epoch: float) -> float | None:
 
 
 def _seconds(value: str, headers: Headers, epoch: float) -> float | None:
-    """What one `Retry-After` says."""
+    """Return the seconds of one `Retry-After` value; None if unreadable."""
     seconds = whole_number(value)
     if seconds is not None:
         return float(seconds)
@@ -161,29 +163,29 @@ _BETWEEN_COMMAS = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*+"?)+', re.DOTALL)
 _BETWEEN_SEMICOLONS = re.compile(r'(?:[^";]|"(?:[^"\\]|\\.)*+"?)+', re.DOTALL)
 _RESET = re.compile(r"[0-9]{1,18}(?:\.[0-9]{0,9})?")
 _MILLISECONDS = 100_000_000_000
-"""No epoch second is as large for three thousand years: such a reset is counted in thousandths, or smaller parts."""
+"""Larger than any epoch second for three thousand years: a larger reset is in milliseconds or smaller units."""
 
 _PREFIXES = ("ratelimit-", "x-ratelimit-", "x-rate-limit-")
 _QUOTA_FIELDS = frozenset({"ratelimit", *(prefix + "remaining" for prefix in _PREFIXES)})
 
 
 def exhausted_for(headers: Headers, epoch: float) -> float | None:
-    """Seconds until a rate limit's window ends, if the reply says that nothing is left of it; else None.
+    """Return the seconds until an exhausted rate limit's window ends; None if no limit is exhausted.
 
-    Read are `RateLimit` of the IETF draft (`"default";r=0;t=30`, one or several, and the older `limit=10, remaining=0,
-    reset=30`), `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an epoch second.
-    A `RateLimit` that does not say when it ends does so after the window that `RateLimit-Policy` has for it.
-    Of several limits that are used up, the one that ends last counts.
+    These fields are read: `RateLimit` of the IETF draft (`"default";r=0;t=30`, one or several, and the older `limit=10,
+    remaining=0, reset=30`), `RateLimit-Remaining` with `RateLimit-Reset`, and `X-RateLimit-*`, whose reset may be an
+    epoch second. A `RateLimit` without a reset ends after the window that `RateLimit-Policy` gives. Of several
+    exhausted limits, the latest end counts.
     """
     if _QUOTA_FIELDS.isdisjoint(headers):
-        return None  # as nearly always
+        return None  # nearly all replies
     resets = [] if (field := headers.get("ratelimit")) is None else _resets(field, headers.get("ratelimit-policy"))
     for prefix in _PREFIXES:
         left, reset = headers.get(prefix + "remaining"), _RESET.fullmatch((headers.get(prefix + "reset") or "").strip())
         if whole_number(left) != 0 or reset is None:
             continue
         ends = float(reset[0])
-        if ends > 1_000_000_000:  # an epoch second, read against the response's own clock if it has one
+        if ends > 1_000_000_000:  # an epoch second, compared with the response's own `Date` if present
             while ends > _MILLISECONDS:
                 ends /= 1000
             sent = http_date(headers.get("date"))
@@ -194,9 +196,9 @@ def exhausted_for(headers: Headers, epoch: float) -> float | None:
 
 
 def _resets(field: str, policies: str | None) -> list[float]:
-    """Seconds until each limit of a `RateLimit` field ends that is used up."""
+    """Return the seconds until each exhausted limit of a `RateLimit` field ends."""
     older: dict[str, int | None] = {}
-    """`limit=10, remaining=0, reset=30` is one limit, whose parts stand between the commas."""
+    """Parts of the older form: `limit=10, remaining=0, reset=30` is one limit, despite the commas."""
     resets = []
     for item in _BETWEEN_COMMAS.findall(field):
         name, said = _item(item)
@@ -212,7 +214,7 @@ def _resets(field: str, policies: str | None) -> list[float]:
 
 
 def _item(text: str) -> tuple[str, dict[str, int | None]]:
-    """The name of an item of a structured field, and its parameters that are numbers (RFC 9651, 3.1)."""
+    """Return the name of a structured field's item and its numeric parameters (RFC 9651, 3.1)."""
     name, *parameters = _BETWEEN_SEMICOLONS.findall(text) or [""]
     said: dict[str, int | None] = {}
     for each in parameters:
@@ -222,13 +224,16 @@ def _item(text: str) -> tuple[str, dict[str, int | None]]:
 
 
 def _integer(text: str) -> int | None:
-    """A number of at most 15 digits without sign (RFC 9651, 3.3.1), also in quotes, as some servers write it."""
+    """Return an unsigned number of at most 15 digits (RFC 9651, 3.3.1); None for other text.
+
+    Quotes are accepted, because some servers send them.
+    """
     number = whole_number(text.strip().strip('"'))
     return None if number is None or number >= 10**15 else number
 
 
 def _window(policies: str | None, limit: str) -> int | None:
-    """The seconds of a limit's window (`"default";q=100;w=60`), as the policy of its name has it; None if none does."""
+    """Return the window in seconds of a limit from its policy (`"default";q=100;w=60`); None if absent."""
     for policy in _BETWEEN_COMMAS.findall(policies or ""):
         name, said = _item(policy)
         if name == limit and said.get("w") is not None:

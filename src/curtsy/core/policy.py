@@ -1,4 +1,4 @@
-"""What holds for a host: values and look-up. Reading them from files is `settings.py`."""
+"""Policy: limits of a host, and their lookup by domain. `curtsy.settings` reads them from files."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ Strategy = Literal["token_bucket", "leaky_bucket", "sliding_window"]
 On429 = Literal["obey", "trip", "retry"]
 
 DAY = 86_400
-"""Seconds in a day. No pace is slower than one request a day: to ask never, there is the denylist."""
+"""Seconds in a day. No rate is slower than one request a day; the denylist blocks a host entirely."""
 
 
 TOKEN = 1_000_000
-"""One request, in the millionths that a bucket counts."""
+"""One request, in the millionths that a token bucket counts."""
 
 MOST_BURST = 10**12
-"""The largest burst: stores keep what is spent of it, in millionths, as a number of 64 bits."""
+"""Largest burst. Stores keep the spent tokens, in millionths, as a 64-bit number."""
 
 
 MOST_SHOWN = 200
-"""Characters of a wrong value that an error shows."""
+"""Maximum number of characters of an invalid value in an error message."""
 
 
 def rule(name: str, value: object, must: str, default: object = None) -> PolicyError:
-    """The error for a value that breaks a rule: the field, the rule, the value given, and what to do."""
+    """Return the error for an invalid value: field, rule, value and remedy."""
     hint = "" if default is None else f" Leave it out to use the default, {default}."
     return PolicyError(f"{name} = {_shown(value)} must be {must}.{hint}")
 
 
 def _shown(value: object) -> str:
-    """What was given, but not by the page."""
+    """Return the value as text, cut to `MOST_SHOWN` characters."""
     try:
         text = repr(value)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # an integer of thousands of digits
         return f"a {type(value).__name__} that is too large to be shown"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
@@ -56,7 +56,7 @@ def number(
     above: bool = False,
     default: object = None,
 ) -> float:
-    """Check that `value` is a finite number within bounds, and return it as a float."""
+    """Return `value` as a float; raise PolicyError unless it is a finite number within bounds."""
     kind = "a finite number" if isinstance(value, float) and math.isinf(value) else "a number"
     bounds = f"{kind} {'above' if above else 'of at least'} {least:g}"
     if most < math.inf:
@@ -70,13 +70,13 @@ def number(
 
 @dataclass(frozen=True, slots=True)
 class LimitConfig:
-    """How fast one domain may be asked: a token bucket (L6)."""
+    """Rate limit of one domain: a token bucket (L6)."""
 
     requests_per_second: float = 1.0
-    """Tokens that flow back in a second. Above 0."""
+    """Tokens refilled per second. Above 0."""
 
     burst_capacity: int = 1
-    """Tokens that the bucket holds, and starts with. At least 1."""
+    """Tokens in the full bucket, which starts full. At least 1."""
 
     def __post_init__(self) -> None:
         rate("requests_per_second", self.requests_per_second, 1.0)
@@ -88,7 +88,7 @@ class LimitConfig:
 
     @property
     def warning(self) -> str | None:
-        """What is odd about it though allowed: a burst of more than a minute's worth of requests."""
+        """Return a warning if the burst exceeds a minute's worth of requests; None otherwise."""
         if self.burst_capacity <= self.requests_per_second * 60:
             return None
         return (
@@ -100,68 +100,69 @@ class LimitConfig:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Policy:
-    """Everything that holds for one host. Durations are seconds; None means "no limit" except where 0 is said to.
+    """Limits of one host. Durations are seconds. None means "no limit"; some fields use 0 for that, as documented.
 
-    Two policies are the same only if they are the same object: look-ups and memos rely on that.
+    Two policies are equal only if they are the same object; lookups and caches rely on that.
     """
 
-    # Which host
+    # Host
     key: str | None = None
-    """Whose record is used: the host's own (None), or that of the entry, if its hosts are `shared` (C6)."""
+    """Name of the record in use: None for the host's own, or the entry's name if its hosts are `shared` (C6)."""
 
     category: str = "default"
-    """A word of the user's for the kind of site, such as `trusted`; shown, never interpreted."""
+    """User-defined kind of site, such as `trusted`; displayed, never interpreted."""
 
     denied: bool = False
-    """Nothing is ever sent (the denylist)."""
+    """True to refuse every request (the denylist)."""
 
     deny_paths: tuple[str, ...] = ()
-    """Paths that are refused, written as in robots.txt: `*` any run, `$` the end, otherwise a prefix."""
+    """Refused paths, written as in robots.txt: `*` any run, `$` the end, otherwise a prefix."""
 
     allow_private: bool = False
-    """Whether private, loopback, link-local and reserved addresses may be connected to."""
+    """True to allow connections to private, loopback, link-local and reserved addresses."""
 
     # Pace
     qps: float | None = 0.8
     """Requests per second to this host; None for no limit."""
 
     burst: float = 1
-    """Requests that may go at once after a rest (C3). At least 1; whole but for `TokenBucket`, which may hold 1.6."""
+    """Requests that may leave at once after a rest (C3). At least 1; a whole number except for `TokenBucket`, which may
+    hold 1.6."""
 
     strategy: Strategy = "token_bucket"
-    """`token_bucket` saves up to `burst` requests; `leaky_bucket` saves nothing, its requests leave evenly;
-    `sliding_window` lets `burst` requests go in any `burst / qps` seconds."""
+    """Rate strategy. `token_bucket` saves up to `burst` requests. `leaky_bucket` saves none: its requests leave evenly.
+    `sliding_window` allows `burst` requests in any `burst / qps` seconds."""
 
     pause_min: float = 1.5
-    """Least random pause between two requests."""
+    """Minimum random pause between two requests."""
 
     pause_max: float = 5.5
-    """Largest random pause between two requests."""
+    """Maximum random pause between two requests."""
 
     delay: float = 0.0
-    """A fixed delay between two requests; the site's Crawl-delay is joined with it, the larger wins."""
+    """Fixed delay between two requests; the larger of it and the site's Crawl-delay applies."""
 
     concurrency: int | None = 1
     """Requests in flight at once; None for no limit."""
 
     max_crawl_delay: float = 300.0
-    """A site that asks for a longer Crawl-delay is left alone, instead of being asked sooner than it wishes."""
+    """Longest Crawl-delay obeyed. A site that requests a longer one is skipped."""
 
     global_rate: bool = True
-    """Whether requests to the host wait for the global rate and count in it (C16)."""
+    """True to apply the global rate to the host and to count its requests there (C16)."""
 
-    # Adapting
+    # Adaptation
     adapt: bool = True
-    """Whether the delay adapts to 429 and to the response time."""
+    """True to adapt the delay to 429 and to the response time."""
 
     max_delay: float = 10.0
-    """Where doubling on 429, and slowing down for a slow site, end."""
+    """Upper bound of the delay after a 429, and of the delay for a slow site."""
 
     target_latency: float = 1.0
-    """Response time, smoothed, above which the site is asked less often."""
+    """Smoothed response time above which requests to the site slow down."""
 
     latency_factor: float = 5.0
-    """Seconds of delay for each second above `target_latency`; 0 switches that off."""
+    """Seconds of delay for each second above `target_latency`; 0 disables it."""
 
     # Budget
     max_requests_per_day: int = 200
@@ -175,60 +176,61 @@ class Policy:
 
     # Breaker
     breaker: bool = True
-    """Whether a failing host is left alone."""
+    """True to block a failing host for a while."""
 
     breaker_failures: int = 3
-    """Failures in a row that open it."""
+    """Failures in a row that open the breaker."""
 
     breaker_cooldown: float = 300.0
-    """How long it stays open before one trial request."""
+    """Duration for which the breaker stays open before one trial request."""
 
     breaker_max_cooldown: float = 21_600.0
-    """Every failed trial doubles the cooldown, up to this."""
+    """Maximum cooldown; every failed trial doubles the cooldown up to it."""
 
     breaker_error_rate: float | None = 0.5
-    """Share of failures within `breaker_window` that opens it too; None switches that off."""
+    """Share of failures within `breaker_window` that also opens the breaker; None disables it."""
 
     breaker_window: float = 300.0
     breaker_min_replies: int = 20
-    """Replies in the window before the error rate means anything."""
+    """Minimum number of replies in the window before the error rate counts."""
 
-    # What a 429 means (C2)
+    # Meaning of a 429 (C2)
     on_429: On429 = "obey"
-    """`obey`: short Retry-After obeyed, else the breaker; `trip`: always the breaker; `retry`: never the breaker."""
+    """Reaction to a 429. `obey`: obey a short Retry-After, else open the breaker; `trip`: always open the breaker;
+    `retry`: never open it."""
 
     obey_retry_after: float = 60.0
-    """The longest Retry-After or RateLimit window that is waited for. A longer one opens the breaker for as long, and
-    at least for `breaker_cooldown`. Without the breaker requests are refused until it ends."""
+    """Longest Retry-After or RateLimit window that requests wait for. A longer one opens the breaker for as long, and
+    at least for `breaker_cooldown`. Without the breaker, requests are refused until it ends."""
 
     max_retry_after: float = 86_400.0
-    """No Retry-After is believed beyond this."""
+    """Upper bound of a Retry-After; longer values are cut to it."""
 
-    # The request
+    # Request
     timeout: float = 30.0
-    """The whole request, from connect to the last byte."""
+    """Time limit of the whole request, from connect to the last byte."""
 
     connect_timeout: float = 5.0
     max_body: int | None = 10 * 1024 * 1024
-    """Bytes of body, after decompression."""
+    """Maximum size of the body in bytes, after decompression; None for no limit."""
 
     max_head: int = 65_536
     max_redirects: int = 5
     min_speed: float = 100.0
-    """Bytes per second, over 10 s, below which a body is given up."""
+    """Minimum bytes per second over 10 s; a slower body is aborted."""
 
     max_retries: int = 3
     retry_delay: float = 1.0
-    """Wait before the first retry; doubled for each further one, with 25 % jitter."""
+    """Wait before the first retry; doubled for each further retry, with 25 % jitter."""
 
     # robots.txt
     respect_robots: bool = True
     robots_ttl: float = 3600.0
     robots_timeout: float = 10.0
     robots_unreachable: Literal["allow", "disallow"] = "allow"
-    """What a robots.txt that cannot be had means (R6, C5)."""
+    """Rule for a host whose robots.txt is unreachable (R6, C5)."""
 
-    # Derived, in microseconds, so that a decision does no arithmetic on units.
+    # Derived values, so that a decision converts no units.
     interval_ns: int = field(init=False, repr=False)
     interval_us: int = field(init=False, repr=False)
     burst_tokens: int = field(init=False, repr=False)
@@ -247,7 +249,7 @@ class Policy:
     def __post_init__(self) -> None:
         self._check()
         derive = object.__setattr__
-        # In nanoseconds, rounded up: at a thousand a second a whole microsecond is already a tenth of a percent.
+        # Nanoseconds, rounded up: at 1000 requests per second, a whole microsecond is already 0.1 %.
         nanoseconds = 0 if self.qps is None else math.ceil(1000 * SECOND / self.qps)
         interval = -(-nanoseconds // 1000)
         derive(self, "interval_ns", nanoseconds)
@@ -257,7 +259,7 @@ class Policy:
         derive(self, "pause_span_us", round((self.pause_max - self.pause_min) * SECOND))
         derive(self, "delay_us", math.ceil(self.delay * SECOND))
         derive(self, "max_delay_us", round(self.max_delay * SECOND))
-        # A crashed holder's place is free again when its request must have ended (rule 5 of the design).
+        # A crashed holder's slot expires when its request must have ended (rule 5 of the design).
         derive(self, "lease_us", round((max(self.timeout, self.robots_timeout) + 5) * SECOND))
         derive(self, "lease", self.lease_us / SECOND)
         derive(self, "robots_lease", self.robots_timeout + min(5.0, max(1.0, self.robots_timeout / 2)))
@@ -313,15 +315,15 @@ class Policy:
             )
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some values changed, all of them checked again."""
+        """Return a copy with some values changed; all values are checked again."""
         return replace(self, **changes)
 
     def key_for(self, domain: str) -> str:
-        """The key of the record that pace, budget and breaker of `domain` are kept in."""
+        """Return the key of the record with pace, budget and breaker of `domain`."""
         return "host:" + (self.key or domain)
 
     def refuses_path(self, target: str) -> str | None:
-        """The pattern of `deny_paths` that refuses a path with query, or None."""
+        """Return the pattern of `deny_paths` that refuses a path with query; None if allowed."""
         for pattern in self.deny_paths:
             if matches(pattern, target):
                 return pattern
@@ -329,11 +331,11 @@ class Policy:
 
 
 POLICY_FIELDS = tuple(each.name for each in fields(Policy) if each.init)
-"""The names that a policy can be given, in the order of the reference page."""
+"""Names of the fields that can be set, in the order of the reference page."""
 
 
 def rate(name: str, value: object, default: float | None = None) -> float:
-    """Check that `value` is a number of requests per second, at least one a day, and return it as a float."""
+    """Return `value` as a float; raise PolicyError unless it is a rate of at least one request a day."""
     per_second = number(name, value, above=True, default=default)
     if per_second < 1 / DAY:
         raise rule(name, value, "at least one a day (1 / 86400)", default)
@@ -341,13 +343,13 @@ def rate(name: str, value: object, default: float | None = None) -> float:
 
 
 def flag(name: str, value: object) -> None:
-    """Check that `value` is True or False: a text would pass for True, whatever it says."""
+    """Raise PolicyError unless `value` is a bool. Non-empty text would count as True."""
     if not isinstance(value, bool):
         raise rule(name, value, "True or False")
 
 
 def whole(name: str, value: object, least: int) -> int:
-    """Check that `value` is a whole number of at least so much, and return it."""
+    """Return `value`; raise PolicyError unless it is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise rule(name, value, f"a whole number of at least {least}")
     return value
@@ -359,19 +361,19 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 class Calendar:
-    """The days of one time zone, as stretches of epoch seconds. Remembers the last one that was asked for."""
+    """Days of one time zone as ranges of epoch seconds. The last range is cached."""
 
     __slots__ = ("_last", "_zone")
 
     def __init__(self, zone: tzinfo | None) -> None:
         self._zone = zone
-        self._last = 0, 0  # one value, so that no thread ever reads a mixture of two days
+        self._last = 0, 0  # one tuple, so that no thread reads a mixture of two days
 
     def day_of(self, second: int) -> tuple[int, int]:
-        """When the local day that holds `second` starts and ends, in epoch seconds (23 to 25 hours apart).
+        """Return the start and end of the local day of `second`, in epoch seconds (23 to 25 hours apart).
 
-        A day goes from the first moment that has its date to the first that has the next one's. So days never
-        overlap, even where clocks are set back over midnight and an hour of the old date comes again.
+        A day lasts from the first moment with its date to the first moment with the next date. Days therefore never
+        overlap, even if clocks are set back over midnight and an hour of the old date repeats.
         """
         last = self._last
         if not last[0] <= second < last[1]:
@@ -386,31 +388,31 @@ class Calendar:
         return math.floor(datetime.fromordinal(ordinal).replace(tzinfo=self._zone).timestamp())
 
     def date_of(self, second: int) -> str:
-        """The local date that holds `second`, as `YYYY-MM-DD`."""
+        """Return the local date of `second`, as `YYYY-MM-DD`."""
         return datetime.fromtimestamp(second, self._zone).date().isoformat()
 
 
 @lru_cache(maxsize=64)
 def calendar(zone: tzinfo | None) -> Calendar:
-    """The one calendar of a zone."""
+    """Return the shared calendar of a zone."""
     return Calendar(zone)
 
 
 UTC = timezone(timedelta(0), "UTC")
-"""The zone of what has no day of its own."""
+"""Zone of policies without a daily budget."""
 
 UNLIMITED = Policy(
     qps=None, pause_min=0, pause_max=0, concurrency=None, adapt=False, max_requests_per_day=0, max_pages_per_day=0,
     breaker=False, zone=UTC,
 )  # fmt: skip
-"""No limit of any kind: what parts that enforce a single rule start from."""
+"""Policy without any limit: the base of components that enforce a single rule."""
 
 
 class Policies:
-    """The policies of all hosts: a default, and entries for some; the most specific entry wins (U9).
+    """Policies of all hosts: a default and entries for domains; the most specific entry applies (U9).
 
-    An entry matches its host and every host under it, on any port; one with a port only that port. A leading `www.`
-    is nothing on either side. Immutable: a reload makes a new one.
+    An entry matches its host and every subdomain, on any port. An entry with a port matches only that port. A leading
+    `www.` is ignored on both sides. The object is immutable: a reload creates a new one.
     """
 
     def __init__(
@@ -432,37 +434,40 @@ class Policies:
         if not isinstance(user_agent, str) or not user_agent:
             raise rule("user_agent", user_agent, "text that says who asks", "'curtsy'")
         self.user_agent = user_agent
-        """What is sent, and what robots.txt is asked for (U10)."""
+        """User agent that is sent, and whose rules of robots.txt apply (U10)."""
         self.overall = UNLIMITED.replace(
             qps=None if global_qps is None else rate("global_qps", global_qps, 0.8),
             burst=number("global_burst", global_burst, least=1, most=MOST_BURST, default=1),
             key="global",
         )
-        """The policy of the one record that every request of the program passes (Q1)."""
+        """Policy of the global record that every request of the program passes (Q1)."""
         self._known: dict[str, Policy] = {}
 
     @property
     def global_qps(self) -> float | None:
-        """Requests per second over all hosts; None for no limit."""
+        """Return the requests per second over all hosts; None for no limit."""
         return self.overall.qps
 
     def overall_for(self, policy: Policy) -> Policy:
-        """Return the policy of the global rate for a host; one without limits if the host is outside it (C16)."""
+        """Return the policy of the global rate for a host; `UNLIMITED` if the host is exempt (C16)."""
         return self.overall if policy.global_rate else UNLIMITED
 
     def of(self, domain: str) -> Policy:
-        """The policy of a canonical domain (`example.org`, `example.org:8080`). Under a microsecond when warm."""
+        """Return the policy of a canonical domain (`example.org`, `example.org:8080`).
+
+        Takes under a microsecond if cached.
+        """
         known = self._known.get(domain)
         if known is not None:
             return known
         found = self._find(domain)
-        if len(self._known) >= 65_536:  # bounded: a broad crawl meets millions
+        if len(self._known) >= 65_536:  # bounded: a broad crawl visits millions of domains
             self._known.clear()
         self._known[domain] = found
         return found
 
     def entry(self, domain: str) -> str | None:
-        """The name of the most specific entry for a canonical domain; None where the default holds."""
+        """Return the name of the most specific entry for a canonical domain; None if the default applies."""
         entries = self.entries
         if not entries:
             return None
@@ -475,7 +480,7 @@ class Policies:
                 return f"{host}:{port}"
             if host in entries:
                 return host
-            host = host.partition(".")[2]  # of an address too: no entry is a part of one
+            host = host.partition(".")[2]  # also for IP addresses: no entry is a suffix of one
         return None
 
     def _find(self, domain: str) -> Policy:
@@ -484,7 +489,7 @@ class Policies:
 
 
 def _pairs(entries: object) -> Iterable[tuple[Any, Any]]:
-    """Each domain with what is said of it."""
+    """Return pairs of domain and policy; raise PolicyError for other input."""
     if isinstance(entries, Mapping):
         return entries.items()
     pairs: list[Any] = list(entries) if isinstance(entries, Iterable) else [None]
@@ -500,10 +505,10 @@ def _checked(name: str, policy: object) -> Policy:
 
 
 def entry_name(domain: str) -> str:
-    """The name that an entry for `domain` is kept under: canonical, no leading `www.`. Raises InvalidDomain."""
+    """Return the canonical name of an entry for `domain`, without `www.`. Raises InvalidDomain."""
     return _plain(parse_domain(domain))
 
 
 def _plain(domain: str) -> str:
-    """The domain without a leading `www.`."""
+    """Return the domain without a leading `www.`."""
     return domain[4:] if domain.startswith("www.") and domain.count(".") > 1 else domain
