@@ -1,4 +1,4 @@
-"""A memory that is bounded in entries and bytes, and drops what was used longest ago."""
+"""Least-recently-used cache with a limit of entries and bytes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ Text = TypeVar("Text", bound=str | None)
 Fields = tuple[tuple[str, str], ...]
 
 LONGEST_FIELD = 1000
-"""Characters of a header field up to which it is remembered what it says; a site may send 64 KiB, others each time."""
+"""Maximum number of characters of a header field whose parsed value is cached. A site may send 64 KiB, and a different
+value each time."""
 
 _COUNTED_ANEW = 1024
-"""Entries put after which the bytes are counted again, whatever the running total says."""
+"""Number of puts after which the bytes are counted again, to correct the running total."""
 
 
 class Bounded(Generic[Key, Value]):
-    """At most so many entries, and so many bytes by `size`; the entry put last stays, however large it is.
+    """Least-recently-used cache, limited by entries and by bytes as `size` measures them. The last entry put always
+    stays.
 
-    Safe to share among threads without a lock, which a fork could leave taken: two threads that put at once can only
-    make the running total wrong, and it is counted again before anything is dropped.
+    Safe for threads without a lock, which a fork could leave locked. Concurrent puts can only make the running total
+    wrong, and the bytes are counted again before an entry is dropped.
     """
 
     __slots__ = ("_bytes", "_entries", "_most_bytes", "_most_entries", "_puts", "_size")
@@ -38,7 +40,7 @@ class Bounded(Generic[Key, Value]):
         return len(self._entries)
 
     def get(self, key: Key) -> Value | None:
-        """The value under a key, which counts as used now; None if there is none."""
+        """Return the value of a key and mark it as used; None if absent."""
         value = self._entries.get(key)
         if value is not None:
             try:
@@ -48,7 +50,7 @@ class Bounded(Generic[Key, Value]):
         return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value, instead of the one that was there."""
+        """Store a value, replacing an earlier one."""
         entries, before = self._entries, self._entries.pop(key, None)
         entries[key] = value
         self._bytes += self._size(value) - (0 if before is None else self._size(before))
@@ -58,25 +60,25 @@ class Bounded(Generic[Key, Value]):
             self._shrink()
 
     def pop(self, key: Key) -> Value | None:
-        """Remove a key; answers its value, or None."""
+        """Remove a key and return its value; None if absent."""
         value = self._entries.pop(key, None)
         if value is not None:
             self._bytes -= self._size(value)
         return value
 
     def items(self) -> ItemsView[Key, Value]:
-        """The entries of this moment, the one used last at the end."""
+        """Return a snapshot of the entries, the last used at the end."""
         return self._entries.copy().items()
 
     def clear(self) -> None:
-        """Remove everything."""
+        """Remove all entries."""
         self._entries.clear()
         self._bytes = 0
 
     def _shrink(self) -> None:
         """Count the bytes, and drop entries until an eighth is free, so that not every put has to.
 
-        What takes no bytes is not dropped for what does: a few large entries must not push out many small ones.
+        Entries without bytes are not dropped to save bytes: a few large entries must not displace many small ones.
         """
         entries, size = self._entries, self._size
         if len(entries) > self._most_entries:
@@ -99,7 +101,7 @@ class Bounded(Generic[Key, Value]):
 def remember_short(
     entries: int, longest: int = LONGEST_FIELD
 ) -> Callable[[Callable[[Text], Value]], Callable[[Text], Value]]:
-    """Return a decorator that remembers what a function makes of the last texts, but of none that is long."""
+    """Return a decorator that caches the results of a function for short texts."""
 
     def decorate(read: Callable[[Text], Value]) -> Callable[[Text], Value]:
         remembered = lru_cache(maxsize=entries)(read)
@@ -114,9 +116,9 @@ def remember_short(
 
 
 def remember_few(entries: int) -> Callable[[Callable[[Fields], Value]], Callable[[Fields], Value]]:
-    """Return a decorator that remembers what a function makes of the last header fields, unless their values are long.
+    """Return a decorator that caches the results of a function for header fields with short values.
 
-    A site chooses some of them: an ETag or a cookie comes back with the next request.
+    A site chooses some of them: an ETag or a cookie returns with the next request.
     """
 
     def decorate(read: Callable[[Fields], Value]) -> Callable[[Fields], Value]:

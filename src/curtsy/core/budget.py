@@ -3,7 +3,7 @@
 A day starts at zero at midnight. The calendar alone is not sufficient, because a clock that is set back or ahead would
 open a second budget. Each day therefore stores the offset between the calendar and the store's clock, which never
 jumps. While that offset is constant (±60 s), the calendar decides. After a change, everything spent within the last 24
-h by the store's clock counts, for the next 24 h. No real 24 h that include a jump exceed the limit. A change of the
+h by the store's clock counts during the next 24 h. No real 24 h that include a jump exceed the limit. A change of the
 time zone that would make two days overlap counts as a jump.
 """
 

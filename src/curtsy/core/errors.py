@@ -1,23 +1,23 @@
-"""What can go wrong, as one tree split by whose decision it was.
+"""Exceptions of curtsy, split by the party that caused them.
 
     CurtsyError
-    ├── Refused              we chose not to ask
+    ├── Refused              curtsy sent no request
     │   ├── RefusedByRobots      the site's robots.txt forbids it
-    │   ├── RefusedByBudget      the day's budget of the host is spent
-    │   ├── RefusedByBreaker     the host is being left alone
-    │   └── RefusedByPolicy      our own settings forbid it, or it cannot be done in time
-    ├── FetchError           we asked, it failed
-    │   ├── Unreachable          no usable answer came
-    │   └── BadStatus            an answer came, and it says no
-    ├── StoreError           our own memory failed
+    │   ├── RefusedByBudget      the host's daily budget is exhausted
+    │   ├── RefusedByBreaker     the host is blocked after failures
+    │   └── RefusedByPolicy      the settings forbid it, or the deadline is too short
+    ├── FetchError           the request failed
+    │   ├── Unreachable          no usable answer was received
+    │   └── BadStatus            the answer has an error status
+    ├── StoreError           the store failed
     ├── NotWritten           an output of a crawl cannot be written
     ├── LimiterClosed        a limiter was used after close()
     ├── UnknownDomain        statistics of a domain never seen (also a KeyError)
     ├── WaitTimeout          a wait that would take too long (also a TimeoutError)
     └── PolicyError          the settings are wrong (also a ValueError)
-        └── InvalidDomain        a domain that is none
+        └── InvalidDomain        an invalid domain
 
-Inside the library outcomes are values; these are raised at its edge.
+Inside the library, outcomes are values; only the public interface raises these.
 """
 
 from enum import StrEnum
@@ -25,9 +25,9 @@ from typing import Any, Self
 
 
 class Reason(StrEnum):
-    """Why a fetch did not succeed: the closed set that programs can rely on."""
+    """Reason of a fetch without success: a closed set that programs can rely on."""
 
-    # We chose not to ask.
+    # curtsy sent no request.
     INVALID_URL = "invalid_url"
     DOMAIN_DENIED = "domain_denied"
     PATH_DENIED = "path_denied"
@@ -41,7 +41,7 @@ class Reason(StrEnum):
     DEADLINE = "deadline_exceeded"
     NOT_IN_CACHE = "not_in_cache"
     CLOSED = "closed"
-    # We asked, it failed.
+    # The request failed.
     HTTP_STATUS = "http_status"
     TIMEOUT = "timeout"
     DNS_ERROR = "dns_error"
@@ -64,15 +64,15 @@ REFUSALS = frozenset(
         Reason.PAUSED, Reason.DEADLINE, Reason.NOT_IN_CACHE, Reason.CLOSED,
     }
 )  # fmt: skip
-"""Reasons for which nothing was asked, by our own choice."""
+"""Reasons for which curtsy sent no request."""
 
 
 class CurtsyError(Exception):
-    """Everything that curtsy raises on purpose."""
+    """Base class of the exceptions that curtsy raises on purpose."""
 
 
 class Refused(CurtsyError):
-    """We chose not to ask."""
+    """Refusal: curtsy sent no request."""
 
     def __init__(
         self, message: str, *, reason: Reason | None = None, url: str | None = None, retry_after: float | None = None
@@ -81,27 +81,27 @@ class Refused(CurtsyError):
         self.reason = reason
         self.url = url
         self.retry_after = retry_after
-        """Seconds until asking again makes sense; None if it never does."""
+        """Seconds until a retry makes sense; None if never or unknown."""
 
 
 class RefusedByRobots(Refused):
-    """The site's robots.txt forbids it."""
+    """Refusal by the site's robots.txt."""
 
 
 class RefusedByBudget(Refused):
-    """The day's budget of the host is spent."""
+    """Refusal because the host's daily budget is exhausted."""
 
 
 class RefusedByBreaker(Refused):
-    """The host is being left alone for a while."""
+    """Refusal because the host's breaker is open."""
 
 
 class RefusedByPolicy(Refused):
-    """Our own settings forbid it, or it cannot be done in the time given."""
+    """Refusal by the settings, or because the deadline is too short."""
 
 
 class FetchError(CurtsyError):
-    """We asked, and it failed."""
+    """Failure of an attempted request."""
 
     def __init__(
         self,
@@ -115,46 +115,46 @@ class FetchError(CurtsyError):
         self.url = url
         self.status = status
         self.retry_after = retry_after
-        """Seconds after which the site said to come back; None if it did not say."""
+        """Seconds after which the site wants a retry; None if it did not say."""
         self.reason = reason
 
 
 class Unreachable(FetchError):
-    """No usable answer came: a name, connection, TLS or protocol error, or too late."""
+    """Failure without a usable answer: a DNS, connection, TLS or protocol error, or a timeout."""
 
 
 class BadStatus(FetchError):
-    """An answer came, and its status says no."""
+    """Failure with an answer whose status is an error."""
 
 
 class StoreError(CurtsyError):
-    """Our own memory failed: it cannot be reached, read or written."""
+    """Failure of the store: it cannot be reached, read or written."""
 
 
 class NotWritten(CurtsyError):
-    """An output cannot be written: no room, no permission, or something else lies at its place."""
+    """Output that cannot be written: no space, no permission, or another object at its path."""
 
     def __init__(self, message: str, path: str | None = None, *, is_lasting: bool = False) -> None:
         super().__init__(message)
         self.path = path
-        """The file or folder; None if it is none, as standard output."""
+        """File or folder; None for other outputs, such as standard output."""
         self.is_lasting = is_lasting
-        """Whether waiting does not help: a pipe that was closed, a file that is not ours. A full disk is not."""
+        """True if waiting does not help, as with a closed pipe or a file that the crawl did not write; False for a full disk."""
 
 
 class LimiterClosed(CurtsyError):
-    """A limiter was used after `close()`, or closed while somebody waited."""
+    """Use of a limiter after `close()`, or a close during a wait."""
 
 
 class UnknownDomain(CurtsyError, KeyError):
-    """Statistics were asked for of a domain that was never seen."""
+    """Request for statistics of a domain that was never seen."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show the repr of the message
 
 
 class WaitTimeout(CurtsyError, TimeoutError):
-    """Waiting would take longer than the caller allows."""
+    """Wait that would take longer than the caller allows."""
 
     def __init__(self, message: str, needed: float) -> None:
         super().__init__(message)
@@ -162,20 +162,20 @@ class WaitTimeout(CurtsyError, TimeoutError):
         """Seconds that the wait would have taken."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, float], dict[str, Any]]:
-        # By itself it would be made anew of the message alone, which its own constructor refuses.
+        # The default would pass only the message, which this constructor rejects.
         return type(self), (str(self), self.needed), self.__dict__
 
 
 class PolicyError(CurtsyError, ValueError):
-    """The settings are wrong; the message names where, the rule and the value."""
+    """Invalid settings; the message names the place, the rule and the value."""
 
 
 class InvalidDomain(PolicyError):
-    """What was given as a domain is none."""
+    """Invalid domain."""
 
 
 def not_imported(need: str, module: str, extra: str, error: ImportError) -> PolicyError:
-    """What to raise if the library of an optional part cannot be imported; `need` says who needs which."""
+    """Return the error for an optional library that cannot be imported; `need` names the feature and the library."""
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == module:
         return PolicyError(f'{need}, which is missing. Install it: pip install "curtsy[{extra}]".')
     why = " ".join(str(error).split()).rstrip(".")

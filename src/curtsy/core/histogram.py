@@ -1,4 +1,4 @@
-"""Distributions: how often a duration fell between which bounds."""
+"""Distributions: histograms of durations."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from curtsy.core.record import DELAYED_MS
 
 
 class Distribution(msgspec.Struct, frozen=True, array_like=True):
-    """How often a duration fell between which bounds, in seconds. Subclasses have the bounds."""
+    """Histogram of durations in seconds. Subclasses define the bounds."""
 
     counts: tuple[int, ...] = ()
-    """By bound: how many were at most that long, and longer than the one before; one more for those beyond the last.
-    Empty if there were none at all."""
+    """Number of durations up to each bound and above the previous one, then of those above the last bound. Empty
+    without any durations."""
 
     total: float = 0.0
-    """All durations together."""
+    """Sum of all durations in seconds."""
 
     bounds: ClassVar[tuple[float, ...]] = ()
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """Return the number of durations."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float:
-        """The average; 0 if there were none."""
+        """Return the average in seconds; 0 without durations."""
         return self.total / self.count if self.counts else 0.0
 
     def quantile(self, share: float) -> float:
-        """About what so large a share stayed under: `quantile(0.95)`. Straight between two bounds; 0 without any."""
+        """Return the approximate duration that the given share stays under, such as `quantile(0.95)`.
+
+        Interpolates linearly between two bounds. Returns 0 without durations.
+        """
         wanted, below = share * self.count, 0
         for index, count in enumerate(self.counts):
             if count and below + count >= wanted:
@@ -43,7 +46,7 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True):
         return 0.0
 
     def plus(self, other: Self, times: int = 1) -> Self:
-        """Both together; with `times=-1`, what this has more than an earlier one."""
+        """Return the sum of both; with `times=-1`, the difference to an earlier histogram."""
         if not other.counts:
             return self
         mine = self.counts or (0,) * len(other.counts)
@@ -51,12 +54,12 @@ class Distribution(msgspec.Struct, frozen=True, array_like=True):
         return type(self)(counts, max(0.0, self.total + times * other.total)) if any(counts) else type(self)()
 
     def as_dict(self) -> dict[str, Any]:
-        """As it stands in JSON."""
+        """Return the histogram as plain JSON values."""
         return {"bounds": self.bounds, "counts": self.counts, "count": self.count, "sum": self.total}
 
 
 class Waits(Distribution, frozen=True, array_like=True):
-    """How long fetches stood in line. The first bound is where a delay begins (L5)."""
+    """Histogram of the time that fetches spend in the queue. The first bound is the least delay that counts (L5)."""
 
     bounds: ClassVar[tuple[float, ...]] = (
         DELAYED_MS / 1000, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0,
@@ -64,7 +67,7 @@ class Waits(Distribution, frozen=True, array_like=True):
 
 
 class Latencies(Distribution, frozen=True, array_like=True):
-    """How long sites took to answer. The bounds are those that OpenTelemetry's conventions advise."""
+    """Histogram of response times, with the bounds that OpenTelemetry's conventions recommend."""
 
     bounds: ClassVar[tuple[float, ...]] = (
         0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,

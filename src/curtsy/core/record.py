@@ -1,4 +1,4 @@
-"""What is remembered and what is told: the base of stored records, and statistics."""
+"""Base class of stored records, and statistics of fetches and limiters."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from curtsy.core.secrets import masked_repr
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A value that a store keeps under a key. Subclasses set a `tag`, and count their formats.
+    """Value that a store keeps under a key. Subclasses set a `tag` and number their formats.
 
-    New fields go to the end, with a default: an older record then reads as it is. Any other change raises
-    `current` and adds a migration to `stores/codec.py`.
+    New fields go to the end, with a default, so that older records remain readable. Any other change raises `current`
+    and adds a migration to `stores/codec.py`.
     """
 
     format: int = 1
-    """The format that this record was written in."""
+    """Format in which this record was written."""
 
     current: ClassVar[int] = 1
-    """The format that this version of curtsy writes."""
+    """Format that this version of curtsy writes."""
 
     def lasts(self, now: Now) -> int | None:
-        """Microseconds after which the record says nothing any more and may be dropped; None for never."""
+        """Return the microseconds until the record has no effect and may be dropped; None for never."""
         return None
 
     @property
     def weight(self) -> int:
-        """Bytes that it holds beside what any record takes: many only for a robots.txt."""
+        """Return the bytes beyond the size of any record; large only for a robots.txt."""
         return 0
 
     def joined(self, ours: Self, base: Self | None) -> Self:
-        """This record, as the store has it, joined with `ours`, which went its own way from `base` in an outage."""
+        """Return this stored record joined with `ours`, which diverged from `base` during a store outage."""
         return self
 
 
 WEEK = 7 * 86_400 * SECOND
-"""How long what was learned of a host is worth keeping when nothing new comes."""
+"""Microseconds for which facts about a host are kept without news."""
 
 
 class StatsFields(msgspec.Struct, frozen=True):
-    """Lets a value be read like a mapping too: `stats["total_requests"]`, `dict(stats)`."""
+    """Value with mapping access: `stats["total_requests"]`, `dict(stats)`."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.__struct_fields__:
@@ -56,16 +56,16 @@ class StatsFields(msgspec.Struct, frozen=True):
         return iter(self.__struct_fields__)
 
     def keys(self) -> tuple[str, ...]:
-        """The names of the fields."""
+        """Return the names of the fields."""
         return self.__struct_fields__
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain values, as they stand in JSON."""
+        """Return the fields as plain JSON values."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """What of a fetch went to one of the hosts on its way."""
+    """Part of a fetch that concerned one of the hosts on its way."""
 
     domain: str
     attempts: int
@@ -75,63 +75,63 @@ class Share(msgspec.Struct, frozen=True, gc=False):
 
 
 class FetchRecord(StatsFields, frozen=True, gc=False):
-    """One fetch, flat: what log, metrics and statistics are told. Durations are seconds."""
+    """One fetch as a flat record, the input of log, metrics and statistics. Durations are seconds."""
 
     url: str
     final_url: str
-    """After redirects."""
+    """URL after redirects."""
 
     domain: str
-    """Of the final URL."""
+    """Domain of the final URL."""
 
     method: str
     status: int | None
     reason: str | None
-    """Why it did not succeed; None if it did."""
+    """Reason of a failure; None on success."""
 
     attempts: int
-    """Requests sent for it, redirects and retries included, robots.txt not."""
+    """Requests sent, including redirects and retries, without robots.txt."""
 
     retries: int
     waited: float
-    """In line, over all attempts."""
+    """Time in the queue, over all attempts."""
 
     took: float
-    """Altogether, from asking to answering."""
+    """Total time, from call to result."""
 
     bytes: int
-    """Of bodies that came over the network."""
+    """Bytes of bodies received over the network."""
 
     cache: str | None
-    """`hit`, `revalidated` or `stale`; None if the answer is the site's own."""
+    """`hit`, `revalidated` or `stale`; None if the answer is not from the cache."""
 
     robots_line: int | None
-    """The line of robots.txt that decided; None if none did."""
+    """Line of robots.txt that decided; None if no line did."""
 
     requests_left: int | None
-    """Of the host's budget of the day; None if that is unlimited or nothing was to be sent."""
+    """Requests left in the host's daily budget; None if unlimited, or if nothing was to be sent."""
 
     pages_left: int | None
     retry_after: float | None
     at: float
-    """Epoch second at which it ended."""
+    """Epoch second at which the fetch ended."""
 
     latency: float | None = None
-    """Of the last request, from its being written to the end of its answer; None if nothing was written."""
+    """Duration of the last request, from its being written to the end of the answer; None if nothing was written."""
 
     robots_requests: int = 0
-    """Requests sent for robots.txt on its behalf."""
+    """Requests sent for robots.txt for this fetch."""
 
     elsewhere: tuple[Share, ...] = ()
-    """What of all this went to hosts that redirected it to another one."""
+    """Parts of these counts that belong to hosts that redirected the fetch."""
 
     message: str = ""
-    """Why it did not succeed, in words; empty if it did."""
+    """Description of a failure; empty on success."""
 
     __repr__ = masked_repr
 
     def shares(self) -> tuple[Share, ...]:
-        """What of it went to each host: to the one that it ended at, then to those that redirected it."""
+        """Return the part of each host: first the final host, then the hosts that redirected."""
         others = self.elsewhere
         own = Share(
             self.domain,
@@ -143,7 +143,7 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
         return own, *others
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as plain values, as they stand in JSON; the last two only if there is something in them."""
+        """Return the fields as plain JSON values. `elsewhere` and `message` are omitted if empty."""
         fields = super().as_dict()
         shares = fields.pop("elsewhere")
         if shares:
@@ -154,7 +154,7 @@ class FetchRecord(StatsFields, frozen=True, gc=False):
 
 
 class LimiterStats(dict[str, Any]):
-    """Statistics of a limiter: a dict, ready for `json.dumps`, whose items are attributes too."""
+    """Statistics of a limiter: a dict, ready for `json.dumps`, with its items as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in self:
@@ -162,12 +162,12 @@ class LimiterStats(dict[str, Any]):
         return self[name]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return a plain dict, as it stands in JSON."""
+        """Return a plain dict of JSON values."""
         return dict(self)
 
 
 class StatsSnapshot(LimiterStats):
-    """What a limiter did for one domain, as of one moment (L5)."""
+    """Snapshot of a limiter's statistics for one domain (L5)."""
 
     domain: str
     total_requests: int
@@ -179,21 +179,21 @@ class StatsSnapshot(LimiterStats):
     """Total wait / delayed requests; 0 if none was delayed."""
 
     last_request_time: str | None
-    """ISO 8601, UTC; None before the first."""
+    """ISO 8601 time in UTC; None before the first request."""
 
     delay_rate: float
-    """Delayed / total; 0 without requests."""
+    """Delayed / total requests; 0 without requests."""
 
     canceled_requests: int
     """Waits that were cancelled or timed out."""
 
 
 DELAYED_MS = 10.0
-"""A request that waited longer than this was delayed (L5)."""
+"""Milliseconds of wait above which a request counts as delayed (L5)."""
 
 
 class LimitStats:
-    """Counts of one domain. A count costs well under a microsecond; a snapshot is consistent."""
+    """Counts of one domain. A count takes well under a microsecond; a snapshot is consistent."""
 
     __slots__ = ("_canceled", "_delayed", "_last", "_lock", "_total", "_wait_ms", "domain")
 
@@ -203,18 +203,18 @@ class LimitStats:
         self.reset()
 
     def renew_lock(self) -> None:
-        """Start with a free lock, as a forked child does: who held it is not there."""
+        """Replace the lock, as in a forked child, where its holder does not exist."""
         self._lock = threading.Lock()
 
     def reset(self) -> None:
-        """Start again from nothing."""
+        """Set all counts to zero."""
         with self._lock:
             self._total = self._delayed = self._canceled = 0
             self._wait_ms = 0.0
             self._last: int | None = None
 
     def count(self, epoch: int, waited: float = 0.0, requests: int = 1) -> None:
-        """Count requests that may go, at `epoch` microseconds, after waiting so many seconds."""
+        """Count admitted requests at `epoch` microseconds, after a wait of `waited` seconds."""
         with self._lock:
             self._total += requests
             self._last = epoch
@@ -223,17 +223,17 @@ class LimitStats:
                 self._delayed += requests
 
     def count_canceled(self) -> None:
-        """Count a wait that was given up."""
+        """Count a wait that was cancelled or timed out."""
         with self._lock:
             self._canceled += 1
 
     def last_and_canceled(self) -> tuple[int | None, int]:
-        """Return when the last request left, in microseconds since 1970, and how many waits were given up."""
+        """Return the time of the last request in microseconds since 1970 (None if none), and the cancelled waits."""
         with self._lock:
             return self._last, self._canceled
 
     def snapshot(self) -> StatsSnapshot:
-        """All figures as of one moment."""
+        """Return a consistent snapshot of all counts."""
         with self._lock:
             total, delayed, wait_ms = self._total, self._delayed, self._wait_ms
             last, canceled = self._last, self._canceled
@@ -262,9 +262,10 @@ def utc_text(epoch: int) -> str:
 
 
 def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tuple[str, ...]:
-    """What somebody should look at (Q10), by name: an open breaker, more than a tenth blocked, more than five trips.
+    """Return the names of the active alerts (Q10).
 
-    `requests` are those that were asked for, the blocked ones among them.
+    Alerts are an open breaker, more than a tenth of the requests blocked, and more than five trips. `requests` includes
+    the blocked ones.
     """
     found = []
     if breakers_open:
@@ -277,13 +278,13 @@ def alarming(requests: int, blocked: int, trips: int, breakers_open: int) -> tup
 
 
 class TotalStats(LimiterStats):
-    """What a limiter did over all domains (Q6). Counts that are left out are 0."""
+    """Statistics of a limiter over all domains (Q6). Omitted counts are 0."""
 
     total_requests: int
-    """Requests to be sent, refused ones included."""
+    """Requests to be sent, including refused ones."""
 
     blocked_requests: int
-    """Refused because a breaker was open, or the domain denied."""
+    """Requests refused because a breaker was open or the domain is denied."""
 
     circuit_breaker_trips: int
     circuit_breakers_open: int
@@ -296,11 +297,11 @@ class TotalStats(LimiterStats):
 
     @property
     def alerts(self) -> tuple[str, ...]:
-        """What somebody should look at (Q10), by name."""
+        """Return the names of the active alerts (Q10)."""
         return alarming(
             self.total_requests, self.blocked_requests, self.circuit_breaker_trips, self.circuit_breakers_open
         )  # fmt: skip
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields and the alerts as plain values, as they stand in JSON."""
+        """Return the fields and the alerts as plain JSON values."""
         return {**self, "alerts": list(self.alerts)}

@@ -1,4 +1,4 @@
-"""FetchResult: what came of a fetch."""
+"""FetchResult: result of a fetch."""
 
 from __future__ import annotations
 
@@ -23,40 +23,41 @@ from curtsy.core.secrets import mask_url
 
 
 class FetchResult(msgspec.Struct, frozen=True, gc=False):
-    """What came of a fetch. It is true when ok. It never raises for what the web does; `raise_for_reason()` does."""
+    """Result of a fetch; true if `ok`. A fetch raises nothing for errors of the web; `raise_for_reason()` does."""
 
     ok: bool
-    """A status from 200 to 299, whole and allowed."""
+    """True for a complete, allowed answer with a status from 200 to 299."""
 
     url: str
-    """As it was asked for, canonical where it could be read."""
+    """Requested URL, canonical if valid."""
 
     final_url: str
-    """After redirects."""
+    """URL after redirects."""
 
     status: int | None
-    """Of the answer that it ended with; None if it ended otherwise."""
+    """Status of the final answer; None without one."""
 
     reason: Reason | None
-    """Why not; None when ok."""
+    """Reason of a failure; None if ok."""
 
     message: str
-    """What, why and what to do, for people; empty when ok."""
+    """Problem, cause and remedy in words; empty if ok."""
 
     retry_after: float | None
-    """Seconds until asking again makes sense; None if it never does, or nobody knows."""
+    """Seconds until a retry makes sense; None if never or unknown."""
 
     headers: Headers
-    """Of the answer, as a mapping that takes names in any case; `headers.all(name)` has repetitions one by one."""
+    """Header fields of the answer: a case-insensitive mapping. `headers.all(name)` returns repeated fields one by
+    one."""
 
     body: bytes
     from_cache: bool
     record: FetchRecord
     next_in: float | None = None
-    """Seconds from the answer until its host may be asked again at the earliest; None if nothing was asked."""
+    """Minimum seconds from the answer until its host may be contacted again; None if no request was sent."""
 
     redirected_by: tuple[str, ...] = ()
-    """The URLs that redirected it, in order; the last of them to `final_url`."""
+    """URLs that redirected the fetch, in order; the last redirected to `final_url`."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -67,21 +68,24 @@ class FetchResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def content_type(self) -> str | None:
-        """The `Content-Type` as it came."""
+        """Return the `Content-Type` as received; None if absent."""
         return self.headers.get("content-type")
 
     @property
     def text(self) -> str:
-        """The body as text, by its own encoding, which is found out at each call."""
+        """Return the body as text. Each access detects the encoding and decodes again."""
         return decode(self.body, self.content_type)[0]
 
     @property
     def encoding(self) -> str:
-        """The encoding that `text` is read in."""
+        """Return the encoding that `text` uses."""
         return decode(self.body, self.content_type)[1]
 
     def raise_for_reason(self) -> Self:
-        """Raise what the reason calls for; return the result itself if all is well."""
+        """Raise the exception for the reason; return the result itself if it has none.
+
+        Raises a subclass of Refused or FetchError.
+        """
         if self.reason is None:
             return self
         refusal = {

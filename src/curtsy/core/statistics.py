@@ -1,11 +1,11 @@
-"""Statistics: what was counted, per host and over all, as values.
+"""Statistics: counts per host and in total, as values.
 
     client.stats().hosts["example.org"].refused       # {"robots_disallowed": 3}
     summed(read_statistics(store)).requests           # of all processes that share a store
 
 `curtsy.engine.counters` counts. The counts of several processes can be added (`summed`), and the difference to an
-earlier snapshot computed (`since`). Of many hosts the busiest are kept one by one, the others as one sum. A fetch
-counts for the host where it ended.
+earlier snapshot computed (`since`). Of many hosts the busiest are listed, the others are one sum. A fetch counts for
+the host where it ended.
 """
 
 from __future__ import annotations
@@ -21,125 +21,125 @@ from curtsy.core.message import SECOND, Now
 from curtsy.core.record import Record, StatsFields
 
 MOST_HOSTS = 1000
-"""Hosts that are kept one by one; those beyond are summed."""
+"""Maximum number of hosts that are listed; all others are summed."""
 
 LAST = 20
-"""Fetches of each host that are remembered."""
+"""Maximum number of fetches that are kept per host."""
 
 DAY = 86_400
-"""Seconds for which what a process has counted stays in the store after it last counted something."""
+"""Seconds for which a process's statistics stay in the store after its last count."""
 
 PUBLISHED_HOSTS = 200
-"""Hosts that a process tells of in the store, one by one."""
+"""Maximum number of hosts that a process lists in the store."""
 
 PUBLISHED_FETCHES = 1000
-"""Fetches of theirs that it tells of, the latest."""
+"""Maximum number of fetches of these hosts that a process stores, the latest."""
 
 
 class Fetch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One of the last fetches of a host, for a timeline."""
+    """One of the last fetches of a host: an entry of a timeline."""
 
     at: float
-    """Epoch second at which it ended."""
+    """Epoch second at which the fetch ended."""
 
     url: str
-    """Secrets masked."""
+    """URL after redirects, secrets masked."""
 
     status: int | None
     reason: str | None
-    """Why it did not succeed; None if it did."""
+    """Reason of a failure; None on success."""
 
     took: float
-    """Seconds altogether, from asking to answering."""
+    """Seconds in total, from call to result."""
 
     waited: float
-    """Seconds of that in line."""
+    """Seconds of `took` spent in the queue."""
 
     bytes: int = 0
     cache: str | None = None
-    """`hit`, `revalidated` or `stale`; None if the answer is the site's own."""
+    """`hit`, `revalidated` or `stale`; None if the answer is not from the cache."""
 
 
 class Counts(StatsFields, frozen=True, kw_only=True, omit_defaults=True):
-    """What was counted, of one host or of all."""
+    """Counts of one host or of all hosts."""
 
     fetches: int = 0
-    """Asked for and ended, whether anything was sent or not."""
+    """Fetches that ended, with or without a request."""
 
     ok: int = 0
-    """Of them, those that succeeded."""
+    """Fetches that succeeded."""
 
     requests: int = 0
-    """Sent to sites, redirects and retries included, robots.txt not counted."""
+    """Requests sent to sites, including redirects and retries, without robots.txt."""
 
     robots_requests: int = 0
-    """Sent for robots.txt."""
+    """Requests sent for robots.txt."""
 
     retries: int = 0
     pages: int = 0
     """Successful answers with a body, over the network."""
 
     bytes: int = 0
-    """Of bodies that came over the network."""
+    """Bytes of bodies received over the network."""
 
     cache_hits: int = 0
-    """Served from a kept copy, nothing asked."""
+    """Fetches served from the cache without a request."""
 
     revalidated: int = 0
-    """Served from a kept copy after asking whether it still holds."""
+    """Fetches served from the cache after revalidation."""
 
     delayed: int = 0
     """Fetches that waited more than 10 ms (L5)."""
 
     waited: float = 0.0
-    """Seconds in line, over all fetches."""
+    """Seconds in the queue, over all fetches."""
 
     trips: int = 0
     """Times that a reply opened a breaker."""
 
     reasons: dict[str, int] = msgspec.field(default_factory=dict)
-    """How often each reason stood in the way: the next two together."""
+    """Fetches without success by `Reason`: `refused` and `failed` together."""
 
     refused: dict[str, int] = msgspec.field(default_factory=dict)
-    """Fetches that we chose not to make, by `Reason`."""
+    """Fetches that curtsy refused to make, by `Reason`."""
 
     failed: dict[str, int] = msgspec.field(default_factory=dict)
     """Fetches that were made and failed, by `Reason`."""
 
     waits: Waits = Waits()
-    """How long fetches stood in line."""
+    """Distribution of the time in the queue."""
 
     latency: Latencies = Latencies()
-    """How long the last request of each fetch took, from being written to the end of its answer."""
+    """Distribution of the duration of each fetch's last request, from its being written to the end of the answer."""
 
     @property
     def blocked(self) -> int:
-        """Fetches refused because a breaker was open (Q6)."""
+        """Return the number of fetches refused because a breaker was open (Q6)."""
         return self.refused.get("circuit_open", 0)
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields as plain values, as they stand in JSON, those inside them too."""
+        """Return all fields as plain JSON values, nested ones included."""
         return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
 
 
 class HostStatistics(Counts, frozen=True, kw_only=True, omit_defaults=True):
-    """What was counted of one host."""
+    """Counts of one host."""
 
     domain: str = ""
-    """The host, with its port if that is not the default; empty for the sum of several, and for what is no URL."""
+    """Host, with its port if that is not the default; empty for the sum of several hosts, and for invalid URLs."""
 
     requests_left: int | None = None
-    """Of the host's budget of the day, after the last request; None if that is unlimited, or nothing was sent."""
+    """Requests left in the host's daily budget after the last request; None if unlimited, or if nothing was sent."""
 
     pages_left: int | None = None
     last_at: float = 0.0
-    """Epoch second at which the last fetch ended; 0 if there was none."""
+    """Epoch second at which the last fetch ended; 0 before the first."""
 
     last: tuple[Fetch, ...] = ()
-    """The last fetches, the oldest first."""
+    """Last fetches, the oldest first."""
 
     def plus(self, other: HostStatistics) -> HostStatistics:
-        """Both together: what two processes have counted of one host."""
+        """Return the sum of two processes' counts of one host."""
         newer = other if other.last_at > self.last_at else self
         return HostStatistics(
             **_added(self, other),
@@ -151,54 +151,54 @@ class HostStatistics(Counts, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def since(self, earlier: HostStatistics | None) -> HostStatistics:
-        """What was counted since an earlier snapshot of the same; all of it if counting began anew meanwhile."""
+        """Return the counts since an earlier snapshot of the host; all counts if they were reset meanwhile."""
         if earlier is None or earlier.fetches > self.fetches or earlier.trips > self.trips:
             return self
         new = tuple([each for each in self.last if each not in earlier.last])
         return msgspec.structs.replace(self, **_added(self, earlier, -1), last=new)
 
     def summary(self) -> HostStatistics:
-        """The counts alone, as part of the sum of several hosts."""
+        """Return only the counts, as part of the sum of several hosts."""
         return HostStatistics(**_fields(self))
 
 
 class Lately(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What alerts look at: counts of the last hour."""
+    """Counts of the last hour, used for alerts."""
 
     requests: int = 0
-    """Sent, robots.txt not counted."""
+    """Requests sent, without robots.txt."""
 
     blocked: int = 0
-    """Refused because a breaker was open."""
+    """Fetches refused because a breaker was open."""
 
     trips: int = 0
 
 
 class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
-    """All counts as of one moment, over all hosts and of each."""
+    """Snapshot of all counts, in total and per host."""
 
     domains: dict[str, int] = msgspec.field(default_factory=dict)
     """Requests by domain."""
 
     hosts: dict[str, HostStatistics] = msgspec.field(default_factory=dict)
-    """The busiest hosts, the busiest first."""
+    """Busiest hosts, the busiest first."""
 
     other: HostStatistics = HostStatistics()
-    """All hosts that are not in `hosts`, together."""
+    """Sum of all hosts that are not in `hosts`."""
 
     lately: Lately = Lately()
-    """Of the last hour."""
+    """Counts of the last hour."""
 
     started_at: float = 0.0
-    """Epoch second from which this was counted."""
+    """Epoch second at which counting started."""
 
     at: float = 0.0
-    """Epoch second as of which it was."""
+    """Epoch second of the snapshot."""
 
     def since(self, earlier: StatisticsSnapshot) -> StatisticsSnapshot:
-        """What was counted since an earlier snapshot; all of it if there was a reset meanwhile.
+        """Return the counts since an earlier snapshot; all counts if they were reset meanwhile.
 
-        Over all it is exact. A host that was summed under `other` in between may have some of it there.
+        The totals are exact. If a host was part of `other` in between, some of its counts may be there.
         """
         if earlier.started_at != self.started_at or earlier.fetches > self.fetches:
             return self
@@ -212,15 +212,15 @@ class StatisticsSnapshot(Counts, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Spell = tuple[int, int, int, int]
-"""Five minutes: their number since 1970, and what `Lately` counts in them."""
+"""Counts of five minutes: the interval's number since 1970, then the fields of `Lately`."""
 
 SPELL = 300
 SPELLS = 12
-"""An hour of them."""
+"""Number of five-minute intervals in an hour."""
 
 
 def lived(spells: tuple[Spell, ...], at: float, counts: Lately) -> tuple[Spell, ...]:
-    """The spells of the last hour with something counted at an epoch second."""
+    """Return the intervals of the last hour with `counts` added at epoch second `at`."""
     number = int(at // SPELL)
     kept = {each[0]: each for each in spells if number - SPELLS < each[0] <= number}
     _, requests, blocked, trips = kept.get(number, (number, 0, 0, 0))
@@ -229,42 +229,42 @@ def lived(spells: tuple[Spell, ...], at: float, counts: Lately) -> tuple[Spell, 
 
 
 def lately(spells: Iterable[Spell], at: float) -> Lately:
-    """What was counted in the hour before an epoch second."""
+    """Return the counts of the hour before epoch second `at`."""
     number = int(at // SPELL)
     recent = [each for each in spells if each[0] > number - SPELLS]
     return Lately(*(sum(each[field] for each in recent) for field in (1, 2, 3)))
 
 
 class ProcessStatistics(Record, frozen=True, tag="stats"):
-    """What one process has counted so far, as it tells the others: the record `stats:<process>`."""
+    """Counts of one process, published in the store as the record `stats:<process>`."""
 
     process: str = ""
-    """Its machine, its number there, and a few random letters."""
+    """Machine name, process number and a few random letters."""
 
     program: str = ""
-    """What runs there, as far as it can be told."""
+    """Name of the program, as far as it is known."""
 
     started_at: float = 0.0
-    """Epoch second at which it first counted."""
+    """Epoch second of the first count."""
 
     at: float = 0.0
-    """Epoch second at which it last told of something new."""
+    """Epoch second at which the process last published new counts."""
 
     hosts: tuple[HostStatistics, ...] = ()
-    """The busiest."""
+    """Busiest hosts."""
 
     other: HostStatistics = HostStatistics()
-    """All others together."""
+    """Sum of all other hosts."""
 
     spells: tuple[Spell, ...] = ()
-    """The last hour."""
+    """Intervals of the last hour."""
 
     def lasts(self, now: Now) -> int | None:
-        """Microseconds until a day after it was last heard of: ended or killed, it goes by itself."""
+        """Return the microseconds until a day after the last publication, so that records of dead processes expire."""
         return round((self.at + DAY) * SECOND) - now.epoch
 
     def plus(self, news: StatisticsSnapshot, at: float) -> Self:
-        """With what was counted since this was written."""
+        """Return the record with the counts of `news` added, as of epoch second `at`."""
         known = {host.domain: host for host in self.hosts}
         for name, host in news.hosts.items():
             known[name] = known[name].plus(host) if name in known else host
@@ -282,18 +282,18 @@ class ProcessStatistics(Record, frozen=True, tag="stats"):
         )
 
     def joined(self, ours: Self, base: Self | None) -> Self:
-        """This with what `ours` has counted since `base`, while the store was out."""
+        """Return this record plus the counts that `ours` added since `base` during a store outage."""
         theirs = summed([ours])
         return self.plus(theirs if base is None else theirs.since(summed([base])), max(self.at, ours.at))
 
 
 def stats_key(process: str) -> str:
-    """The key of what a process has counted."""
+    """Return the key of a process's statistics."""
     return "stats:" + process
 
 
 def summed(processes: Iterable[ProcessStatistics], at: float | None = None) -> StatisticsSnapshot:
-    """What several processes have counted together, as of an epoch second; None for when the last of them told."""
+    """Return the sum of several processes' counts as of epoch second `at`; None for the last publication."""
     processes = list(processes)
     hosts: dict[str, HostStatistics] = {}
     other = HostStatistics()
@@ -341,12 +341,12 @@ def _snapshot(
 
 
 def _fields(counts: Counts) -> dict[str, Any]:
-    """What was counted, by name."""
+    """Return the counts by name."""
     return {name: getattr(counts, name) for name in Counts.__struct_fields__}
 
 
 def _trimmed(hosts: list[HostStatistics]) -> tuple[HostStatistics, ...]:
-    """The hosts with no more fetches than may be told of, the latest of all."""
+    """Return the hosts with only the latest `PUBLISHED_FETCHES` fetches of all."""
     moments = sorted(fetch.at for host in hosts for fetch in host.last)
     if len(moments) <= PUBLISHED_FETCHES:
         return tuple(hosts)
@@ -362,7 +362,7 @@ _numbers = attrgetter(*_NUMBERS)
 
 
 def _added(one: Counts, two: Counts, times: int = 1) -> dict[str, Any]:
-    """The counts of both together; with `times=-1`, what one has more than the other, and nothing below 0."""
+    """Return the sum of two counts; with `times=-1`, their difference, at least 0."""
     both = zip(_NUMBERS, _numbers(one), _numbers(two), strict=True)
     fields: dict[str, Any] = {name: max(0, mine + times * theirs) for name, mine, theirs in both}
     for name in _MAPPINGS:
@@ -377,7 +377,7 @@ def _added(one: Counts, two: Counts, times: int = 1) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as it stands in JSON."""
+    """Return a value as plain JSON."""
     if isinstance(value, Distribution | Counts):
         return value.as_dict()
     if isinstance(value, msgspec.Struct):
