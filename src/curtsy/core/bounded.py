@@ -22,8 +22,7 @@ _COUNTED_ANEW = 1024
 
 
 class Bounded(Generic[Key, Value]):
-    """Least-recently-used cache, limited by entries and by bytes as `size` measures them. The last entry put always
-    stays.
+    """Least-recently-used cache, limited by entries and by bytes (`size`). The last entry put always stays.
 
     Safe for threads without a lock, which a fork could leave locked. Concurrent puts can only make the running total
     wrong, and the bytes are counted again before an entry is dropped.

@@ -4,7 +4,7 @@
     ├── Refused              curtsy sent no request
     │   ├── RefusedByRobots      the site's robots.txt forbids it
     │   ├── RefusedByBudget      the host's daily budget is exhausted
-    │   ├── RefusedByBreaker     the host is blocked after failures
+    │   ├── RefusedByBreaker     the host is blocked for a while
     │   └── RefusedByPolicy      the settings forbid it, or the deadline is too short
     ├── FetchError           the request failed
     │   ├── Unreachable          no usable answer was received
@@ -93,11 +93,11 @@ class RefusedByBudget(Refused):
 
 
 class RefusedByBreaker(Refused):
-    """Refusal because the host's breaker is open."""
+    """Refusal because the host's breaker is open, or the site requested a long rest."""
 
 
 class RefusedByPolicy(Refused):
-    """Refusal by the settings, or because the deadline is too short."""
+    """Refusal by the settings, or by a deadline that is too short."""
 
 
 class FetchError(CurtsyError):
@@ -139,7 +139,7 @@ class NotWritten(CurtsyError):
         self.path = path
         """File or folder; None for other outputs, such as standard output."""
         self.is_lasting = is_lasting
-        """True if waiting does not help, as with a closed pipe or a file that the crawl did not write; False for a full disk."""
+        """True if waiting does not help, as with a closed pipe or a foreign file; False for a full disk."""
 
 
 class LimiterClosed(CurtsyError):

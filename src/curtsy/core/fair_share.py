@@ -22,7 +22,7 @@ QUARTER = 4
 """Divisor of a group's share: one slot in four, and at least one, while others want slots."""
 
 SPELL = 60.0
-"""Seconds after its last slot during which a group still counts as wanting slots, because polite hosts pause."""
+"""Seconds after its last slot during which a group still wants slots, because curtsy pauses between requests."""
 
 Group = TypeVar("Group", int, str)
 """Number or name of a registered domain or an address."""
