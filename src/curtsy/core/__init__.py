@@ -1,1 +1,1 @@
-"""What decides: pure functions on values. No clock, no dice, no socket, no file, no logger."""
+"""Decision logic: pure functions on values, without clock, randomness, socket, file or logger."""

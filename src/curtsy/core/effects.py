@@ -1,4 +1,4 @@
-"""What a flow asks to have done, each with what it is answered by, and what it may look at meanwhile."""
+"""Effects that a flow yields, with their results, and the context (`World`) that it reads."""
 
 from __future__ import annotations
 
@@ -17,126 +17,126 @@ from curtsy.core.secrets import masked_repr
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
-    """What the caller wants."""
+    """Fetch as the caller requests it."""
 
     url: str
     method: str = "GET"
     headers: Headers = NO_HEADERS
     body: bytes | None = None
     deadline: float | None = None
-    """Seconds for all of it, waits and retries included; None for as long as it takes."""
+    """Seconds for the whole fetch, waits and retries included; None: no limit."""
 
     idempotent: bool | None = None
-    """Whether it may be sent again; None for what its method says."""
+    """True if it may be retried; None: the method decides."""
 
     max_wait: float | None = None
-    """Seconds to stand in line for the first request at most, else the answer is when to come back; None for any."""
+    """Seconds to wait at most before the first request; None: no limit. The result of a longer wait is `DEADLINE`."""
 
     follow: bool = True
-    """Whether redirects are followed."""
+    """True if redirects are followed."""
 
     is_foreign: bool = False
-    """Whether a redirect from another registered domain led here: what fails says nothing of the host (C22)."""
+    """True if a redirect from another registered domain led here: failures do not count against the host (C22)."""
 
     is_renewal: bool = False
-    """Whether it is a kept copy that is to be renewed: of a redirect, too, there is nothing to complain of then."""
+    """True if it renews a cached copy. A redirect is then not an error."""
 
     __repr__ = masked_repr
 
 
 class World(Protocol):
-    """What a flow may look at while it runs: settings, a clock and dice."""
+    """Context of a flow: settings, clocks and random numbers."""
 
     @property
     def policies(self) -> Policies:
-        """The policies in force."""
+        """Policies in force."""
         ...
 
     @property
     def has_cache(self) -> bool:
-        """Whether pages are kept."""
+        """True if pages are cached."""
         ...
 
     @property
     def cache_mode(self) -> Mode:
-        """How kept pages are used."""
+        """Use of cached pages."""
         ...
 
     @property
     def stale_if_error(self) -> float:
-        """Seconds beyond its lifetime that a kept page may stand in for an answer that failed."""
+        """Seconds beyond its lifetime for which a cached page may replace a failed reply."""
         ...
 
     @property
     def max_retries(self) -> int | None:
-        """Instead of the policies'; None to leave it to them."""
+        """Most retries, instead of the policies' setting; None: the policies decide."""
         ...
 
     def refused_address(self, url: Url) -> str | None:
-        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name."""
+        """Return why the URL's address is refused; None if it is allowed, or if the host is a name."""
         ...
 
     def now(self) -> float:
-        """Seconds of a clock that never jumps."""
+        """Return the seconds of a monotonic clock."""
         ...
 
     def epoch(self) -> float:
-        """The calendar's second."""
+        """Return the epoch second."""
         ...
 
     def known_rules(self, origin: str) -> Known | None:
-        """The rules of an origin that hold now, as far as they are in memory."""
+        """Return the valid rules of an origin from memory; None if memory holds none."""
         ...
 
     def put_back_retry(self) -> None:
-        """Give back a retry that was allowed and not sent after all."""
+        """Give back a granted retry that was not sent."""
         ...
 
     def is_foreign(self, one: Url, other: Url) -> bool:
-        """Whether two URLs belong to different registered domains, by the Public Suffix List."""
+        """Return whether two URLs belong to different registered domains, by the Public Suffix List."""
         ...
 
     def heeded(self, origin: str) -> dict[str, float]:
-        """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
+        """Return the Crawl-delay (seconds) of an origin by user agent, for agents that `heed()` has recorded."""
         ...
 
     @property
     def keeps_cookies(self) -> bool:
-        """Whether cookies are kept."""
+        """True if cookies are kept."""
         ...
 
     def cookies_for(self, url: Url) -> str | None:
-        """What was kept of the host's cookies, as a header; None if nothing, or if none are kept."""
+        """Return the value of the Cookie header for a URL; None without cookies."""
         ...
 
     def take_cookies(self, url: Url, headers: Headers) -> None:
-        """Keep the cookies of an answer, if they are kept at all."""
+        """Store the cookies of a reply, if cookies are kept."""
         ...
 
     def roll(self) -> float:
-        """Dice, in [0, 1)."""
+        """Return a random number in [0, 1)."""
         ...
 
 
 class Admitted(Protocol):
-    """A request that may leave now, as the gate gives it."""
+    """Ticket of the gate: a request that may be sent now."""
 
     @property
     def go(self) -> Go:
-        """What was granted."""
+        """Decision of admission, with the lease."""
         ...
 
     @property
     def waited(self) -> float:
-        """Seconds spent in line."""
+        """Seconds spent in the queue."""
         ...
 
 
-# The effects, each with what it is answered by.
+# The effects.
 
 
 class Enter(msgspec.Struct, frozen=True, gc=False):
-    """Wait for the host's turn and be charged: `Admitted`, `No` or `Late`."""
+    """Effect: wait in the host's queue and be charged. Result: `Admitted`, `No` or `Late`."""
 
     key: str
     policy: Policy
@@ -144,23 +144,23 @@ class Enter(msgspec.Struct, frozen=True, gc=False):
     robots: bool
     deadline: float | None
     domain: str = ""
-    """Whose policy it is: settings that change while it waits hold for it."""
+    """Domain of the policy: settings that change during the wait apply to it."""
 
     crawl_delay: int = 0
-    """Microseconds that robots.txt asks of who sends it."""
+    """Crawl-delay of the sending user agent, in microseconds."""
 
     rank: float | None = None
-    """If it goes before those who stand in line: where among those who do so, too."""
+    """Position among the requests in front of the queue, lowest first; None: the end of the queue."""
 
     foreign: bool = False
-    """Whether a redirect from another registered domain led here (C22)."""
+    """True if a redirect from another registered domain led here (C22)."""
 
     guest: bool = False
-    """Whether that was one of a robots.txt: these have an allowance of their own."""
+    """True if that redirect was of a robots.txt: such requests have an allowance of their own."""
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
-    """Send: a `Reply`; None if the place has run out meanwhile, and nothing was sent."""
+    """Effect: send a request. Result: a `Reply`; None, with nothing sent, if the lease ends before `timeout`."""
 
     request: Request
     policy: Policy
@@ -168,58 +168,61 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     timeout: float
     max_body: int | None
     cut: bool = False
-    """Whether a body that is too long is cut instead of refused."""
+    """True if a body that is too long is cut, not refused."""
 
     left: float | None = None
-    """Seconds until the caller's deadline; None without one."""
+    """Seconds until the caller's deadline; None without a deadline."""
 
 
 class PutBack(msgspec.Struct, frozen=True, gc=False):
-    """Give back a place that is not needed after all, with its turn."""
+    """Effect: give back an unused ticket, with its turn."""
 
     ticket: Admitted
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """Write the consequences into the host's record: `Settled`, what holds for it then."""
+    """Effect: write the consequences of a reply into the host's record. Result: `Settled`."""
 
     ticket: Admitted
     outcome: Outcome
 
 
 class Recall(msgspec.Struct, frozen=True, gc=False):
-    """Look for the kept copy that answers a request: `(entry, body)` or None."""
+    """Effect: look up the cached copy for a request. Result: `(entry, body)` or None."""
 
     request: Request
 
 
 class Keep(msgspec.Struct, frozen=True, gc=False):
-    """Do to the cache what `absorb()` said."""
+    """Effect: change the cache as `absorb()` has decided."""
 
     url: Url
     what: Absorbed
 
 
 class Remember(msgspec.Struct, frozen=True, gc=False):
-    """What is known of an origin's rules, however old: `Rules` or None. Asks nobody."""
+    """Effect: read the stored rules of an origin, expired or not, without a request. Result: `Rules` or None."""
 
     origin: str
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """Have an origin's rules, or the task of fetching them: `Known`, `Claimed` or `Late`. Waits for who is at it."""
+    """Effect: get an origin's rules or the task of fetching them. Result: `Known`, `Claimed` or `Late`.
+
+    It waits while another task or process fetches them.
+    """
 
     origin: str
     deadline: float | None
     ttl: float
-    """Seconds for which a copy holds, by the settings of this moment."""
+    """Seconds for which a copy is valid, by the present settings."""
 
     lasts: float
-    """Seconds for which the claim holds, should its holder die."""
+    """Seconds until the claim expires if its holder dies."""
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Claim once more what was claimed a while ago: `Claimed`, or `Known` or `Busy` if another was quicker."""
+    """Effect: renew a claim. Result: `Claimed`; `Known` or `Busy` if another process was faster."""
 
     origin: str
     ttl: float
@@ -227,24 +230,27 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
 
 class Learn(msgspec.Struct, frozen=True, gc=False):
-    """Write down what came of fetching the rules (None: could not be had), and let those who wait have it: `Rules`."""
+    """Effect: store the result of fetching the rules and resume the waiters. Result: `Rules`.
+
+    `body` is None if the file is unreachable.
+    """
 
     origin: str
     policy: Policy
     body: bytes | None
     why: str = ""
     part: bytes = b""
-    """What came of a body that broke off (C21)."""
+    """Received part of an incomplete body (C21)."""
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give the task of fetching the rules back, undone."""
+    """Effect: release the claim on the rules without a result."""
 
     origin: str
 
 
 class Amend(msgspec.Struct, frozen=True, gc=False):
-    """Change a host's record for another reason than a request."""
+    """Effect: change a host's record independently of a request."""
 
     key: str
     policy: Policy
@@ -252,17 +258,17 @@ class Amend(msgspec.Struct, frozen=True, gc=False):
 
 
 class MayRetry(msgspec.Struct, frozen=True, gc=False):
-    """Ask whether the share of retries allows one more: a bool."""
+    """Effect: reserve a retry of the retry budget. Result: a bool."""
 
 
 class Later(msgspec.Struct, frozen=True, gc=False):
-    """Ask for a page once more when this is over, to renew its copy: whether that can be done."""
+    """Effect: fetch a page again after this fetch, to renew its copy. Result: a bool, False if impossible."""
 
     ask: FetchRequest
 
 
 class Tell(msgspec.Struct, frozen=True, gc=False):
-    """Tell log, metrics and statistics."""
+    """Effect: report the record to log, metrics and statistics."""
 
     record: FetchRecord
 

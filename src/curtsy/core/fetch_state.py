@@ -1,4 +1,4 @@
-"""A fetch on its way: what has happened to it so far, and the steps that pages and robots.txt have in common."""
+"""State of a fetch, and the steps that pages and robots.txt have in common."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ NOT_ADMITTED = (No, Late)
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 UNSENT = Outcome(Kind.ABANDONED, sent=False)
-"""A place that was not used after all."""
+"""Outcome of an admission that was not used."""
 
 UNHEARD = Outcome(Kind.ABANDONED)
-"""A request whose answer nobody waited for: it says nothing of the host."""
+"""Outcome of a request that the caller stopped waiting for: no evidence about the host."""
 
 
 NO_TIME = 0.05
-"""Seconds before a deadline at which nobody waits any more: timers go off a little early."""
+"""Seconds before a deadline from which on a timeout is the deadline's: timers fire slightly early."""
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """We chose not to ask."""
+    """Decision not to send a request."""
 
     reason: Reason
     message: str
@@ -51,40 +51,40 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Again(msgspec.Struct, frozen=True, gc=False):
-    """What was decided before the wait holds no more: the rules have ended, or the settings are others. Begin anew."""
+    """Signal to start over: the rules expired or the settings changed during the wait."""
 
 
 AGAIN = Again()
 
 
 class FetchState(msgspec.Struct):
-    """What has happened to one fetch so far."""
+    """Progress of one fetch."""
 
     ask: FetchRequest
     world: World
     began: float
     policies: Policies
-    """Those in force when it began, or when it began anew."""
+    """Policies in force at the start, or at the last start over."""
 
     url: Url | None = None
     tries: int = 0
-    """Times that a page was asked for, whether or not a request could be sent."""
+    """Tries of all pages, with or without a request sent."""
 
     attempts: int = 0
-    """Requests sent."""
+    """Requests sent for pages."""
 
     retries: int = 0
-    """Those among them that were sent again."""
+    """Requests among `attempts` that were retries."""
 
     again: int = 0
-    """Tries of the last page that came after one that failed."""
+    """Tries of the last page after the first."""
 
     page_tries: int = 0
-    """Tries of the page that is asked for now, and whether a request was sent for it: they hold if it begins anew."""
+    """Tries of the current page. A start over keeps this and `page_sent` (True if a request was sent for the page)."""
 
     page_sent: bool = False
     has_retry: bool = False
-    """Whether it was allowed to ask again, and has not yet done so."""
+    """True if a retry was granted and not yet sent."""
 
     waited: float = 0.0
     bytes: int = 0
@@ -93,26 +93,25 @@ class FetchState(msgspec.Struct):
     go: Go | None = None
     retry_after: float | None = None
     asked_for: float | None = None
-    """Seconds that the site wished to be left alone, where `max_retry_after` is less."""
+    """Seconds of rest that the site requested, if above `max_retry_after`; else None."""
 
     next_in: float | None = None
     latency: float | None = None
     robots_requests: int = 0
     had_its_turn: bool = False
-    """Whether it has stood in line for this page already, and could not use its turn."""
+    """True if this hop started over: it keeps its position in the queue."""
 
     redirected_by: tuple[str, ...] = ()
-    """The URLs that have redirected it, in order."""
+    """URLs that redirected the fetch, in order."""
 
     is_foreign: bool = False
-    """Whether a redirect has led it from one registered domain to another: nothing that fails since then says anything
-    of the host that it was led to (C22)."""
+    """True if a redirect led to another registered domain: failures since then do not count against the host (C22)."""
 
     elsewhere: tuple[Share, ...] = ()
-    """What was sent to hosts that have redirected it to another one."""
+    """Traffic to hosts that redirected the fetch to another host."""
 
     def leave_host(self) -> None:
-        """It goes on to another host: note what was sent to this one."""
+        """Record the traffic to this host before a redirect to another host."""
         assert self.url is not None
         before = self.elsewhere
         share = Share(
@@ -123,24 +122,24 @@ class FetchState(msgspec.Struct):
             self.bytes - sum(each.bytes for each in before),
         )
         self.elsewhere = (*before, share)
-        self.go = None  # what is left of its budget is not the next one's
+        self.go = None  # the remaining budget belongs to the old host
 
     def patience(self) -> float | None:
-        """Seconds that may be stood in line: to the deadline, and before the first try no longer than wished."""
+        """Return the seconds to wait in a queue; None: no limit. Before the first try `max_wait` applies, too."""
         left, max_wait = self.left(), self.ask.max_wait
         if max_wait is None or self.tries:
             return left
         return max_wait if left is None else min(left, max_wait)
 
     def left(self) -> float | None:
-        """Seconds until the deadline; None without one."""
+        """Return the seconds until the deadline; None without a deadline."""
         if self.ask.deadline is None:
             return None
         return max(0.0, self.began + self.ask.deadline - self.world.now())
 
 
 def is_another(policies: Policies, url: Url, policy: Policy) -> bool:
-    """Whether these policies have another one for a URL's host than `policy`."""
+    """Return whether the policy for a URL's host differs from `policy`."""
     present = policies.of(url.domain)
     return present is not policy and present != policy
 
@@ -156,32 +155,31 @@ def entrance(
     crawl_delay: float = 0.0,
     guest: bool = False,
 ) -> Enter | Late:
-    """The way in for a request, `first` if all others of the line wait for what it brings.
+    """Return the effect that admits a request; `Late` if the deadline has passed.
 
-    It is a `guest` if another site's robots.txt redirects here.
-
-    `Late` if there would be no time to hear the answer.
+    `first`: it goes before the whole queue, which waits for its result. `guest`: another site's robots.txt redirects
+    here.
     """
     if state.left() == 0:
         return Late(0.0)
     return Enter(
         policy.key_for(url.domain), policy, page, robots, state.patience(), url.domain,
         round(crawl_delay * SECOND) if crawl_delay else 0,
-        # Who comes back goes where he was.
+        # After a start over a request keeps its position in the queue.
         -1.0 if first else state.began if state.had_its_turn else None,
         state.is_foreign or guest, guest,
     )  # fmt: skip
 
 
 def not_admitted(url: Url, policy: Policy, answer: No | Late) -> Refusal:
-    """What the gate's answer means for who asked."""
+    """Return the refusal that corresponds to the gate's decision."""
     if isinstance(answer, Late):
         return Refusal(Reason.DEADLINE, messages.late(url, answer.needed), answer.needed)
     return Refusal(answer.reason, messages.refused(url, policy, answer), answer.retry_after)
 
 
 def is_cut_off(reply: Reply, state: FetchState) -> bool:
-    """Whether it was the caller's patience that ended, and not the host's time."""
+    """Return whether a timeout was the caller's deadline, and not the host's fault."""
     if not isinstance(reply, Failure) or reply.reason is not Reason.TIMEOUT:
         return False
     left = state.left()
@@ -189,14 +187,14 @@ def is_cut_off(reply: Reply, state: FetchState) -> bool:
 
 
 def shorter(timeout: float, left: float | None) -> float:
-    """The timeout of a request that has so many seconds left."""
+    """Return the timeout of a request in seconds, limited to the time left and at least 1 ms."""
     return timeout if left is None else min(timeout, max(left, 0.001))
 
 
 def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
-    """Where a reply sends us; None if it does not.
+    """Return the target of a redirect; None if the reply is not one.
 
-    User and password in the target are dropped: a site does not choose the credentials that are sent (RFC 9110, 4.2.4).
+    Credentials in the target are dropped: a site must not choose the credentials to send (RFC 9110, 4.2.4).
     """
     if reply.status not in REDIRECTS:
         return None
@@ -210,17 +208,17 @@ def redirect_target(url: Url, reply: Response) -> Url | InvalidUrl | None:
 
 
 def agent_of(request: Request, state: FetchState) -> str:
-    """Who sends a request."""
+    """Return the user agent of a request."""
     return request.headers.get("user-agent") or state.policies.user_agent
 
 
 def agent_only(headers: Headers) -> tuple[tuple[str, str], ...]:
-    """Of all headers, who is asking."""
+    """Return the User-Agent field alone."""
     return tuple(each for each in headers.fields if each[0].lower() == "user-agent")
 
 
 def own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
-    """The caller's headers, with who we are and, if the URL has credentials, who the caller is."""
+    """Return the caller's headers with User-Agent and, if the URL has credentials, Authorization."""
     if "user-agent" not in headers:
         headers = _with_agent(headers.fields, policies.user_agent)
     if url.credentials and "authorization" not in headers:
@@ -230,6 +228,6 @@ def own_headers(headers: Headers, url: Url, policies: Policies) -> Headers:
     return headers
 
 
-@lru_cache(maxsize=256)  # most fetches of a program have the same ones
+@lru_cache(maxsize=256)  # most fetches of a program have the same headers
 def _with_agent(fields: tuple[tuple[str, str], ...], agent: str) -> Headers:
     return Headers((("User-Agent", agent), *fields))

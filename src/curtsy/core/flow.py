@@ -1,13 +1,12 @@
-"""The whole way of a request, top to bottom.
+"""Complete path of a fetch, as generators.
 
-A flow is a generator: it yields effects, what is to be done, and is sent the answers. `drive.py` carries them out,
-blocking or async; so the way exists once. It runs
+A flow yields effects and receives their results. `engine/driver.py` executes effects, blocking or async. The steps:
 
-    fetch ──▶ hop, once per redirect ──▶ recall the kept copy: fresh ends here
-                                    ──▶ exchange: rules_for its origin, and their verdict;
-                                        enter the gate, send, settle, perhaps again
-                                    ──▶ keep what came
-          ──▶ tell
+    fetch ──▶ hop, once per redirect ──▶ look up the cached copy: a fresh one ends the hop
+                                    ──▶ exchange: get the rules of the origin, apply them;
+                                        wait for admission, send, settle, perhaps retry
+                                    ──▶ update the cache
+          ──▶ report the record
 """
 
 from __future__ import annotations
@@ -81,21 +80,21 @@ from curtsy.core.rules import crawl_delay as crawl_delay_of
 from curtsy.core.secrets import mask_url
 
 REPEATABLE = frozenset({"GET", "HEAD"})
-"""Methods that may be sent again without asking the caller."""
+"""Methods that are retried without the caller's permission."""
 
 PROXY_REST = 60.0
-"""Seconds after which it makes sense to ask again by a proxy that has failed."""
+"""Seconds until a retry through a failed proxy makes sense."""
 
-# What may follow a redirect to another origin: nothing that could be a secret (F25).
+# Header fields that follow a redirect to another origin: none of them can hold a secret (F25).
 _HARMLESS = frozenset(
     {"accept", "accept-language", "accept-encoding", "user-agent", "cache-control", "content-type"}
 )  # fmt: skip
 
 
 def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> Generator[Effect, Any, FetchResult]:
-    """Fetch one URL politely, following redirects; every hop with every check of its own host.
+    """Fetch one URL politely and follow redirects. Each hop passes all checks of its own host.
 
-    What happens to it is noted in `state`, for whoever wants to know before it ends.
+    `state` records the progress, for callers that need it before the end.
     """
     state = state or set_out(ask, world)
     first = parse_url(ask.url)
@@ -108,20 +107,20 @@ def fetch(ask: FetchRequest, world: World, state: FetchState | None = None) -> G
             if state.has_retry:
                 world.put_back_retry()
     result = _result(state, end, first)
-    if ask.max_wait is None or result.reason is not Reason.DEADLINE:  # else nothing has happened yet
+    if ask.max_wait is None or result.reason is not Reason.DEADLINE:  # a postponed fetch has no record yet
         yield Tell(result.record)
     return result
 
 
 def set_out(ask: FetchRequest, world: World) -> FetchState:
-    """A journey that begins now."""
+    """Return the state of a fetch that starts now."""
     return FetchState(ask, world, world.now(), world.policies, is_foreign=ask.is_foreign)
 
 
 def closed(state: FetchState, is_sent: bool = False, is_robots: bool = False) -> FetchResult:
-    """What is left to say to somebody whose client was closed under him, perhaps with a request on its way.
+    """Return the result of a fetch whose client was closed.
 
-    That may be one for robots.txt.
+    `is_sent`: a request was in progress. `is_robots`: that request was for robots.txt.
     """
     url = state.ask.url
     if is_sent and is_robots:
@@ -161,7 +160,7 @@ def _travel(first: Url, state: FetchState) -> Generator[Effect, Any, Reply | Ref
                 return Failure(Reason.TOO_MANY_REDIRECTS, messages.WANTS_COOKIE, 0.0, end.status)
             if _with_cookies(request, state.world).headers == sent.headers:
                 return end
-            # A redirect to itself is no other URL: it is asked for again at once, with the cookie that it has set.
+            # A redirect to the same URL that sets a cookie: it is requested again at once, with the cookie.
         if isinstance(target, InvalidUrl):
             return Failure(
                 Reason.BAD_REDIRECT, f"it redirects to where nobody can follow: {target.why}", 0.0, end.status
@@ -180,9 +179,9 @@ def _travel(first: Url, state: FetchState) -> Generator[Effect, Any, Reply | Ref
 
 
 def _before_redirect(url: Url, reply: Response, state: FetchState) -> Refusal | None:
-    """Refuse a redirect that is to be followed after a long rest only (RFC 9110, 10.2.3).
+    """Refuse to follow a redirect whose Retry-After exceeds `obey_retry_after` (RFC 9110, 10.2.3).
 
-    The redirecting host rests by its own record. That does not delay a target on another host.
+    The redirecting host rests by its own record. A target on another host is not delayed.
     """
     policy = state.policies.of(url.domain)
     asked = retry_after(reply.headers, state.world.epoch()) if state.cache is None else None
@@ -192,7 +191,7 @@ def _before_redirect(url: Url, reply: Response, state: FetchState) -> Refusal | 
 
 
 def hop(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | Refusal | Again]:
-    """One URL, one host: denied, kept, forbidden, or asked."""
+    """Fetch one URL of one host: apply the settings, then the cache, then send a request."""
     world, url = state.world, request.url
     policy = state.policies.of(url.domain)
     refused = refused_by_settings(url, policy, world)
@@ -212,11 +211,11 @@ def hop(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | R
         end = yield from exchange(request, found, policy, state)
         asked: Freshness = found
         if not isinstance(end, Refusal | Again) and names_another(found, end):
-            # The 304 is of a version that is not kept: only the page itself helps. Its request is one as any other.
+            # This 304 is about a version that is not cached, so the page is requested without conditions.
             asked = Absent()
             end = yield from exchange(request, asked, policy, state)
         if isinstance(found, Stale) and found.may_serve_on_error and _has_failed(end):
-            # It may have taken a while: what the copy is good for now counts.
+            # The exchange takes time: the copy must still be usable now.
             late = freshness(found.entry, request, world.epoch(), world.cache_mode, world.stale_if_error)
             copy = late if isinstance(late, Stale) and late.may_serve_on_error else None
         if copy is None:
@@ -227,8 +226,8 @@ def hop(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | R
                 yield Keep(url, what)
             return answer
 
-    # The kept copy is the answer. That costs the site nothing: it is judged by the rules remembered, even old ones, and
-    # asks for none; that there are none to be had does not forbid it.
+    # The cached copy is the result, at no cost for the site. Only known rules apply, expired ones included. No rules
+    # are requested, and unreachable rules do not forbid the copy.
     if policy.respect_robots:
         known = world.known_rules(url.origin)
         rules: Rules | None = (yield Remember(url.origin)) if known is None else known.rules
@@ -243,26 +242,26 @@ def hop(request: Request, state: FetchState) -> Generator[Effect, Any, Reply | R
 
 
 def _alone(request: Request, state: FetchState) -> FetchRequest:
-    """This hop, to be asked for again: neither what led here is to be done once more, nor what it leads to."""
+    """Return the request that renews the cached copy of this hop alone, without its redirects."""
     url, foreign = request.url.with_credentials, state.is_foreign
     return FetchRequest(url, request.method, request.headers, follow=False, is_renewal=True, is_foreign=foreign)
 
 
 def _has_failed(end: Reply | Refusal | Again) -> bool:
-    """Whether a site could not be asked, or did not answer, so that a stale copy may stand in (RFC 5861, 4)."""
+    """Return whether the exchange failed, so that a stale copy may be served (RFC 5861, 4)."""
     if isinstance(end, Refusal):
         return end.reason in (Reason.CIRCUIT_OPEN, Reason.ROBOTS_UNREACHABLE)
     return isinstance(end, Failure) or (isinstance(end, Response) and end.status in (500, 502, 503, 504))
 
 
 def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Failure | None:
-    """Why the user's settings alone forbid to ask for a URL; None if they do not."""
+    """Return the refusal by the user's settings alone; None if the URL may be requested."""
     if policy.denied:
         return Refusal(Reason.DOMAIN_DENIED, messages.denied(url))
     if policy.deny_paths and (pattern := policy.refuses_path(url.target)):
         return Refusal(Reason.PATH_DENIED, messages.path_denied(url, pattern))
     if not policy.allow_private and (why := world.refused_address(url)):
-        # A name is judged when it is resolved; an address need not wait for that, nor for its turn.
+        # Names are checked when they are resolved. A literal address is refused before it enters a queue.
         return Failure(Reason.ADDRESS_REFUSED, why)
     return None
 
@@ -270,9 +269,9 @@ def refused_by_settings(url: Url, policy: Policy, world: World) -> Refusal | Fai
 def exchange(
     request: Request, found: Freshness, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Reply | Refusal | Again]:
-    """Ask the site, if its rules allow it, and ask again while that is worth it.
+    """Request the page if the rules allow it, and retry temporary errors.
 
-    Retry says whether, admission says when.
+    The retry policy decides whether to retry, admission decides when.
     """
     world, url = state.world, request.url
     rules: Rules | None = None
@@ -305,7 +304,7 @@ def exchange(
             state.waited += world.now() - asked_at
             if last is None:
                 return not_admitted(url, policy, ticket)
-            # A retry that may not go any more: the result keeps the last answer, and says when to come back, if ever.
+            # The retry is not admitted: the result keeps the last reply, and the seconds until a retry if known.
             if not (isinstance(last, Failure) and last.is_lasting):
                 state.retry_after = ticket.needed if isinstance(ticket, Late) else ticket.retry_after
             return last
@@ -320,7 +319,7 @@ def exchange(
         if reply is None:
             state.has_retry = had_retry
             continue
-        # A name that cannot be resolved, or a connection that is refused, is a try; but no request was sent.
+        # A failed name lookup or a refused connection counts as a try, but not as a sent request.
         was_sent = reply.sent_ago is not None or is_sent(reply)
         state.tries += 1
         state.attempts += was_sent
@@ -349,7 +348,7 @@ def exchange(
         asked = outcome.retry_after
         state.asked_for = asked if asked is not None and asked > policy.max_retry_after else None
         if not again:
-            # What may pass can be asked for when the breaker closes, however soon the site would have it.
+            # A temporary error can be retried when the breaker closes, even if Retry-After is shorter.
             if asked is not None:
                 state.retry_after = max(min(asked, policy.max_retry_after), settled.open_for)
             elif may_pass and not (isinstance(reply, Failure) and reply.is_lasting):
@@ -362,13 +361,16 @@ def exchange(
 def _news(
     request: Request, rules: Rules | None, delay: float, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Response | Refusal | Again | None]:
-    """What has happened while a request stood in line, if it is not to be sent any more: what holds is the present."""
+    """Return the result that a change during the wait requires; None if the request can be sent.
+
+    Changes are new settings, new or expired rules, and a fresh copy in the cache.
+    """
     world, url = state.world, request.url
     if is_another(world.policies, url, policy):
         return AGAIN
     if rules is not None:
         known, agent = world.known_rules(url.origin), agent_of(request, state)
-        # Rules that were looked at for this very turn hold for it, be they good for less than the wait.
+        # After a start over the rules count, even if they expired in the queue: else a short TTL would loop forever.
         if known is None and not state.had_its_turn:
             return AGAIN
         if known is not None and known.rules is not rules:
@@ -381,10 +383,10 @@ def _news(
 
 
 def _kept_meanwhile(request: Request, state: FetchState) -> Generator[Effect, Any, Response | None]:
-    """The copy that another task or process has fetched while this one stood in line, if it is fresh."""
+    """Return a fresh copy that another task or process has cached during the wait, or None."""
     world = state.world
     kept = yield Recall(request)
-    # A copy that is to be renewed behind: another client may have done it.
+    # A renewal accepts a copy that another client has renewed, so the cache mode does not apply.
     mode = "normal" if state.ask.is_renewal else world.cache_mode
     found = freshness(kept[0] if kept else None, request, world.epoch(), mode)
     if not isinstance(found, Fresh):
@@ -394,7 +396,10 @@ def _kept_meanwhile(request: Request, state: FetchState) -> Generator[Effect, An
 
 
 def _left(go: Go, outcome: Outcome) -> Go:
-    """What is left of the host's day: admission has charged a request and a page, settling gives back what was none."""
+    """Return the host's remaining daily budget after an outcome.
+
+    Admission charges a request and a page. Settling refunds unsent requests, 304s and replies that are not pages.
+    """
     is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
     is_no_page = go.lease.page and not outcome.page
     if not (is_free or is_no_page):
@@ -414,7 +419,7 @@ def _kept(
     kept: tuple[Entry, bytes] | None,
     state: FetchState,
 ) -> tuple[tuple[Absorbed, ...], Reply]:
-    """What the cache is to make of a reply, and the answer: the kept body where the reply is that it still holds."""
+    """Return the changes to the cache, and the reply for the caller: after a 304 the cached page."""
     what = absorb(found, request, reply, state.world.epoch())
     if request.method == "HEAD" and kept is not None and isinstance(reply, Response) and contradicts(reply, kept[0]):
         return (Drop(kept[0].variant),), reply
@@ -425,19 +430,19 @@ def _kept(
         what = Drop(kept[0].variant)
     changes: tuple[Absorbed, ...] = () if isinstance(what, Leave) else (what,)
     if isinstance(what, Store) and kept is not None and kept[0].variant != what.entry.variant:
-        # The page has another `Vary` than the copy that answered so far, which would go on answering before it.
+        # The page has another `Vary` than the old copy, which would still be found first.
         changes = Drop(kept[0].variant), what
     if not isinstance(found, Stale) or kept is None or not isinstance(reply, Response) or reply.status != 304:
         return changes, reply
     state.cache = "revalidated"
     entry = what.entry if isinstance(what, Refresh) else kept[0]
-    if entry.variant != kept[0].variant:  # the 304 has another `Vary`: the copy is kept as another variant
+    if entry.variant != kept[0].variant:  # the 304 has another `Vary`: the copy moves to another variant
         changes = Drop(kept[0].variant), Store(entry, kept[1])
     return changes, entry.response(kept[1], request.method)
 
 
 def _redirected(request: Request, target: Url, status: int) -> Request:
-    """The request that follows a redirect. What might be a secret stays with the origin that it was meant for (F25)."""
+    """Return the request that follows a redirect. Possible secrets stay with their origin (F25)."""
     method, body, fields = request.method, request.body, request.headers.fields
     if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
         method, body = "GET", None
@@ -457,7 +462,7 @@ def _with_cookies(request: Request, world: World) -> Request:
 
 
 def _result(state: FetchState, end: Reply | Refusal, asked: Url | InvalidUrl) -> FetchResult:
-    """What the caller gets, and the one record of it."""
+    """Return the result for the caller, with the record of the fetch."""
     ask, world, url = state.ask, state.world, state.url
     status: int | None = None
     reason: Reason | None = None

@@ -1,4 +1,4 @@
-"""The sentences that people read: what was not done, why, and what to do."""
+"""Messages for users: the refused or failed action, its reason and a remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curtsy.core.secrets import mask_url
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it: `12 s`, `4 min 30 s`, `3 h 12 min`, `2 days 3 h`."""
+    """Format a duration for people: `12 s`, `4 min 30 s`, `3 h 12 min`, `2 days 3 h`."""
     if seconds < 10:
         return f"{seconds:.1f} s".replace(".0 s", " s")
     total = round(seconds)
@@ -31,11 +31,11 @@ def span(seconds: float) -> str:
 
 _BEFORE_HOST = re.compile(r"(?<=://)[^/?#]*@")
 _BLANK = frozenset(" \"'<>\t\r\n")
-"""What ends a URL in a text, and here may stand in a password."""
+"""Characters that end a URL in a text, but can be part of a password here."""
 
 
 def given(url: InvalidUrl) -> str:
-    """What was given instead of a URL, without what may be a password before an @ (F62)."""
+    """Return the text given as a URL, without a possible password before an @ (F62)."""
     text = _BEFORE_HOST.sub("***@", url.given)
     is_odd = "://" not in text or not _BLANK.isdisjoint(text)
     if "@" in text and is_odd and "***@" not in text:
@@ -44,12 +44,12 @@ def given(url: InvalidUrl) -> str:
 
 
 def invalid(url: InvalidUrl) -> str:
-    """For a URL that cannot be asked for."""
+    """Describe an invalid URL."""
     return f"not fetching {given(url)!r}: {url.why}. Give an http or https URL."
 
 
 def refused(url: Url, policy: Policy, no: No) -> str:
-    """For a request that was not admitted."""
+    """Describe a request that was not admitted."""
     domain = policy.key or url.domain
     wait = f" The next can go in {span(no.retry_after)}." if no.retry_after is not None else ""
     match no.reason:
@@ -80,7 +80,7 @@ def refused(url: Url, policy: Policy, no: No) -> str:
 
 
 def late(url: Url, needed: float) -> str:
-    """For a deadline that cannot be met."""
+    """Describe a deadline that cannot be met."""
     return (
         f"not fetching {url.text} in time: its turn comes in {span(needed)} at the earliest, after the deadline. "
         "Allow more time, or ask again later."
@@ -88,7 +88,7 @@ def late(url: Url, needed: float) -> str:
 
 
 def cut_off(url: Url) -> str:
-    """For a deadline that came while robots.txt was waited for."""
+    """Describe a deadline that passed before robots.txt came."""
     return (
         f"not fetching {url.text} in time: the deadline came before its robots.txt. "
         "Allow more time, or ask again later."
@@ -96,12 +96,12 @@ def cut_off(url: Url) -> str:
 
 
 def closed(url: str) -> str:
-    """For what was under way, or waiting, when its client was closed."""
+    """Describe a fetch that was running or waiting when its client was closed."""
     return f"not fetching {url}: the client was closed meanwhile. Close it later, or ask another one."
 
 
 def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
-    """For a page that robots.txt forbids."""
+    """Describe a page that robots.txt forbids."""
     agent = product_token(user_agent) or user_agent
     if verdict.line is None:
         return f"not fetching {url.text}: {verdict.reason}. Ask again later."
@@ -112,17 +112,17 @@ def disallowed(url: Url, verdict: Verdict, user_agent: str) -> str:
 
 
 def denied(url: Url) -> str:
-    """For a domain on the denylist."""
+    """Describe a domain on the denylist."""
     return f"not fetching {url.text}: {url.domain} is on the denylist. Take it off the list to ask it."
 
 
 def path_denied(url: Url, pattern: str) -> str:
-    """For a path that the settings refuse."""
+    """Describe a path that the settings refuse."""
     return f'not fetching {url.text}: deny_paths has "{pattern}" for {url.domain}. Change the settings to ask for it.'
 
 
 def not_kept(url: Url) -> str:
-    """For a miss when only the cache may answer."""
+    """Describe a cache miss in offline mode."""
     return (
         f"{url.text} is not in the cache, and the cache is offline. "
         "Fetch it once online; if it only redirects, ask for where it leads."
@@ -130,7 +130,7 @@ def not_kept(url: Url) -> str:
 
 
 def failed(url: Url, failure: Failure, attempts: int) -> str:
-    """For a request that brought no usable answer."""
+    """Describe a request without a usable reply."""
     tries = f" after {attempts} tries" if attempts > 1 else ""
     advice = _ADVICE.get(failure.reason, "Try again later.") if failure.advice is None else failure.advice
     if failure.detail == WANTS_COOKIE:
@@ -141,10 +141,10 @@ def failed(url: Url, failure: Failure, attempts: int) -> str:
 
 
 TOO_LARGE = "Raise max_body, or use download(), whose limit is max_size."
-"""What a program can do about a body that is too large; the command line has other words for it."""
+"""Advice for programs about a body that is too large. The command line has its own."""
 
 WANTS_COOKIE = "it sets a cookie, wants it back, and redirects in a circle until it comes; cookies are not kept"
-"""What happened at a site that cannot be read without cookies."""
+"""Detail of a failure at a site that requires cookies."""
 
 _ADVICE = {
     Reason.ADDRESS_REFUSED: "Set allow_private (--allow-private) if this is a site of your own.",
@@ -161,12 +161,12 @@ _ADVICE = {
 
 
 def redirected(url: Url, status: int) -> str:
-    """For a redirect that was not to be followed."""
+    """Describe a redirect that was not followed."""
     return f"{url.text} redirects ({status}), and was not to be followed. Ask for the URL in its Location."
 
 
 def bad_status(url: Url, status: int, retry_after: float | None, attempts: int, asked_for: float | None = None) -> str:
-    """For an answer that says no. `asked_for`: what the site wished, if the settings allow less."""
+    """Describe an error status. `asked_for`: seconds of rest that the site requested, if above `max_retry_after`."""
     tries = f" after {attempts} tries" if attempts > 1 else ""
     if status in (404, 410):
         return f"{url.text} does not exist ({status}). Correct the link, or leave it out."

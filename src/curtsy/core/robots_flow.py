@@ -1,4 +1,4 @@
-"""The rules of an origin, as part of a fetch: remembered, or asked for as politely as a page (R5 to R8)."""
+"""Robots.txt rules as part of a fetch: from the store, or requested as politely as a page (R5 to R8)."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from curtsy.core.robots_lines import whole_lines
 from curtsy.core.rules import MOST, Busy, Claimed, Known, Rules, crawl_delay, filters
 
 ROBOTS_REDIRECTS = 5
-"""Redirects that are followed to a robots.txt (RFC 9309, 2.3.1.2)."""
+"""Redirects that are followed for a robots.txt (RFC 9309, 2.3.1.2)."""
 
 
 def rules_for(
     request: Request, policy: Policy, state: FetchState
 ) -> Generator[Effect, Any, Rules | Refusal | Failure | Again]:
-    """The rules of an origin: remembered, or by one polite request, which whoever else wants them waits for.
+    """Return the rules of an origin, from the store or by one request that all others wait for.
 
-    `Again` comes back if they were wanted because of the settings, and these have changed.
+    `Again`: new settings have turned `respect_robots` off during the wait.
     """
     url = request.url
     while True:
@@ -57,7 +57,7 @@ def rules_for(
         if isinstance(found, Refusal | Failure | Known | Busy | Again):
             yield Release(url.origin)
             if isinstance(found, Failure) and found.ended_at_proxy and claim.rules is not None and claim.rules.text:
-                return claim.rules  # an earlier copy goes on being used (R6); nothing was learned of the site
+                return claim.rules  # R6: an earlier copy stays in use; a proxy's failure says nothing about the site
             if isinstance(found, Again):
                 was_wanted, state.policies = policy.respect_robots, state.world.policies
                 policy = state.policies.of(url.domain)
@@ -67,17 +67,17 @@ def rules_for(
                 continue
             return found.rules if isinstance(found, Known) else found
         if found.body is not None and claim.rules is not None and claim.rules.text:
-            # What the file before asked for has ended; who goes on asking is told by `heed()` what this one does.
+            # The Crawl-delay of the old file ends. `heed()` records that of the new file for each agent.
             yield Amend(policy.key_for(url.domain), policy, CrawlDelay(None, url.origin))
         rules: Rules = yield Learn(url.origin, policy, found.body, found.why, found.part)
         return rules
 
 
 def heed(rules: Rules, agent: str, url: Url, policy: Policy, state: FetchState) -> Generator[Effect, Any, float]:
-    """The seconds that the rules ask of an agent that has not heeded them yet (R8).
+    """Return the Crawl-delay in seconds for an agent that has not yet applied these rules (R8).
 
-    The host's record is told, unless that is too long and nobody will ask: a host has one pace, and who asks it under
-    another name shares that.
+    The delay is recorded for the host, because all agents share one pace per host. A delay above `max_crawl_delay` is
+    not recorded: requests are then refused.
     """
     delay = crawl_delay(rules, agent) or 0.0
     if 0 < delay <= policy.max_crawl_delay:
@@ -87,16 +87,16 @@ def heed(rules: Rules, agent: str, url: Url, policy: Policy, state: FetchState) 
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """What came of asking for robots.txt."""
+    """Result of requesting robots.txt."""
 
     body: bytes | None
-    """Empty if there is no such file; None if it could not be had."""
+    """Content, empty if there is no file; None if the file is unreachable."""
 
     why: str = ""
-    """Why not, in words."""
+    """Reason why it is unreachable, in words."""
 
     part: bytes = b""
-    """What came of a body that broke off (C21)."""
+    """Received part of an incomplete body (C21)."""
 
 
 NO_FILE = Found(b"")
@@ -107,9 +107,8 @@ def _robots_txt(
 ) -> Generator[Effect, Any, Found | Refusal | Failure | Known | Busy | Again]:
     """Fetch robots.txt.
 
-    When not even this may be asked of the host, the page may not either: then the refusal comes back. `Known` and
-    `Busy` come back if the wait was so long that somebody else has fetched it meanwhile, or is at it; `Again` if the
-    settings have changed.
+    A refusal also applies to the page: the host may not be contacted. `Known` or `Busy`: another process has fetched
+    the file during a long wait, or is fetching it. `Again`: the settings have changed.
     """
     first = url = parse_url(request.url.origin + "/robots.txt")
     headers = own_headers(Headers(agent_only(request.headers)), request.url, state.policies)
@@ -123,7 +122,7 @@ def _robots_txt(
         if there.denied and is_own:
             return Refusal(Reason.DOMAIN_DENIED, messages.denied(request.url))
         if not is_own and (why := (yield from _barred(url, headers, there, state))):
-            # Not "there is none": another process with other settings may well request it.
+            # Unreachable, not absent: another process with other settings may be able to request it.
             return Found(None, f"{url.text}, where it redirects to, is not to be asked for: {why}")
         is_guest = not is_own and state.world.is_foreign(request.url, url)
         way = entrance(url, there, state, robots=True, first=is_own, guest=is_guest)
@@ -138,7 +137,7 @@ def _robots_txt(
         if ticket.waited and is_another(state.world.policies, url, there):
             yield PutBack(ticket)
             return AGAIN
-        # The claim must hold until the answer is there, and is to run out soon if this process dies meanwhile.
+        # The claim must last until the reply, but expire soon if this process dies.
         if state.world.now() - claimed_at > (policy.robots_lease - policy.robots_timeout) / 2:
             claimed_at = state.world.now()
             held: Known | Claimed | Busy = yield Hold(request.url.origin, policy.robots_ttl, policy.robots_lease)
@@ -166,7 +165,7 @@ def _robots_txt(
 
 
 def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url | InvalidUrl:
-    """What a reply means: a file, none, one that cannot be had, a failure that is to be told, or where to go on."""
+    """Return the meaning of a reply: a file, no file, an unreachable file, a failure to report or a redirect target."""
     if isinstance(reply, Failure):
         if reply.ended_at_proxy:
             return reply
@@ -180,18 +179,18 @@ def _meant(reply: Reply, url: Url, *, is_first: bool) -> Found | Failure | Url |
     target = redirect_target(url, reply)
     leads_nowhere = target is None or (isinstance(target, InvalidUrl) and not target.given)
     if leads_nowhere and reply.status < 400:
-        # 304 without a condition, 3xx without Location: an error of the server, so the rules are undefined
-        # (RFC 9309, 2.3.1.4). It does not say that there is no file, as a 4xx does.
+        # 304 without a condition, 3xx without Location: a server error, so the rules are undefined (RFC 9309, 2.3.1.4).
+        # Unlike a 4xx it does not mean that the file is absent.
         return Found(None, f"{url.text} answered with status {reply.status} and no Location")
     return target or NO_FILE  # RFC 9309, 2.3.1.3
 
 
 def _barred(url: Url, headers: Headers, policy: Policy, state: FetchState) -> Generator[Effect, Any, str | None]:
-    """Why another host is not to be asked for a robots.txt: by the settings, or by what is known of its own rules."""
+    """Return why a robots.txt of another host may not be requested, by the settings or its known rules; else None."""
     if policy.denied or policy.refuses_path(url.target):
         return "the settings deny it"
     if not policy.allow_private and (why := state.world.refused_address(url)):
-        return why  # the rule for pages, which a proxy would not know (F19)
+        return why  # the rule for pages, which a proxy could not apply (F19)
     if not policy.respect_robots:
         return None
     known = state.world.known_rules(url.origin)
@@ -203,7 +202,7 @@ def _barred(url: Url, headers: Headers, policy: Policy, state: FetchState) -> Ge
 
 
 def judged(rules: Rules, agent: str, request: Request, policy: Policy, state: FetchState) -> Refusal | None:
-    """The verdict of the rules, as a refusal that names the line, or None."""
+    """Return the refusal by the rules, with the line; None if they allow the request."""
     verdict = filters(rules, policy, agent, request.url.text)
     state.robots_line = verdict.line
     if verdict.allowed:
