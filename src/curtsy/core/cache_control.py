@@ -1,4 +1,4 @@
-"""Cache-Control, read (RFC 9111, 5.2; RFC 5861; RFC 8246): one value for requests and responses alike."""
+"""Cache-Control directives of requests and responses (RFC 9111, 5.2; RFC 5861; RFC 8246)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from curtsy.core.bounded import remember_short
 from curtsy.core.message import whole_number
 
 FOREVER = 2**31
-"""Seconds: what a number that is too large to count means (RFC 9111, 1.2.2)."""
+"""Seconds for a number that is too large to represent (RFC 9111, 1.2.2)."""
 
-# A name, and perhaps a value, quoted or not. What a quoted value holds is not a directive.
+# A name and an optional value, quoted or not. The content of a quoted value is not a directive.
 _DIRECTIVE = re.compile(
     r"""([A-Za-z0-9!#$%&'*+.^_`|~-]+)(?:[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,]*)))?""", re.DOTALL
 )
 
 
 class Directives(msgspec.Struct, frozen=True, gc=False):
-    """What a Cache-Control field says. `s-maxage`, `public` and what else concerns shared caches only is not read.
+    """Directives of a Cache-Control field, without those for shared caches only (`s-maxage`, `public`).
 
-    A number that cannot be read means what asks more of us: an age of 0, no permission to be stale.
+    An unreadable number has the strictest meaning: an age of 0, no permission to be stale. Numbers are seconds.
     """
 
     no_store: bool = False
     no_cache: bool = False
-    """Also for the form that names fields: not to use them unchecked is not to use the response unchecked."""
+    """True also for the form that names fields: the whole response is then revalidated."""
 
     max_age: int | None = None
     must_revalidate: bool = False
@@ -34,7 +34,7 @@ class Directives(msgspec.Struct, frozen=True, gc=False):
     stale_if_error: int = 0
     stale_while_revalidate: int = 0
     max_stale: int = 0
-    """Requests only; without a number, any staleness will do: `FOREVER`."""
+    """Permitted staleness, in requests only; `FOREVER` without a number."""
 
     min_fresh: int = 0
     only_if_cached: bool = False
@@ -45,7 +45,7 @@ NOTHING_SAID = Directives()
 
 @remember_short(1024)
 def directives(text: str | None) -> Directives:
-    """Read a Cache-Control field, its lines joined by commas. Of directives that are repeated the first counts."""
+    """Parse a Cache-Control field, its lines joined by commas. The first of repeated directives counts."""
     if not text:
         return NOTHING_SAID
     said: dict[str, str | None] = {}
@@ -72,6 +72,6 @@ def _number(text: str | None, otherwise: int) -> int:
 
 
 def delta_seconds(text: str | None) -> int | None:
-    """A number of seconds as headers write it, at most `FOREVER`; None if it is none."""
+    """Parse a header's number of seconds, limited to `FOREVER`; None if it is not a number."""
     number = whole_number(text)
     return None if number is None else min(number, FOREVER)

@@ -1,17 +1,17 @@
-"""Bytes to text: which encoding a body is in, and its text (U12).
+"""Detection of a body's encoding, and its text (U12).
 
-What is asked, first to last:
+Sources, in order:
 
-1. the byte order mark, for no other encoding begins with one. (The requirement names the header first; the two agree
-   but for mistakes, and then the mark is right: the Encoding Standard, too, lets it win.)
+1. the byte order mark, because other encodings do not begin with one. (The requirement names the header first. Where
+   they differ, the mark is right, and the Encoding Standard prefers it, too.)
 2. the `charset` of the Content-Type,
-3. what the page says of itself in its first 1024 bytes: `<meta charset>`, `<meta http-equiv>`, `<?xml encoding?>`,
-4. a `<meta>` further down that says it, if the body is not ASCII: browsers begin anew there (HTML Standard, 13.2.3.4),
-5. the bytes themselves: valid UTF-8 is UTF-8, and of the rest a sample is judged by charset-normalizer.
+3. a declaration in the first 1024 bytes: `<meta charset>`, `<meta http-equiv>`, `<?xml encoding?>`,
+4. a later `<meta>`, if the body is not ASCII: browsers restart there (HTML Standard, 13.2.3.4),
+5. the bytes: valid UTF-8 is UTF-8, otherwise charset-normalizer judges a sample.
 
-Names of encodings are read as the Encoding Standard's labels (`latin1` is Windows-1252, `gb2312` is GB18030,
-`shift_jis` is Windows' own), and no others: a page cannot choose Python's `zip` or `unicode_escape`. Nothing here ever
-raises, and work on a body is bounded.
+Names of encodings are the labels of the Encoding Standard only (`latin1` is Windows-1252, `gb2312` is GB18030,
+`shift_jis` is Windows' own). A page cannot select Python's `zip` or `unicode_escape`. Nothing here raises, and the work
+per body is bounded.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import codecs
 import re
 
 PRESCAN = 1024
-"""Bytes in which a page may say what it is in (HTML Standard, 13.2.3.2)."""
+"""Bytes searched for a declaration (HTML Standard, 13.2.3.2)."""
 
 FURTHER = 262_144
-"""Bytes in which it is looked for further down, outside of comments, scripts and styles."""
+"""Bytes searched for a later declaration, outside of comments, scripts and styles."""
 
 SAMPLE = 4096
-"""Bytes that are judged when nothing says what they are."""
+"""Bytes judged if there is no declaration."""
 
 FALLBACK = "windows-1252"
-"""What the web is in when nothing tells, and nothing can be told."""
+"""Encoding if neither a declaration nor the bytes determine one."""
 
 _CHUNK = 65_536
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
-# The Encoding Standard, 4.2, with the codec of Python's that comes closest to each of its encodings.
+# The labels of the Encoding Standard, 4.2, by the nearest codec of Python.
 _LABELS = {
     label: codec
     for codec, labels in {
@@ -85,13 +85,13 @@ _LABELS = {
     for label in labels.split()
 }
 
-# What is looked for among bytes that say nothing of themselves: the encodings that pages without a word are still in.
+# Encodings in which pages without a declaration still are.
 _CANDIDATES = [
     *("cp932", "euc_jp", "gb18030", "big5", "cp949"),
     *("cp1252", "cp1251", "koi8_r", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp866"),
 ]
 
-# Possessive: a page may have a quarter of a megabyte of blanks there, and they are read once.
+# Possessive, hence linear: a page may contain 256 KiB of blanks there.
 _CHARSET = re.compile(r"""charset\s*+=\s*+["']?\s*+([^\s"';,]+)""", re.IGNORECASE)
 _XML = re.compile(rb"""<\?xml\s[^>]*?encoding\s*=\s*["']\s*([A-Za-z0-9._:-]+)""")
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
@@ -101,18 +101,19 @@ _ATTRIBUTE = re.compile(rb"""([^\s"'>/=]+)(?:\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s
 
 
 def decode(body: bytes, content_type: str | None = None) -> tuple[str, str]:
-    """The text of a body, and the encoding that it was in, by a name that `bytes.decode()` knows.
+    """Return the text of a body, and its encoding by a name that `bytes.decode()` accepts.
 
-    Bytes that mean nothing in that encoding become U+FFFD. A byte order mark is no part of the text.
+    Invalid bytes become U+FFFD. A byte order mark is dropped.
     """
     codec, begin = _encoding(body, content_type)
     return body[begin:].decode(codec, "replace"), codec
 
 
 def octets(body: bytes, content_type: str | None, most: int) -> tuple[str, str]:
-    """Return a body as UTF-8 read as Latin-1, one character for each octet, and the encoding that it was in.
+    """Return a body as UTF-8 read as Latin-1, one character per octet, and its encoding.
 
-    It takes a byte for each octet, where text takes four if it has a single emoji. At most the first `most` octets.
+    This takes one byte per octet; text takes four bytes per character if it has a single emoji. The result has at most
+    `most` octets.
     """
     codec, begin = _encoding(body, content_type)
     rest = memoryview(body)[begin:]
@@ -130,7 +131,7 @@ def octets(body: bytes, content_type: str | None, most: int) -> tuple[str, str]:
 
 
 def _encoding(body: bytes, content_type: str | None) -> tuple[str, int]:
-    """The codec of a body, and where its text begins, behind a byte order mark."""
+    """Return the codec of a body, and the offset of its text behind a byte order mark."""
     for mark, codec in _MARKS:
         if body.startswith(mark):
             return codec, len(mark)
@@ -138,7 +139,7 @@ def _encoding(body: bytes, content_type: str | None) -> tuple[str, int]:
 
 
 def declared(content_type: str | None) -> str | None:
-    """The codec that a Content-Type names, or None if it names none that is known."""
+    """Return the codec that a Content-Type names; None if it names no known codec."""
     if content_type is None:
         return None
     found = _CHARSET.search(content_type[:1000])
@@ -146,15 +147,15 @@ def declared(content_type: str | None) -> str | None:
 
 
 def codec_of(label: str) -> str | None:
-    """The codec for a label of the Encoding Standard, in any case; None if it is none."""
+    """Return the codec for a label of the Encoding Standard, in any case; None if unknown."""
     return _LABELS.get(label.strip().lower())
 
 
 def _said_by_page(body: bytes, content_type: str | None) -> str | None:
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind and not kind.endswith(("html", "xml", "/*", "octet-stream")):
-        return None  # a text or a script that quotes a page is not that page
-    # Without a mark, but XML: every other byte is 0 (XML 1.0, appendix F).
+        return None  # a text or a script that quotes a page does not declare its own encoding
+    # XML 1.0, appendix F: UTF-16 without a mark has a 0 in every other byte.
     if body.startswith(b"<\0?\0x\0"):
         return "utf-16-le"
     if body.startswith(b"\0<\0?\0x"):
@@ -167,7 +168,7 @@ def _said_by_page(body: bytes, content_type: str | None) -> str | None:
     if label is None and kind.endswith("html") and not body.isascii():
         label = _from_meta(_NO_MARKUP.sub(b" ", body[:FURTHER]))
     codec = None if label is None else codec_of(label)
-    # Whoever reads this as ASCII knows that it is not UTF-16 (HTML Standard, 13.2.3.2, step 15).
+    # A declaration that is readable as ASCII is not in UTF-16 (HTML Standard, 13.2.3.2, step 15).
     return "utf-8" if codec in ("utf-16-le", "utf-16-be") else codec
 
 
@@ -186,7 +187,7 @@ def _from_meta(head: bytes) -> str | None:
 
 
 def detect(body: bytes) -> str:
-    """The codec that bytes which say nothing of themselves are most likely in."""
+    """Return the most likely codec of bytes without a declaration."""
     if body.isascii():
         return "iso2022-jp-2" if b"\x1b$" in body[:65_536] else "utf-8"
     if _is_utf_8(body):
@@ -196,12 +197,12 @@ def detect(body: bytes) -> str:
     damaged = text.count("\ufffd")
     foreign = sum(letter > "\x7f" for letter in text) - damaged
     if foreign > 4 * damaged:
-        return "utf-8"  # a few broken letters do not make it another encoding: nothing else looks like it by chance
+        return "utf-8"  # with a few broken letters: text in other encodings does not look like UTF-8 by chance
     return _japanese(sample) or _filters(sample)
 
 
 def _is_utf_8(body: bytes) -> bool:
-    """Whether a body is valid UTF-8; looked at in parts, because its text may take four times as much memory."""
+    """Return whether a body is valid UTF-8. Decoding in parts avoids four times the memory."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for place in range(0, len(body), _CHUNK):
@@ -213,8 +214,8 @@ def _is_utf_8(body: bytes) -> bool:
 
 
 def _sample(body: bytes) -> bytes:
-    """The words of a body, without markup, from where the first of them is that is not ASCII."""
-    # No pattern: on hostile markup this takes no longer than on any other.
+    """Return a sample of a body's words without markup, from the first word outside ASCII."""
+    # No regular expression: hostile markup takes no longer than any other.
     parts = (part.partition(b">") for part in body[:262_144].split(b"<"))
     words = b" ".join(rest for tag, _, rest in parts if not tag[:6].lower().startswith((b"script", b"style")))
     if words.isascii():
@@ -225,10 +226,13 @@ def _sample(body: bytes) -> bytes:
 
 
 def _japanese(sample: bytes) -> str | None:
-    """The codec in which a fifth of the letters are kana, which no other language's text has by chance."""
+    """Return the codec in which a fifth of the letters outside ASCII are kana, or None.
+
+    No text in another language has so many by chance.
+    """
     for codec in ("cp932", "euc-jp"):
         try:
-            text = codecs.getincrementaldecoder(codec)().decode(sample)  # the last letter may be cut off
+            text = codecs.getincrementaldecoder(codec)().decode(sample)  # the last letter may be incomplete
         except UnicodeDecodeError:
             continue
         foreign = [letter for letter in text if letter > "\x7f"]
@@ -242,8 +246,8 @@ def _filters(sample: bytes) -> str:
 
     try:
         best = from_bytes(sample, cp_isolation=_CANDIDATES, preemptive_behaviour=False, steps=3, chunk_size=512).best()
-    except Exception:  # it is given the worst of the web; U12 says never a crash
+    except Exception:  # U12: never raise, whatever the input
         return FALLBACK
     if best is None or str(best) == sample.decode(FALLBACK, "replace"):
-        return FALLBACK  # among those that read it alike, the most common
+        return FALLBACK  # the most common one of those that give the same text
     return codec_of(best.encoding.replace("_", "-")) or best.encoding

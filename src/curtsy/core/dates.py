@@ -1,4 +1,4 @@
-"""HTTP dates, read (RFC 9110, 5.6.7), and those of cookies (RFC 6265, 5.1.1)."""
+"""Dates of HTTP (RFC 9110, 5.6.7) and of cookies (RFC 6265, 5.1.1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ZONE = r"(?:GMT|UTC|[+-]0000)"
 _FORMS = tuple(
     re.compile(form, re.ASCII | re.IGNORECASE)  # RFC 9111, 4.2
     for form in (
-        # Sun, 06 Nov 1994 08:49:37 GMT: the one form that is still sent
+        # Sun, 06 Nov 1994 08:49:37 GMT: the only form still sent
         rf"[A-Z][a-z]{{2}}, (?P<day>\d\d?) (?P<month>[A-Z][a-z]{{2}}) (?P<year>\d{{4}}) {_TIME} {_ZONE}",
         # Sunday, 06-Nov-94 08:49:37 GMT: RFC 850, with either length of the year
         rf"[A-Z][a-z]{{2,8}}, (?P<day>\d\d)-(?P<month>[A-Z][a-z]{{2}})-(?P<year>\d\d|\d{{4}}) {_TIME} {_ZONE}",
@@ -23,11 +23,11 @@ _FORMS = tuple(
 
 
 def http_date(text: str | None) -> int | None:
-    """Epoch seconds of a date in any of HTTP's three forms; None if it is none. The weekday is not checked."""
+    """Parse a date in one of HTTP's three forms to epoch seconds; None if invalid. The weekday is not checked."""
     return None if text is None or len(text) > 100 else _date(text)
 
 
-@lru_cache(maxsize=256)  # all that comes within a second has the same one
+@lru_cache(maxsize=256)  # responses within a second have the same date
 def _date(text: str) -> int | None:
     text = text.strip()
     for form in _FORMS:
@@ -39,9 +39,9 @@ def _date(text: str) -> int | None:
 
 
 def _moment(year: str, month: str, day: str, hour: str, minute: str, second: str) -> int | None:
-    """Epoch seconds; None if there is no such moment."""
+    """Return the epoch second; None if the date does not exist."""
     full = int(year)
-    if len(year) == 2:  # RFC 850; its two digits stand for the years around the web's own
+    if len(year) == 2:  # RFC 850: two digits mean 1970 to 2069
         full += 1900 if full >= 70 else 2000
     try:
         moment = datetime(
@@ -68,9 +68,9 @@ _PARTS = {
 
 
 def cookie_date(text: str) -> int | None:
-    """Epoch seconds of a date as cookies have it, in any order and with any zone, which is not looked at.
+    """Parse a cookie's date to epoch seconds; None if invalid (RFC 6265, 5.1.1).
 
-    None if it is none (RFC 6265, 5.1.1).
+    The parts may have any order. The time zone is ignored.
     """
     found: dict[str, tuple[str, ...]] = {}
     for token in _TOKEN.findall(text[:100]):

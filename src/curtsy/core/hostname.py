@@ -1,4 +1,4 @@
-"""Host names and addresses, each in the one way to write it (WHATWG URL, 3.3 to 3.5)."""
+"""Canonical form of host names and addresses (WHATWG URL, 3.3 to 3.5)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from urllib.parse import unquote_to_bytes
 from curtsy.core.bounded import remember_short
 
 MAX_HOST, MAX_LABEL = 1024, 63
-"""Characters of a host and of a label that are looked at. A host may have 253 when it is in ASCII; before that, some
-characters stand for less than one."""
+"""Most characters of a host and of a label. ASCII hosts have at most 253, but the mapping drops some characters."""
 
 _JOINERS = "\u200c\u200d"
 _HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
@@ -18,23 +17,23 @@ _IPV4_PART = re.compile(r"0x(?P<hex>[0-9a-f]*)|0(?P<octal>[0-7]+)|0|[1-9][0-9]*"
 
 
 def canonical_host(host: str) -> str | None:
-    """The one way to write a host, or None if it is none: lower case, punycode, addresses in full."""
+    """Return the canonical form of a host: lower case, punycode, full address. None if it is invalid."""
     return _canonical_host(host) if len(host) <= MAX_HOST else None
 
 
-@remember_short(4096, 253)  # a host in ASCII has no more
+@remember_short(4096, 253)  # the longest host in ASCII
 def _canonical_host(host: str) -> str | None:
     if host.startswith("["):
         try:
             return str(ipaddress.IPv6Address(host[1:-1].partition("%")[0])) if host.endswith("]") else None
         except ValueError:
             return None
-    if "%" in host:  # as in a browser, though few servers' names need it (WHATWG URL, 3.5)
+    if "%" in host:  # as in browsers, though few hosts need it (WHATWG URL, 3.5)
         host = unquote_to_bytes(host.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
     found = host.lower() if host.isascii() else _punycode(host)
     if found is None:
         return None
-    host = found.removesuffix(".")  # the root's dot: the same site, so the same record
+    host = found.removesuffix(".")  # the root's dot denotes the same site, hence the same record
     if len(host) > 253 or not _HOST.fullmatch(host):
         return None
     last = host.rpartition(".")[2]
@@ -44,11 +43,11 @@ def _canonical_host(host: str) -> str | None:
 
 
 def _punycode(host: str) -> str | None:
-    """Map a name to ASCII by UTS 46, without transitional mapping and without IDNA 2008's list of code points.
+    """Map a name to ASCII by UTS 46, as browsers do (WHATWG URL, 3.3); None if the name is invalid.
 
-    That is what browsers do (WHATWG URL, 3.3), so an emoji is part of a name. None if the name is not valid.
+    Neither the transitional mapping nor IDNA 2008's list of code points applies, so emojis are allowed.
     """
-    import idna  # only for the few names that need it
+    import idna  # only a few names need it
 
     labels = []
     try:
@@ -56,7 +55,7 @@ def _punycode(host: str) -> str | None:
             if label.isascii():
                 labels.append(label)
                 continue
-            # An encoded label has at least as many characters, and the codec's time grows with their square.
+            # The encoded label is at least as long, and the codec takes quadratic time.
             if len(label) > MAX_LABEL:
                 return None
             idna.check_initial_combiner(label)
@@ -70,10 +69,10 @@ def _punycode(host: str) -> str | None:
 
 
 def _ipv4(host: str) -> str | None:
-    """Read an IPv4 address in any of the forms that resolvers take (`127.1`, `0x7f.0.0.1`), as WHATWG's URL does."""
+    """Parse an IPv4 address in any form that resolvers accept (`127.1`, `0x7f.0.0.1`), by WHATWG URL; else None."""
     numbers = []
     for part in host.split("."):
-        found = _IPV4_PART.fullmatch(part)  # int() alone would take 1_0 and 0o7 too
+        found = _IPV4_PART.fullmatch(part)  # int() alone would accept 1_0 and 0o7
         if found is None:
             return None
         if found["hex"] is not None:

@@ -1,4 +1,4 @@
-"""What travels: instants, URLs, requests and replies."""
+"""Basic values: instants, URLs, requests and replies."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ from curtsy.core.secrets import mask_header, mask_url, masked_repr
 T = TypeVar("T")
 
 Instant = NewType("Instant", int)
-"""A moment by a store's clock, in whole microseconds. Never compared with another store's."""
+"""Time by a store's clock, in whole microseconds. Instants of different stores are not comparable."""
 
 SECOND = 1_000_000
-"""Microseconds in a second: durations are float seconds outside and integer microseconds in records."""
+"""Microseconds in a second. Durations are float seconds in interfaces and integer microseconds in records."""
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):
-    """The present, as the store that holds the record sees it."""
+    """Present time, as the store of the record sees it."""
 
     at: Instant
-    """By a clock that never jumps: monotonic, boot-time, or the server's."""
+    """Time by a clock that never jumps: monotonic, boot-time, or the server's."""
 
     epoch: int
-    """Microseconds since 1970 by the calendar's clock: for days, and for what must outlive a reboot."""
+    """Microseconds since 1970, for days and for times that outlive a reboot."""
 
     boot: int = 0
-    """Which run of the clock behind `at` this is; instants of another run are moved over by way of `epoch`."""
+    """Identity of the run of the clock behind `at`. Instants of another run are converted by `epoch`."""
 
 
 class Url(msgspec.Struct, frozen=True):
-    """A canonical http or https URL and the parts that decisions need."""
+    """Canonical http or https URL, with the parts that decisions need."""
 
     text: str
-    """The whole URL, canonical, without fragment and without credentials."""
+    """Whole canonical URL, without fragment and credentials."""
 
     scheme: str
     host: str
-    """Lower case, punycode; an IPv6 address without brackets."""
+    """Host in lower case and punycode; an IPv6 address without brackets."""
 
     port: int
     target: str
-    """Path and query, as they go on the wire."""
+    """Path and query, as sent."""
 
     domain: str
-    """What pace, budget and breaker are kept for: the host, with its port if that is not the scheme's own."""
+    """Key of pace, budget and breaker: the host, with its port unless that is the scheme's default."""
 
     credentials: str | None = field(default=None, repr=False)
-    """`user:password` as it stood in the URL; never shown and never part of `text`."""
+    """`user:password` as given in the URL; never shown, and not part of `text`."""
 
     def __repr__(self) -> str:
         return f"Url({mask_url(self.text)!r})"  # without the credentials
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port: what a robots.txt is valid for (RFC 9309, 2.3)."""
+        """Scheme, host and port: the scope of a robots.txt (RFC 9309, 2.3)."""
         return f"{self.scheme}://{self.domain}"
 
     @property
     def with_credentials(self) -> str:
-        """The whole URL as it was given, to ask for it once more; never to be shown."""
+        """URL with its credentials, to request it again; never to be shown."""
         if self.credentials is None:
             return self.text
         return f"{self.scheme}://{self.credentials}@{self.domain}{self.target}"
 
 
 class InvalidUrl(msgspec.Struct, frozen=True):
-    """A URL that cannot be asked for, and why."""
+    """URL that cannot be requested, and the reason."""
 
     given: str
     why: str
@@ -83,7 +83,7 @@ class InvalidUrl(msgspec.Struct, frozen=True):
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-# RFC 3986, appendix B, with the authority taken apart.
+# RFC 3986, appendix B, with the authority split.
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)?(?P<authority>[^/?#\\]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?",
     re.DOTALL,
@@ -95,7 +95,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _RAW = _UNRESERVED | frozenset(":/?#[]@!$&'()*+,;=%")
 _WRITTEN = [chr(octet) if chr(octet) in _RAW else f"%{octet:02X}" for octet in range(256)]
-"""How each octet of UTF-8 is written in a URL."""
+"""Spelling of each UTF-8 octet in a URL."""
 
 _HEX = "0123456789ABCDEFabcdef"
 _ESCAPES = {
@@ -103,24 +103,24 @@ _ESCAPES = {
     for high in _HEX
     for low in _HEX
 }
-"""The one way to write each escape, by its two digits (RFC 3986, 6.2.2)."""
+"""Canonical spelling of each escape, by its two digits (RFC 3986, 6.2.2)."""
 
 _STRIPPED = "".join(map(chr, range(0x21)))
 _DROPPED = str.maketrans("", "", "\t\r\n")
 MAX_URL = 8192
-"""Longer URLs are refused: servers commonly take 8 KiB."""
+"""Most characters of a URL: servers commonly accept 8 KiB."""
 
 REMEMBERED = 512
-"""Characters of a URL that is remembered once it was read. Pages can have thousands of long ones, of four bytes a
+"""Most characters of a URL whose parsed form is cached. Pages can have thousands of longer URLs, at up to four bytes a
 character."""
 
 
 def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
-    """Read `text` as an absolute URL (or one relative to `base`) and make it canonical (U1).
+    """Parse an absolute URL, or one relative to `base`, into its canonical form (U1).
 
-    Surrounding blanks and inner tabs and line ends are dropped, as browsers do; scheme and host are lower-cased, names
-    that are not ASCII become punycode, the default port, the fragment and dot segments go, and whatever may not
-    stand in a URL is percent-encoded. Never raises.
+    As browsers do, it drops surrounding blanks, inner tabs and line ends. Scheme and host become lower case, names
+    outside ASCII punycode. It removes default port, fragment and dot segments, and escapes invalid characters.
+    Never raises.
     """
     if not isinstance(text, str):
         return InvalidUrl(repr(text)[:100], "it is not text")
@@ -132,16 +132,16 @@ def parse_url(text: str, base: Url | None = None) -> Url | InvalidUrl:
 
 
 def without_blanks(text: str) -> str:
-    """Return a URL without what browsers drop: blanks and control characters around it, tabs and line ends in it."""
+    """Return a URL without surrounding blanks and controls, inner tabs and line ends, as in browsers."""
     if not text.isprintable() or text[:1] == " " or text[-1:] == " ":
         return text.strip(_STRIPPED).translate(_DROPPED)
     return text
 
 
 def _joined(base: Url, reference: str) -> str:
-    """Make a reference absolute as browsers do (WHATWG URL, 4.4); its dot segments are still there.
+    """Return a reference as absolute URL, as browsers do (WHATWG URL, 4.4). Dot segments remain.
 
-    `\\` counts as `/`, and any number of slashes may stand before a host: `https:/host` and `///host` lead to it.
+    `\\` counts as `/`. Any number of slashes may precede a host, as in `https:/host` and `///host`.
     """
     if "\\" in reference and (path := _PATH.match(reference)):
         reference = path[0].replace("\\", "/") + reference[path.end() :]
@@ -152,7 +152,7 @@ def _joined(base: Url, reference: str) -> str:
             return reference
         if given != scheme or rest.startswith("//"):
             return f"{given}://{rest.lstrip('/')}"
-        reference = rest  # http:g is g, where the base is http, too (RFC 3986, 5.4.2)
+        reference = rest  # RFC 3986, 5.4.2: for an http base, http:g is g
     match reference[:1]:
         case "" | "#":
             return base.text
@@ -166,7 +166,7 @@ def _joined(base: Url, reference: str) -> str:
 
 
 def _too_long(given: str, length: int) -> InvalidUrl:
-    # What is cut before an @ may be the half of a password (F62).
+    # A cut before an @ may show half of a password (F62).
     shown = given[:100] if "@" not in given else given[:100].partition(":")[0]
     return InvalidUrl(shown + "…", f"it has {length:,} characters, more than {MAX_URL:,}")
 
@@ -192,11 +192,11 @@ def _parse(given: str) -> Url | InvalidUrl:
     if isinstance(place, str):
         return InvalidUrl(given, place)
     host, port, domain, credentials = place
-    if not given.isascii():  # before megabytes are made of it: each octet is at least a character
+    if not given.isascii():  # checked before escaping, which makes at least one character of each octet
         octets = len(octets_of(found["path"] + (found["query"] or "")))
         if octets > MAX_URL:
             return _too_long(given, octets)
-    # A browser reads \ as / in http URLs; a server that does too must not see a path that we judged otherwise.
+    # Browsers read \ as / in http URLs. If a server does so, too, the rules must have judged the same path.
     target = _resolve_dots(_escape(found["path"].replace("\\", "/"))) or "/"
     if found["query"] is not None:
         target += "?" + _escape(found["query"])
@@ -206,9 +206,9 @@ def _parse(given: str) -> Url | InvalidUrl:
     return Url(text, scheme, host, port, target, domain, credentials)
 
 
-@lru_cache(maxsize=4096)  # many URLs of few sites
+@lru_cache(maxsize=4096)  # many URLs share few authorities
 def _place(scheme: str, authority: str) -> tuple[str, int, str, str | None] | str:
-    """Host, port, domain and credentials of an authority; or, in words, why it cannot be one."""
+    """Return host, port, domain and credentials of an authority; a str, the reason, if it is invalid."""
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:
         return "its host and port cannot be read"
@@ -226,9 +226,9 @@ def _place(scheme: str, authority: str) -> tuple[str, int, str, str | None] | st
 
 
 def octets_of(part: str) -> bytes:
-    """Return a part of a URL as bytes: UTF-8, and a byte that is not UTF-8 as it is.
+    """Return a part of a URL as UTF-8; bytes that were not UTF-8 stay unchanged.
 
-    Python reads such a byte of a file name, an argument or a file as half a surrogate pair (PEP 383).
+    Python reads such bytes of file names, arguments and files as lone surrogates (PEP 383).
     """
     try:
         return part.encode("utf-8", "surrogateescape")
@@ -237,7 +237,7 @@ def octets_of(part: str) -> bytes:
 
 
 def _escape(part: str) -> str:
-    """Percent-encode what may not stand raw, and write every escape in one way (RFC 3986, 6.2.2)."""
+    """Percent-encode invalid characters, and make all escapes canonical (RFC 3986, 6.2.2)."""
     if _UNSAFE.search(part):
         part = "".join([_WRITTEN[octet] for octet in octets_of(part)])
     if "%" not in part:
@@ -264,9 +264,9 @@ def _resolve_dots(path: str) -> str:
 
 
 def parse_domain(domain: str) -> str:
-    """Check and fold a domain as the parts take it: a host, perhaps with a port, and nothing else (L8).
+    """Return the canonical form of a domain: a host with an optional port (L8).
 
-    Raises InvalidDomain with the right form in its message.
+    Raises InvalidDomain, whose message shows the right form.
     """
     if not isinstance(domain, str):
         raise InvalidDomain(f"domain = {_shown(domain)} must be text. Give a host such as example.com.")
@@ -295,27 +295,27 @@ def _domain(domain: str) -> str:
 
 
 def _no_domain(given: str, must: str, url: str) -> InvalidDomain:
-    """The error for what is no domain, with the right form as far as `url` lets us guess it."""
+    """Return the error for an invalid domain, with the right form if `url` yields a domain."""
     found = parse_url(url)
     hint = f"Write {found.domain!r}." if isinstance(found, Url) else "Give a host such as example.com."
     return InvalidDomain(f"domain = {_shown(given)} must be {must}. {hint}")
 
 
 def _shown(given: object) -> str:
-    """What was given, as an error shows it: without credentials, and not by the page (F62)."""
+    """Return a given value for an error message: without credentials, at most 100 characters (F62)."""
     if isinstance(given, str) and "@" in given:
         given = "…" + given[given.rindex("@") :]
     return f"{given!r:.100}"
 
 
 MOST_NUMBER = 10**18
-"""The largest number that is read from a field; larger ones count as this one."""
+"""Largest number that is read from a field; larger numbers are reduced to it."""
 
 
 def whole_number(text: str | None) -> int | None:
-    """Read a field's value that is a number without sign (RFC 9110: 1*DIGIT). None if it is not.
+    """Parse a field's value as a number without sign (RFC 9110: 1*DIGIT); None if it is not one.
 
-    Leading zeros do not count. Never raises: `int()` does, for more than 4,300 digits.
+    Leading zeros are ignored. Never raises, unlike `int()` for more than 4,300 digits.
     """
     if text is None:
         return None
@@ -327,7 +327,7 @@ def whole_number(text: str | None) -> int | None:
 
 
 class Headers(Mapping[str, str]):
-    """Header fields in order, looked up by name in any case: `headers["content-type"]`, `dict(headers)`. Immutable."""
+    """Immutable header fields in order; names ignore case: `headers["content-type"]`, `dict(headers)`."""
 
     __slots__ = ("_known", "fields")
 
@@ -337,14 +337,14 @@ class Headers(Mapping[str, str]):
 
     @property
     def by_name(self) -> Mapping[str, str]:
-        """Values by lower-case name, for those who ask for many. As of `get()`, repetitions are joined by commas."""
-        # Made when the first is asked for: of a kept page often none is.
+        """Values by lower-case name, repeated fields joined by commas, for many lookups."""
+        # Computed on first use: for a cached page often never.
         index = self._known
         if index is None:
             index = {}
             for name, value in self.fields:
                 name = name.lower()
-                # Repeated fields are one list (RFC 9110, 5.3); Set-Cookie is the exception and is read from `fields`.
+                # RFC 9110, 5.3: repeated fields are one list. Set-Cookie is the exception, and is read from `fields`.
                 index[name] = f"{index[name]}, {value}" if name in index else value
             self._known = index
         return index
@@ -354,28 +354,28 @@ class Headers(Mapping[str, str]):
     @overload
     def get(self, name: str, /, default: str | T) -> str | T: ...
     def get(self, name: str, /, default: str | T | None = None) -> str | T | None:
-        """The value of a field, its repetitions joined by commas; None, or `default`, if it is absent."""
+        """Return the value of a field, repetitions joined by commas; `default` if it is absent."""
         return (self._known or self.by_name).get(name.lower(), default)
 
     def keys(self) -> KeysView[str]:
-        """The names, in lower case, each once."""
+        """Return the distinct names, in lower case."""
         return self.by_name.keys()
 
     def values(self) -> ValuesView[str]:
-        """The values, as of `get()`."""
+        """Return the values, repetitions joined as by `get()`."""
         return self.by_name.values()
 
     def items(self) -> ItemsView[str, str]:
-        """Names and values, as of `keys()` and `values()`; `fields` has them as they came."""
+        """Return names and values as `keys()` and `values()` do. `fields` has the original fields."""
         return self.by_name.items()
 
     def all(self, name: str) -> list[str]:
-        """Every value of a field, one each."""
+        """Return every value of a field, not joined."""
         name = name.lower()
         return [value for each, value in self.fields if each.lower() == name]
 
     def without(self, names: Set[str]) -> Headers:
-        """All but the fields of these names, which are in lower case."""
+        """Return the headers without these lower-case names."""
         index = self.by_name
         if names.isdisjoint(index):
             return self
@@ -409,7 +409,7 @@ NO_HEADERS = Headers()
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request as it goes on the wire: one hop, one attempt."""
+    """Request as sent: one hop, one attempt."""
 
     url: Url
     method: str = "GET"
@@ -418,54 +418,54 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """An answer, whatever its status."""
+    """Reply of a server, of any status."""
 
     status: int
     headers: Headers
     body: bytes
-    """Decoded (gzip, br, zstd, deflate undone)."""
+    """Decoded body (gzip, br, zstd, deflate removed)."""
 
     sent_ago: float = 0.0
-    """Seconds since the request was really written, by the sender's monotonic clock, when this was made."""
+    """Seconds between writing the request and creating this object, by the sender's monotonic clock."""
 
     latency: float = 0.0
-    """Seconds from the write to the head of the answer."""
+    """Seconds between writing the request and the response head."""
 
     wire_bytes: int = 0
-    """Bytes of body that came over the network."""
+    """Bytes of the body on the network."""
 
     is_whole: bool = True
-    """Whether the body is all there; that of an error or a redirect need not be."""
+    """True if the body is complete; bodies of errors and redirects may be incomplete."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """No usable answer came."""
+    """Absence of a usable response, and its reason."""
 
     reason: Reason
     detail: str
-    """What happened, in words, without secrets."""
+    """Description of the event, without secrets."""
 
     sent_ago: float | None = None
-    """Seconds since the request was written; None if it never was, so that it costs the site nothing."""
+    """Seconds since the request was written; None if nothing was sent, which costs the site nothing."""
 
     status: int | None = None
-    """The status of an answer that had come so far, as when its body was cut short."""
+    """Status of the response, if its head came, for example before an incomplete body."""
 
     wire_bytes: int = 0
     is_answer: bool = False
-    """Whether the host did answer, and is well: only not in the protocol that the URL names."""
+    """True if the host answered and is healthy, but speaks another protocol than the URL names."""
 
     is_lasting: bool = False
-    """Whether coming back in some minutes is of no use: there is no such name, or a proxy wants a login."""
+    """True if a retry within minutes is useless: the name does not exist, or a proxy requires a login."""
 
     ended_at_proxy: bool = False
-    """Whether it was the proxy that failed: the host was not asked, so this says nothing of it."""
+    """True if the proxy failed: the host was not contacted, so this is no evidence about it."""
 
     advice: str | None = None
-    """What to do about it, as a sentence; None for what its reason suggests, empty if the detail says it."""
+    """Advice as a sentence; None: the advice for `reason`; empty if `detail` contains it."""
 
     part: bytes = b""
-    """What had come of the body, decoded; only of one that may be cut, as a robots.txt."""
+    """Received part of the body, decoded; only for bodies that may be cut, such as robots.txt."""
 
 
 Reply = Response | Failure
