@@ -132,9 +132,6 @@ class Admitted(Protocol):
         ...
 
 
-# The effects.
-
-
 class Enter(msgspec.Struct, frozen=True, gc=False):
     """Effect: wait in the host's queue and be charged. Result: `Admitted`, `No` or `Late`."""
 

@@ -141,7 +141,7 @@ def without_blanks(text: str) -> str:
 def _joined(base: Url, reference: str) -> str:
     """Return a reference as absolute URL, as browsers do (WHATWG URL, 4.4). Dot segments remain.
 
-    `\\` counts as `/`. Any number of slashes may precede a host, as in `https:/host` and `///host`.
+    `\\` counts as `/`. Any number of slashes may precede a host: `///host`, or `https:/host` for an http base.
     """
     if "\\" in reference and (path := _PATH.match(reference)):
         reference = path[0].replace("\\", "/") + reference[path.end() :]
@@ -337,7 +337,7 @@ class Headers(Mapping[str, str]):
 
     @property
     def by_name(self) -> Mapping[str, str]:
-        """Values by lower-case name, repeated fields joined by commas, for many lookups."""
+        """Values by lower-case name; repeated fields are joined by commas."""
         # Computed on first use: for a cached page often never.
         index = self._known
         if index is None:

@@ -1,10 +1,10 @@
-"""The path patterns of robots.txt, compared octet by octet (RFC 9309, 2.2.2 and 2.2.3).
+"""Path patterns of robots.txt, compared octet by octet (RFC 9309, 2.2.2 and 2.2.3).
 
-Octets are held in `str`, one character each, because Python searches `str` three times as fast as `bytes`. What is
-compared is in canonical form, and therefore ASCII: `octets_of` makes it of a URL, `canonical` of a pattern.
+Octets are held in `str`, one character each, because Python searches `str` three times as fast as `bytes`. Both sides
+are canonical, hence ASCII: `octets_of` converts a URL, `canonical` a pattern.
 
-No regular expression is made of a site's pattern. A pattern is cut at its `*` into pieces, and each piece is looked for
-once, to the right of the one before it: the leftmost place leaves the most room for the rest, so none is tried again.
+A site's pattern never becomes a regular expression. A pattern is split at its `*` into pieces. Each piece is searched
+once, to the right of the one before. The leftmost match leaves the most room, so no backtracking is needed.
 """
 
 import re
@@ -17,27 +17,27 @@ from itertools import chain, product, repeat
 from operator import itemgetter
 
 Rule = tuple[int, bool, str]
-"""The line's number, whether it is an Allow, and its value as it stands in the file."""
+"""Line number, True for an Allow, and the value as in the file."""
 
 WHITE = " \t\x0b\x0c"
-"""What is stripped around names and values: C's isspace() without the line ends."""
+"""Characters stripped around names and values: C's isspace() without the line ends."""
 
 _Rank = tuple[int, int]
-"""Twice the pattern's length, plus 1 for an Allow; and the rule's place in the list."""
+"""Twice the pattern's length, plus 1 for an Allow; and the rule's index in the list."""
 
 _Wildcard = tuple[int, int, str, list[str], str | None]
-"""Rank, place, needle, the pieces behind the first star, and what the path must end with (None: anything).
+"""Rank, index, needle, the pieces behind the first star, and the required end of the path (None: any).
 
-The needle is the piece that says most: a path without it, or with another end, need not be looked at further."""
+The needle is the most selective piece: a path without it, or with another end, is skipped."""
 
 _Wildcards = tuple[int, int, list[_Wildcard]]
-"""The length of a beginning, the octets in all pieces of its wildcard patterns, and the patterns by rank."""
+"""Length of a literal prefix, octets in all pieces of its wildcard patterns, and these patterns by rank."""
 
 _Holding = tuple[_Rank, int, list[_Wildcards]]
-"""The longest prefix rule, the octets in all pieces of all wildcard patterns, and the patterns of each beginning."""
+"""Longest prefix rule, octets in all pieces of all wildcard patterns, and the patterns of each prefix."""
 
 _UNRESERVED = r"A-Za-z0-9._~\-"
-_RESERVED = r":/?\[\]@!&'()+,;="  # without "#", "*" and "$", which mean something in a file or in a pattern
+_RESERVED = r":/?\[\]@!&'()+,;="  # without "#", "*" and "$", which are special in a file or in a pattern
 _PLAIN = rf"{_UNRESERVED}{_RESERVED}"
 
 _plain_url = re.compile(rf"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?;#]*|(?!//))(/[{_PLAIN}]*)").fullmatch
@@ -53,22 +53,22 @@ _query_data = re.compile("%(?:2F|3A|3F|40|5B|5D)")
 
 _NO_RULE: _Rank = (0, -1)
 _NEEDLES = 8
-"""How many pieces of a pattern, besides the last, are looked at for its needle."""
+"""Pieces of a pattern, besides the last, among which its needle is chosen."""
 
 _MEMO = 1024
-"""Beginnings of which an index remembers what holds for them: a file may have tens of thousands."""
+"""Prefixes whose candidates an index caches: a file may have tens of thousands of prefixes."""
 
 _PER_RULE, _PER_WILDCARD = 80, 320
-"""Bytes that one pattern takes in an index besides its octets, a little more than measured."""
+"""Bytes of one pattern in an index besides its octets, slightly more than measured."""
 
 _LONG_PATH = 64
 _MUCH_WORK = 4_000_000
-"""Octets of path times octets of pieces; above it, positions are computed for the whole path at once (`_Places`)."""
+"""Octets of path times octets of pieces; above it, `_Places` computes positions for the whole path at once."""
 
 
 def _spellings() -> Iterator[tuple[str, str]]:
     # 2.2.2: an escaped octet is decoded if it is unreserved, else it stays escaped ("%2F" is not "/"); an octet outside
-    # ASCII is escaped. A raw octet that no URI may have (a space, "|") is escaped too: both spellings are equal.
+    # ASCII is escaped. A raw octet that is invalid in a URI (a space, "|") is escaped too: both spellings are equal.
     # "*" and "$" are looked up here only where they are literal; by 2.2.3 "%2A" and "%24" match them.
     for octet in range(256):
         raw, escaped = chr(octet), f"%{octet:02X}"
@@ -90,9 +90,9 @@ def _decode(match: re.Match[str]) -> str:
 
 
 def octets_of(url: str) -> str:
-    """Take the part of a URL that rules are about, path to query, in canonical octets; it starts with a slash.
+    """Return path and query of a URL in canonical octets, beginning with a slash.
 
-    Any text will do: what has no path has the path `/`. Where the path begins is decided as Google's parser decides it.
+    Any text is accepted; without a path the result is `/`. The path begins where Google's parser finds it.
     """
     if match := _plain_url(url):
         return match[1]
@@ -114,10 +114,10 @@ def _as_octets(text: str) -> str:
 
 
 def canonical(pattern: str) -> tuple[str, int]:
-    """Put a pattern into canonical octets, and say what length it counts for when the longest match wins.
+    """Return a pattern in canonical octets, and its length for the comparison of matches.
 
     The length is that of the whole pattern, `*` and `$` included, with unreserved octets decoded and octets outside
-    ASCII escaped (2.2.2). A raw octet that is escaped only here, to be compared, counts as the one that was written.
+    ASCII escaped (2.2.2). A raw octet that is escaped only for this comparison counts as one.
     """
     anchor = "$" if pattern[-1:] == "$" else ""
     body = pattern[:-1] if anchor else pattern
@@ -128,9 +128,9 @@ def canonical(pattern: str) -> tuple[str, int]:
 
 
 class Patterns:
-    """The rules of one agent, ready to be asked which of them decides about a path.
+    """Compiled rules of one agent, which find the rule that decides about a path.
 
-    A rule is known by its place in the list. What was given is not kept: a file of 500 KiB may have 50,000 rules.
+    A rule is identified by its index in the list. The list is not kept: a file of 500 KiB may have 50,000 rules.
     """
 
     __slots__ = ("_allows", "_index", "_queries", "_query_places", "_query_ranks", "_spells_data", "_twin", "size")
@@ -156,7 +156,7 @@ class Patterns:
         plain.pop("", None)  # 2.2: an empty pattern matches nothing
         asking, data = [each for each in plain if "?" in each], [each for each in odd if "?" in each]
         self._queries = asking + data
-        """The patterns with a query, in canonical octets, and in the same order their ranks and places."""
+        """Patterns with a query, in canonical octets; `_query_ranks` and `_query_places` have the same order."""
         self._query_ranks = array("I", [2 * len(each) + self._allows[plain[each]] for each in asking])
         self._query_ranks.extend(odd[each][0] for each in data)
         self._query_places = array("I", [plain[each] for each in asking])
@@ -165,21 +165,21 @@ class Patterns:
         self._twin: _Index | None = None
         queries = 2 * sum(map(len, self._queries)) + 2 * _PER_RULE * len(self._queries)
         self.size = len(self._allows) + self._index.size + queries
-        """About how many bytes this takes, with all that it may yet compute."""
+        """Approximate bytes of memory, with all that may be computed later."""
 
     def allows(self, place: int) -> bool:
-        """Whether the rule at a place is an Allow."""
+        """Return whether the rule at an index is an Allow."""
         return bool(self._allows[place])
 
     def best(self, path: str) -> int:
-        """Find the place of the rule that decides: the longest that matches, an Allow if equal (2.2.2); -1 if none."""
+        """Return the index of the longest matching rule, of equal ones an Allow (2.2.2); -1 without a match."""
         if "%" in path or self._spells_data:
             return self._best_of_both(path)
         return self._index.best(path)[1]
 
     def _best_of_both(self, path: str) -> int:
-        # The RFC's table of encoded paths (2.2.2) spells "https://" in a query "https%3A%2F%2F" before it compares:
-        # there the general delimiters are data, both spellings equal. In a path they are not ("%2F" is not "/").
+        # The RFC's table of encoded paths (2.2.2) compares "https://" in a query as "https%3A%2F%2F". There, general
+        # delimiters are data, and both spellings are equal. In a path they differ ("%2F" is not "/").
         found = self._index.best(path)
         before, mark, query = path.partition("?")
         if mark and (self._spells_data or _query_data.search(query)):
@@ -200,10 +200,10 @@ class Patterns:
 
 
 class _Index:
-    """Patterns by the literal octets that they begin with.
+    """Patterns by their literal prefixes.
 
-    The beginnings are sorted. The last one that does not come after a path begins with every beginning that the path
-    has: so one bisection and a walk over parents, each the longest prefix of the one before, find all that can match.
+    The prefixes are sorted. The last one that is not after a path begins with every prefix of that path. Therefore one
+    bisection and a walk over parents, each the longest prefix of the one before, find all candidates.
     """
 
     __slots__ = (
@@ -224,11 +224,11 @@ class _Index:
             else:
                 heads.setdefault(head, []).append((rank, place, rest))
         self._beginnings = sorted(prefixes | heads)
-        # By the place of its beginning, the rule that is no more than this beginning; -1 if there is none.
+        # For each prefix, the index of the rule that equals it, or -1.
         self._places = array("i", map(prefixes.get, self._beginnings, repeat(-1)))
         self._lengths = sorted(set(map(len, self._beginnings)))
         self._heads: dict[str, list[tuple[int, int, str]] | _Wildcards] = {**heads}
-        """The wildcard patterns of a beginning: rank, place and what follows the first star, until they are needed."""
+        """Wildcard patterns of a prefix: rank, index and the text behind the first star; compiled on first use."""
         self._parents: dict[int, int] = {}
         self._holding: dict[int, _Holding] = {}
         memo = 256 * min(_MEMO, len(self._beginnings))
@@ -253,7 +253,7 @@ class _Index:
             for rank, place, needle, pieces, tail in patterns:
                 if rank <= found[0]:
                     break
-                if tail is not None and not path.endswith(tail):  # a path has one ending: this is the cheapest look
+                if tail is not None and not path.endswith(tail):  # the cheapest check comes first
                     continue
                 if needle in searched and _fits(path, start, pieces, tail, searched.find):
                     found = rank, place
@@ -261,7 +261,7 @@ class _Index:
         return found
 
     def _parent(self, at: int) -> int:
-        """Find the longest other beginning that the one at a place begins with, and remember it."""
+        """Return the index of the longest other prefix of the prefix at `at`, and cache it."""
         beginnings, lengths = self._beginnings, self._lengths
         beginning = beginnings[at]
         shorter = bisect_left(lengths, len(beginning))
@@ -278,7 +278,7 @@ class _Index:
         return parent
 
     def _hold(self, at: int) -> _Holding:
-        """Collect what holds for every path with the beginning at a place, and remember it."""
+        """Return the candidates for all paths with the prefix at `at`, and cache them."""
         found, octets, key = _NO_RULE, 0, at
         wildcards: list[_Wildcards] = []
         while True:
@@ -300,7 +300,7 @@ class _Index:
 
 
 def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
-    """Split patterns, given by rank, place and what follows their first star, and choose their needles."""
+    """Compile patterns, given by rank, index and the text behind the first star; choose their needles."""
     found: list[tuple[int, int, list[str], str | None]] = []
     for rank, place, rest in sorted(patterns, key=itemgetter(0), reverse=True):
         found.append((rank, place, *_cut(rest)))
@@ -320,7 +320,7 @@ def _wildcards(start: int, patterns: list[tuple[int, int, str]]) -> _Wildcards:
 
 
 def _cut(rest: str) -> tuple[list[str], str | None]:
-    """The pieces of what follows a pattern's first star, and what the path must end with (None: anything)."""
+    """Return the pieces behind a pattern's first star, and the required end of the path (None: any)."""
     pieces = rest.removesuffix("$").split("*")
     tail = pieces.pop() if rest[-1:] == "$" else None
     return [piece for piece in pieces if piece] if "" in pieces else pieces, tail
@@ -336,10 +336,10 @@ def _fits(path: str, start: int, pieces: list[str], tail: str | None, find: Call
 
 
 def matches(pattern: str, target: str) -> bool:
-    """Whether a single pattern matches the path and query of a canonical URL (`Url.target`). An empty one does.
+    """Return whether a pattern matches path and query of a canonical URL (`Url.target`). An empty one does.
 
-    Here an escaped octet is one character: `/*2` is not about `/a$`, which is spelled `/a%24` to be compared. In a
-    robots.txt it is, for 2.2.2 has such octets escaped first and then compares what is written.
+    Here an escaped octet is one character: `/*2` does not match `/a$`, which is compared as `/a%24`. In a robots.txt it
+    does, because 2.2.2 compares the escaped spelling.
     """
     head, pieces, tail = _single(pattern)
     path = target if _not_target(target) is None else _in_url.sub(_spell, _as_octets(target))
@@ -350,9 +350,9 @@ def matches(pattern: str, target: str) -> bool:
     return path.startswith(head) and _fits(path, len(head), pieces, tail, path.find)
 
 
-@lru_cache(maxsize=1024)  # those of a user's settings are few
+@lru_cache(maxsize=1024)  # a user's settings have few patterns
 def _single(pattern: str) -> tuple[str, list[str] | None, str | None]:
-    """What a pattern begins with, the pieces behind its first star (None: it has none), and what it ends with."""
+    """Return a pattern's literal prefix, the pieces behind its first star (None: no star), and its required end."""
     head, star, rest = _escaped.sub(_as_one, canonical(_as_octets(pattern))[0]).partition("*")
     if star:
         return head, *_cut(rest)
@@ -360,15 +360,15 @@ def _single(pattern: str) -> tuple[str, list[str] | None, str | None]:
 
 
 def _as_one(escaped: re.Match[str]) -> str:
-    """An escaped octet as one character, which nothing else is."""
+    """Return an escaped octet as a character that nothing else uses."""
     return chr(0x100 + int(escaped[0][1:], 16))
 
 
 class _Places:
-    """Where pieces are in a long path, for a file with so many of them that looking for each would take too long.
+    """Positions of pieces in a long path, for files with too many pieces to search each one.
 
-    A set of places is an integer with a bit for each octet of the path. One step narrows down all places at once, so a
-    piece costs a step per octet, whatever the path is made of.
+    A set of positions is an integer with one bit per octet of the path. One step narrows all positions at once, so a
+    piece costs one step per octet, for any path.
     """
 
     __slots__ = ("_backwards", "_found", "_octets", "_path", "_places")

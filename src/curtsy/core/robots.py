@@ -1,7 +1,7 @@
-"""robots.txt, parsed and asked (RFC 9309): may this be fetched, which line says so, how slowly, where are the sitemaps.
+"""Parser of robots.txt, and its verdicts, delays and sitemaps (RFC 9309).
 
-The rules are the RFC's, and where it is silent those of Google's parser; numbers in comments are sections of the RFC.
-Nothing here raises for what a file, an agent or a URL contains. How octets are compared is in `pattern.py`.
+The rules are the RFC's and, where it is silent, those of Google's parser. Numbers in comments are sections of the RFC.
+Nothing here raises, whatever a file, an agent or a URL contains. `pattern.py` compares octets.
 """
 
 import math
@@ -19,22 +19,22 @@ from curtsy.core.robots_lines import MAX_LINE as MAX_LINE
 from curtsy.core.robots_lines import Texts, lines_of, shortened, text_of
 
 MAX_WARNINGS = 100
-"""Oddities that are told; a file of rubbish has one on each line."""
+"""Most warnings about a file: garbage has one on each line."""
 
 MAX_AGENTS = 64
-"""Agents whose rules are kept compiled."""
+"""Most agents whose compiled rules are cached."""
 
 MAX_SIGNALS = 100
-"""`Content-Signal` and `Content-Usage` records that are kept for one agent."""
+"""Most `Content-Signal` and `Content-Usage` records that are kept for one agent."""
 
 MAX_VERDICTS = 1024
-"""Rules of one agent whose verdict is kept in words."""
+"""Most rules of one agent whose verdicts are cached."""
 
 _AGENT, _ALLOW, _DISALLOW, _SITEMAP = "user-agent", "allow", "disallow", "sitemap"
 _DELAY, _RATE, _VISIT, _SIGNAL, _USAGE = "crawl-delay", "request-rate", "visit-time", "content-signal", "content-usage"
 
-# 2.2: field names ignore case. They match whole, for "disallowed" is another word; Google's parser takes any name that
-# begins so. The misspellings are Google's; those of fields that it does not read follow the same pattern.
+# 2.2: field names ignore case. They match whole, because "disallowed" is another word; Google's parser accepts any name
+# with such a prefix. The misspellings are Google's; those of fields that it does not read follow the same pattern.
 _FIELDS = {
     **{name: name for name in (_AGENT, _ALLOW, _DISALLOW, _SITEMAP, _DELAY, _RATE, _VISIT, _SIGNAL, _USAGE)},
     **dict.fromkeys(("useragent", "user agent"), _AGENT),
@@ -49,12 +49,12 @@ _USUAL = {
     write(name): known for name, known in _FIELDS.items() for write in (str.lower, str.capitalize, str.title, str.upper)
 }
 
-# A product token is read whole, up to a delimiter of RFC 9110 (5.6.2), white space or a star. RFC 9309 (2.2.1) knows
-# letters, hyphens and underscores only. Google's parser stops at any other character, so that it takes "Wren9bot" for
-# "Wren"; here a token with digits, dots or other characters is another token than its beginning.
+# A product token ends at a delimiter of RFC 9110 (5.6.2), white space or a star. RFC 9309 (2.2.1) allows letters,
+# hyphens and underscores only. Google's parser stops at any other character, so it reads "Wren9bot" as "Wren". Here a
+# token with digits, dots or other characters differs from its prefix.
 _token = re.compile(r'[^\x00-\x20\x7f"(),/:;<=>?@\[\\\]{}*\ud800-\udfff]*').match
 _white = re.compile("[ \t]+")
-# Possessive (`++`): a line of digits that ends in something else takes time by its length, not by its square.
+# Possessive (`++`): a line of digits with another end takes linear, not quadratic, time.
 _number = re.compile(r"\+?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?").fullmatch
 _clock = "([01]?[0-9]|2[0-3]):?([0-5][0-9])"
 _period = re.compile(rf"{_clock}(?:[ \t]*-[ \t]*|[ \t]+){_clock}").fullmatch
@@ -63,64 +63,64 @@ _rate = re.compile("([0-9]{1,9})[ \t]*/[ \t]*([0-9]{1,9})[ \t]*([smhd]?)(?:[ \t]
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _Record = tuple[str, int, str]
-"""A further record of a group: field, line, value."""
+"""Other record of a group: field, line, value."""
 
 _Group = tuple[int, list[Rule]]
-"""A group as one of its agents sees it: the line that names the agent, and the rules."""
+"""Group for one of its agents: the line that names the agent, and the rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer for one agent and one URL, and what it rests on."""
+    """Decision for one agent and one URL, with its grounds."""
 
     allowed: bool
-    """Whether the URL may be fetched."""
+    """True if the URL may be fetched."""
 
     line: int | None
-    """The number of the line that decided, from 1; None when no rule matched."""
+    """Number of the deciding line, from 1; None if no rule matches."""
 
     rule: str | None
-    """That line as it stands in the file, without comment."""
+    """Deciding line as in the file, without comment; None if no rule matches."""
 
     group: str | None
-    """The `User-agent` line that applied; None when no group did."""
+    """`User-agent` line that applies; None if no group applies."""
 
     reason: str
-    """The same in words."""
+    """Decision in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleGroup:
-    """Rules that stand together, and whom they are for."""
+    """Group of rules, with its agents."""
 
     line: int
-    """The number of the first line that names an agent, from 1."""
+    """Number of the first line that names an agent, from 1."""
 
     agents: tuple[str, ...]
-    """The agents' tokens, in lower case; `*` for everyone."""
+    """Product tokens of the agents, in lower case; `*` for all agents."""
 
     rules: tuple[tuple[int, str], ...]
-    """The number and the text of each rule's line."""
+    """Line number and text of each rule."""
 
     applies: bool
-    """Whether it is for the agent that was asked about."""
+    """True if the group applies to the given agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRate:
-    """A `Request-rate` record: so many requests in so many seconds."""
+    """`Request-rate` record: a number of requests in a number of seconds."""
 
     requests: int
-    """How many."""
+    """Number of requests."""
 
     seconds: int
-    """In how long."""
+    """Number of seconds."""
 
     start_time: time | None = None
-    """From when in the day (UTC) this holds; None: always."""
+    """Start of the period of the day (UTC); None: always."""
 
     end_time: time | None = None
-    """Until when."""
+    """End of the period; None: always."""
 
     @property
     def interval(self) -> float:
@@ -130,48 +130,48 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True)
 class VisitTime:
-    """A `Visit-time` record: when in the day (UTC) the site wishes to be visited."""
+    """`Visit-time` record: the period of the day (UTC) for visits."""
 
     start_time: time
-    """From when."""
+    """Start of the period."""
 
     end_time: time
-    """Until when; before `start_time` if midnight lies between."""
+    """End of the period; before `start_time` if it includes midnight."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSignal:
-    """A `Content-Signal` or `Content-Usage` record, as it stands in the file."""
+    """`Content-Signal` or `Content-Usage` record, as in the file."""
 
     line: int
-    """The number of its line, from 1."""
+    """Line number, from 1."""
 
     field: str
-    """Its field, in lower case."""
+    """Field name, in lower case."""
 
     value: str
-    """What follows the colon."""
+    """Text behind the colon."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParseWarning:
-    """Something in the file that its author may want to know."""
+    """Problem in the file that its author may want to know."""
 
     line: int
-    """The number of the line, from 1."""
+    """Line number, from 1."""
 
     message: str
-    """What is odd about it, and what was made of it."""
+    """Description of the problem, and how the line was read."""
 
 
 _ITSELF = Verdict(True, None, None, None, "/robots.txt itself is always allowed (RFC 9309, 2.2.2)")
 
 
 def product_token(user_agent: str) -> str:
-    """Take the product token from a user agent: `AIAssistantBot` from `AIAssistantBot/1.0 (+https://…)`.
+    """Return the product token of a user agent: `AIAssistantBot` of `AIAssistantBot/1.0 (+https://…)`.
 
-    It ends at the first slash, blank, star or other delimiter (RFC 9110, 5.6.2). If there is none it is empty, and the
-    agent has the rules for `*`.
+    It ends at the first slash, blank, star or other delimiter (RFC 9110, 5.6.2). If it is empty, the agent has
+    the rules for `*`.
     """
     match = _token(user_agent.lstrip())
     return match[0] if match else ""
@@ -179,19 +179,19 @@ def product_token(user_agent: str) -> str:
 
 @lru_cache(maxsize=256)  # most programs have one user agent
 def token_of(user_agent: str) -> str:
-    """The product token of a user agent as it is compared: in lower case, an octet a character."""
+    """Return the product token of a user agent for comparison: in lower case, one character per octet."""
     return product_token(user_agent).encode("utf-8", "surrogatepass").lower().decode("latin-1")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Robots:
-    """A robots.txt file that has been read. `parse` makes it.
+    """Parsed robots.txt file, created by `parse`.
 
-    An agent may be given as a product token or as the whole `User-Agent` header; see `product_token`.
+    An agent is given as a product token or as the whole `User-Agent` header; see `product_token`.
     """
 
     sitemaps: tuple[str, ...]
-    """What the `Sitemap` lines name, each once, in the file's order."""
+    """Distinct values of the `Sitemap` lines, in the file's order."""
 
     _lines: list[str]
     _groups: dict[str, list[_Group]]
@@ -201,36 +201,36 @@ class Robots:
     _books_by_agent: dict[str, "AgentRules"] = field(default_factory=dict)
 
     def verdict(self, user_agent: str, url: str) -> Verdict:
-        """Say whether the agent may fetch the URL, and which line decides.
+        """Return whether the agent may fetch the URL, and the deciding line.
 
-        The URL may be a whole one or only its path; what the file says is not about any other part of it.
+        The URL may be complete or only a path. Rules apply to path and query.
         """
         return (self._books_by_agent.get(user_agent) or self._book(user_agent)).verdict(url)
 
     def crawl_delay(self, user_agent: str) -> float | None:
-        """Give the seconds that the agent shall let pass between requests; the longest, if several lines say so.
+        """Return the seconds between two requests of the agent; the longest, if several lines apply.
 
-        A value that is negative or no finite number is ignored. None when nothing is said.
+        None without a value. Negative and non-finite values are ignored.
         """
         return _longest(self._records_of(user_agent, _DELAY))
 
     def request_rate(self, user_agent: str) -> RequestRate | None:
-        """Give the agent's `Request-rate`; the slowest, if several lines say so. None when nothing is said."""
+        """Return the agent's `Request-rate`; the slowest, if several lines apply. None without a value."""
         rates = (_request_rate(value) for _, _, value in self._records_of(user_agent, _RATE))
         return max((rate for rate in rates if rate is not None), key=lambda rate: rate.interval, default=None)
 
     def visit_time(self, user_agent: str) -> VisitTime | None:
-        """Give the agent's `Visit-time`; the first, if several lines say so. None when nothing is said."""
+        """Return the agent's `Visit-time`; the first, if several lines apply. None without a value."""
         times = (_visit_time(value) for _, _, value in self._records_of(user_agent, _VISIT))
         return next((visit for visit in times if visit is not None), None)
 
     def content_signals(self, user_agent: str) -> tuple[ContentSignal, ...]:
-        """List the `Content-Signal` and `Content-Usage` records of the agent's groups, in the file's order."""
+        """Return the `Content-Signal` and `Content-Usage` records of the agent's groups, in the file's order."""
         records = self._records_of(user_agent, _SIGNAL, _USAGE)
         return tuple(ContentSignal(line, name, text_of(value)) for name, line, value in records)
 
     def groups(self, user_agent: str) -> tuple[RuleGroup, ...]:
-        """List the groups of the file, in its order, each with whether it is for the agent."""
+        """Return the groups of the file, in its order. `applies` marks those for the agent."""
         ours = self._key(user_agent)
         named: dict[int, list[tuple[int, str, list[Rule]]]] = {}
         for agent, groups in self._groups.items():
@@ -249,11 +249,11 @@ class Robots:
 
     @property
     def warnings(self) -> tuple[ParseWarning, ...]:
-        """What was odd in the file, by line; at most 100. Looked for anew at each call."""
+        """Warnings about the file, at most 100; computed at each access."""
         return tuple(self._remarks + _parse_warnings(self._lines))[:MAX_WARNINGS]
 
     def _key(self, user_agent: str) -> str:
-        # 2.2.1: the groups that name the agent; only if there is none, those for "*". A group without rules counts.
+        # 2.2.1: the groups that name the agent, or else those for "*". A group without rules counts.
         token = token_of(user_agent)
         return token if token in self._groups else "*"
 
@@ -276,9 +276,9 @@ class Robots:
 
 
 class AgentRules:
-    """What a file says to one agent, compiled: `parse_for` makes it. It keeps nothing that is for other agents.
+    """Compiled rules of a file for one agent, created by `parse_for`; rules for other agents are not kept.
 
-    A file of 500 KiB may have 50,000 rules, so they are packed: a tuple with its values for each would take 200 bytes.
+    A file of 500 KiB may have 50,000 rules, so they are packed: each would take 200 bytes as a tuple with its values.
     """
 
     __slots__ = ("_agents", "_patterns", "_rules", "_verdicts", "content_signals", "crawl_delay", "sitemaps", "size")
@@ -288,31 +288,31 @@ class AgentRules:
     ) -> None:
         rules = groups[0][1] if len(groups) == 1 else [rule for _, each in groups for rule in each]  # 2.2.1: combined
         self.sitemaps = sitemaps
-        """What the `Sitemap` lines name, each once, in the file's order."""
+        """Distinct values of the `Sitemap` lines, in the file's order."""
 
         told = [record for some in records for record in some]
         self.crawl_delay = _longest([record for record in told if record[0] is _DELAY])
-        """Seconds between two requests that the site asks for; None when nothing is said."""
+        """Seconds between two requests that the site wants; None without a value."""
 
         signals = [record for record in told if record[0] in (_SIGNAL, _USAGE)][:MAX_SIGNALS]
         self.content_signals = tuple(ContentSignal(line, name, text_of(value)) for name, line, value in signals)
-        """The first `Content-Signal` and `Content-Usage` records, in the file's order."""
+        """First `Content-Signal` and `Content-Usage` records, in the file's order."""
 
         self._agents = Texts([line for line, _ in groups], lines)
         self._rules = Texts(list(map(itemgetter(0), rules)), lines)
         self._patterns = Patterns(rules)
         self._verdicts: dict[int, Verdict] = {}
-        """By the place of the rule that decides: a verdict has nothing of the URL in it."""
+        """Verdicts by the index of the deciding rule: a verdict does not contain the URL."""
 
         further = (
             4 * sum(map(len, sitemaps)) + 64 * len(sitemaps) + sum(len(each.value) for each in self.content_signals)
         )
         kept = self._agents.size + self._rules.size + self._patterns.size
         self.size = 1024 + kept + further + 512 * min(len(rules), MAX_VERDICTS)
-        """About how many bytes this takes, with all that it may yet compute."""
+        """Approximate bytes of memory, with all that may be computed later."""
 
     def verdict(self, url: str) -> Verdict:
-        """Say whether the agent may fetch the URL, and which line decides. See `Robots.verdict`."""
+        """Return whether the agent may fetch the URL, and the deciding line. See `Robots.verdict`."""
         path = octets_of(url)
         if path == "/robots.txt":  # 2.2.2: implicitly allowed
             return _ITSELF
@@ -342,14 +342,14 @@ class AgentRules:
 
 
 def parse(body: bytes) -> Robots:
-    """Read a robots.txt file; any bytes will do."""
+    """Parse a robots.txt file. Any bytes are accepted."""
     lines, remarks = lines_of(body)
     groups, further, sitemaps = _grouped(lines)
     return Robots(sitemaps, lines, groups, further, [ParseWarning(*remark) for remark in remarks])
 
 
 def parse_for(body: bytes, token: str) -> AgentRules:
-    """Read what a robots.txt file says to one agent, given by its token (see `token_of`); any bytes will do."""
+    """Parse the rules of a robots.txt file for one agent, given by its `token_of`. Any bytes are accepted."""
     lines, _ = lines_of(body)
     groups, further, sitemaps = _grouped(lines, (token, "*"))
     key = token if token in groups else "*"  # as in `Robots._key`
@@ -359,13 +359,13 @@ def parse_for(body: bytes, token: str) -> AgentRules:
 def _grouped(
     lines: list[str], wanted: Container[str] | None = None
 ) -> tuple[dict[str, list[_Group]], dict[str, list[list[_Record]]], tuple[str, ...]]:
-    """Sort lines into the groups and further records of each agent, or of those wanted, and the sitemaps."""
+    """Return groups and other records by agent (None: all agents), and the sitemaps."""
     groups: dict[str, list[_Group]] = {}
     further: dict[str, list[list[_Record]]] = {}
     sitemaps: dict[str, None] = {}
     rules: list[Rule] = []
     records: list[_Record] = []
-    naming = False  # whether a further User-agent line joins the group
+    naming = False  # True if a further User-agent line joins the group
     for number, line in enumerate(lines, 1):
         if len(line) < _SHORTEST:
             continue
@@ -377,12 +377,12 @@ def _grouped(
             rules.append((number, known is _ALLOW, value))
             naming = False
         elif known is _AGENT:
-            # 2.1: User-agent lines that follow each other open one group. Only a rule ends their list: other records
-            # must not interfere (2.2.4).
+            # 2.1: consecutive User-agent lines open one group. Only a rule ends their list: other records must not
+            # interfere (2.2.4).
             if not naming:
                 naming, rules, records = True, [], []
             elif records and not lines[number - 2].strip(WHITE):
-                # What the RFC does not know, and an empty line parts from here, is taken to be about the agents above.
+                # Records outside the RFC, separated from here by an empty line, apply to the agents above only.
                 records = []
             token = _agent_token(value.strip(WHITE))
             if wanted is not None and token not in wanted:
@@ -402,17 +402,17 @@ def _grouped(
 
 
 parse_robots = parse
-"""The same by the name that it has among the others of the package."""
+"""Public name of `parse` in the package."""
 
 
 def _read(line: str) -> tuple[str | None, str]:
-    """Split a line that is written in no usual way into its field, if it is one that is known, and its value."""
+    """Return field (None if unknown) and value of a line with an unusual spelling."""
     line = line.strip(WHITE)
     name, colon, value = line.partition(":")
     known = _FIELDS.get(name.rstrip(WHITE).lower()) if colon else None
     if known is None:
-        # Google's parser takes white space for a forgotten colon if there are just two words. Here, the second may have
-        # a colon of its own ("Sitemap https://…"), because a field's name must match whole.
+        # Google's parser reads white space as a missing colon if there are just two words. Here, the second may contain
+        # a colon ("Sitemap https://…"), because field names match whole.
         words = _white.split(line)
         if len(words) == 2 and ":" not in words[0]:
             return _FIELDS.get(words[0].lower()), words[1]
@@ -420,7 +420,7 @@ def _read(line: str) -> tuple[str | None, str]:
 
 
 def _agent_token(value: str) -> str:
-    # As in Google's parser: "* (all)" is still everyone, "Foo/1.0" is Foo, and what begins with no letter is nobody.
+    # As in Google's parser: "* (all)" means all agents, "Foo/1.0" is Foo. A leading delimiter leaves no token.
     if value[:1] == "*" and (len(value) == 1 or value[1] in WHITE):
         return "*"
     match = _token(value)
@@ -428,7 +428,7 @@ def _agent_token(value: str) -> str:
 
 
 def _longest(delays: Sequence[_Record]) -> float | None:
-    """The longest of some `Crawl-delay` records that can be read; None if there is none."""
+    """Return the longest valid value of some `Crawl-delay` records; None without one."""
     seconds = map(_seconds, {value for _, _, value in delays})
     return max((each for each in seconds if each is not None), default=None)
 
@@ -455,7 +455,7 @@ def _visit_time(value: str) -> VisitTime | None:
 
 
 def _parse_warnings(lines: list[str]) -> list[ParseWarning]:
-    """Go through the lines once more, for what their author may not have meant."""
+    """Return warnings about lines whose effect may not be intended."""
     found: list[ParseWarning] = []
     in_group = False
     for number, line in enumerate(lines, 1):

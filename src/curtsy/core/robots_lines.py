@@ -1,4 +1,4 @@
-"""The lines of a robots.txt: how much of a file is read, where its lines end, and how some of them are kept.
+"""Lines of a robots.txt: limits of length, line ends and compact storage.
 
 Octets are held in `str`, one character each, as in `pattern.py`. Numbers in comments are sections of RFC 9309.
 """
@@ -11,16 +11,16 @@ from itertools import accumulate
 from curtsy.core.pattern import WHITE
 
 MAX_BYTES = 500 * 1024
-"""What is read of a file (2.5: at least 500 KiB), cut at the last whole line."""
+"""Most bytes that are read of a file (2.5: at least 500 KiB), cut at the last whole line."""
 
 MAX_LINE = 2083 * 8 - 1
-"""Octets that are read of a line, as Google's parser does; the RFC sets no limit."""
+"""Most octets that are read of a line, as in Google's parser; the RFC sets no limit."""
 
-_marks = re.compile("(?:\xef\xbb\xbf)*(?:\xef\xbb?)?").match  # Google's parser, too, skips one that is cut short
+_marks = re.compile("(?:\xef\xbb\xbf)*(?:\xef\xbb?)?").match  # an incomplete mark is skipped as in Google's parser
 
 
 class Texts:
-    """Some lines of a file, packed: their numbers, and all their octets in one string."""
+    """Packed lines of a file: their numbers, and all their octets in one string."""
 
     __slots__ = ("_ends", "_octets", "numbers", "size")
 
@@ -35,14 +35,14 @@ class Texts:
         return len(self.numbers)
 
     def text(self, place: int) -> str:
-        """The line at a place."""
+        """Return the line at an index."""
         return text_of(self._octets[self._ends[place - 1] if place else 0 : self._ends[place]])
 
 
 def lines_of(body: bytes) -> tuple[list[str], list[tuple[int, str]]]:
-    """Cut a file into lines, an octet a character, without comments.
+    """Split a file into lines without comments, one character per octet.
 
-    Also says what was odd about it as a whole, with the numbers of the lines.
+    Also return remarks about the whole file, each with a line number.
     """
     remarks = []
     read = whole_lines(body)
@@ -54,7 +54,7 @@ def lines_of(body: bytes) -> tuple[list[str], list[tuple[int, str]]]:
     if mark := _marks(text):
         text = text[mark.end() :]
     if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")  # 2.2: EOL is CR, LF or both; nothing else ends a line
+        text = text.replace("\r\n", "\n").replace("\r", "\n")  # 2.2: EOL is CR, LF or both, nothing else
     if len(body) > MAX_BYTES:
         remarks.append((text.count("\n") + 1, f"only the first {MAX_BYTES} bytes of {len(body)} are read"))
     if "\0" in text:
@@ -71,21 +71,22 @@ def lines_of(body: bytes) -> tuple[list[str], list[tuple[int, str]]]:
 
 
 def whole_lines(body: bytes, *, is_cut: bool = False) -> bytes:
-    """Take what is read of a file: 500 KiB at most, and of a file that goes on or `is_cut` no incomplete line.
+    """Return the part of a file that is read: at most 500 KiB.
 
-    Half a line may say the opposite of the whole one: `Allow: /zzz` cut short is `Allow: /`.
+    If the file is longer or `is_cut`, an incomplete last line is dropped. Half a line may have the opposite meaning:
+    `Allow: /zzz` cut short is `Allow: /`.
     """
     if len(body) <= MAX_BYTES and not is_cut:
         return body
     wide = _wide_encoding(body[:4])
     unit = 2 if wide else 1
-    read = body[: MAX_BYTES + unit]  # the character behind the last may be the end of its line
+    read = body[: MAX_BYTES + unit]  # the next character may end the last line
     end = max(_last(each.encode(wide or "latin-1"), read) for each in "\r\n") + unit
     return read[: min(end, MAX_BYTES)] if end >= unit else b""
 
 
 def _last(character: bytes, read: bytes) -> int:
-    """The place of the last such character, which is one or two octets long; negative if there is none."""
+    """Return the index of the last such character, one or two octets long; negative if absent."""
     unit, at = len(character), len(read)
     while (at := read.rfind(character, 0, at)) >= 0 and at % unit:
         at += unit - 1
@@ -93,7 +94,7 @@ def _last(character: bytes, read: bytes) -> int:
 
 
 def _wide_encoding(start: bytes) -> str | None:
-    """Tell UTF-16 by its mark, or by the NUL bytes beside the first two letters."""
+    """Return the UTF-16 codec by the mark, or by the NUL bytes beside the first two letters; else None."""
     if start[:2] == b"\xff\xfe" or (start[1::2] == b"\0\0" and 0 not in start[::2]):
         return "utf-16-le"
     if start[:2] == b"\xfe\xff" or (start[::2] == b"\0\0" and 0 not in start[1::2]):
@@ -102,10 +103,10 @@ def _wide_encoding(start: bytes) -> str | None:
 
 
 def text_of(octets: str) -> str:
-    """Octets as text, without white space around it."""
+    """Return octets as text, without surrounding white space."""
     return octets.strip(WHITE).encode("latin-1").decode("utf-8", "replace")
 
 
 def shortened(text: str) -> str:
-    """A text for a message."""
+    """Return a text for a message, at most 200 characters long."""
     return text if len(text) <= 200 else f"{text[:199]}…"

@@ -1,7 +1,7 @@
-"""Rules: what is remembered of an origin's robots.txt, who fetches it, and for how long it holds (R5, R6).
+"""Record of an origin's robots.txt: its copy, its validity and the claim to fetch it (R5, R6).
 
-One process fetches, whoever else asks waits for it: the claim is part of the record, and runs out if its holder dies.
-Times are epoch seconds, for a copy outlives reboots.
+One process fetches the file while all others wait. The claim is part of the record, and expires if its holder dies.
+Times are epoch seconds, because a copy outlives reboots.
 """
 
 from __future__ import annotations
@@ -16,52 +16,52 @@ from curtsy.core.robots import AgentRules, Verdict, parse_for, token_of
 from curtsy.core.robots_lines import MAX_BYTES, whole_lines
 
 FIRST_FAILURE = 300.0
-"""Seconds for which a robots.txt that could not be had is not asked for again; doubled by each further failure."""
+"""Seconds until an unreachable robots.txt is requested again; doubled by each further failure."""
 
 LONGEST = 86_400.0
-"""Seconds beyond which no copy is used without asking (RFC 9309, 2.4)."""
+"""Most seconds for which a copy is valid (RFC 9309, 2.4)."""
 
 SKEW = 60.0
-"""Seconds by which a clock may be corrected without a copy being asked for again."""
+"""Seconds by which a clock may be corrected without invalidating a copy."""
 
 CLAIM = 60.0
-"""Seconds that no claim lies ahead, unless this process claims for longer: then a clock was set back."""
+"""Most seconds of a claim, unless this process claims for longer. Beyond that, a clock was set back."""
 
 MOST = MAX_BYTES
-"""Octets of a robots.txt that are kept: the 500 KiB that are read of it (RFC 9309, 2.5)."""
+"""Most octets of a robots.txt that are kept: the 500 KiB that are parsed (RFC 9309, 2.5)."""
 
 READ, TEXTS = 8 << 20, 4 << 20
-"""Bytes of compiled rules, and of the records with their texts, that a process keeps in memory (F28)."""
+"""Bytes of compiled rules, and of records with their texts, in the memory of a process (F28)."""
 
 
 class Rules(Record, frozen=True, tag="rules"):
-    """What is known of one origin's robots.txt."""
+    """Record of one origin's robots.txt."""
 
     body: bytes | None = None
-    """The last good copy, empty if there is no such file; None before the first."""
+    """Last good copy, empty if the file does not exist; None before the first."""
 
     body_at: float = 0.0
-    """When that copy came."""
+    """Time of that copy."""
 
     valid_until: float = 0.0
-    """Until when nobody need ask, whatever came last."""
+    """Time until which no request is needed, after success or failure."""
 
     failures: int = 0
-    """Failures in a row."""
+    """Consecutive failures."""
 
     why: str = ""
-    """How the last attempt failed, in words; empty if it did not."""
+    """Error of the last attempt, in words; empty after a success."""
 
     claimed_until: float = 0.0
     claimed_by: int = 0
     checked_at: float = 0.0
-    """When it was last asked for, whatever came of it."""
+    """Time of the last attempt, successful or not."""
 
     part: bytes = b""
-    """The whole lines of a later copy that broke off: they bind, and the rest counts as unreachable (C21)."""
+    """Whole lines of a later, incomplete copy: they apply, and the rest counts as unreachable (C21)."""
 
     def lasts(self, now: Now) -> int | None:
-        """A week beyond its validity: an old copy is of use while the site cannot be reached (R6)."""
+        """Return the microseconds to store the record: validity plus a week, for unreachable sites (R6)."""
         return max(0, round((self.valid_until + 7 * 86_400) * SECOND) - now.epoch)
 
     @property
@@ -71,31 +71,31 @@ class Rules(Record, frozen=True, tag="rules"):
 
     @property
     def text(self) -> bytes:
-        """The last good copy or, if there is none, what came of one that broke off."""
+        """Last good copy or, if it is absent or empty, the received part of an incomplete one."""
         return self.body or self.part
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything to go by: a copy, or the knowledge that none can be had."""
+        """True if there is a copy, or the knowledge that the file is unreachable."""
         return self.body is not None or self.failures > 0
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """The rules hold now."""
+    """Rules that are valid now."""
 
     rules: Rules
     seconds: float
-    """For how long still."""
+    """Seconds of remaining validity."""
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """It is ours to fetch them."""
+    """Task of fetching the rules, assigned to this process; with the previous record."""
 
     rules: Rules | None
 
 
 class Busy(msgspec.Struct, frozen=True, gc=False):
-    """Somebody else is fetching them; ask again in so many seconds."""
+    """Claim of another process that fetches the rules; it expires after `seconds`."""
 
     seconds: float
 
@@ -103,9 +103,9 @@ class Busy(msgspec.Struct, frozen=True, gc=False):
 def claim(
     rules: Rules | None, now: Now, who: int, since: float = 0.0, ttl: float = LONGEST, lasts: float = CLAIM
 ) -> tuple[Rules | None, Known | Claimed | Busy]:
-    """Have the rules, or the task of fetching them, or word that somebody else is at it.
+    """Return the record, and the valid rules, the task of fetching them or the claim of another process.
 
-    What was learned before `since`, or more than `ttl` seconds ago, does not count as known. The claim holds for
+    Rules fetched before epoch second `since`, or more than `ttl` seconds ago, are not valid. The claim expires after
     `lasts` seconds.
     """
     second = now.epoch / SECOND
@@ -113,7 +113,7 @@ def claim(
         left = _left(rules, second, min(ttl, LONGEST))
         if left > 0:
             return rules, Known(rules, left)
-    # A claim that lies further ahead than any is given comes from a clock that was set back.
+    # A claim further ahead than the longest possible one comes from a clock that was set back.
     if rules is not None and rules.claimed_by != who and second < rules.claimed_until <= second + max(CLAIM, lasts):
         return rules, Busy(rules.claimed_until - second)
     changed = msgspec.structs.replace(rules or Rules(), claimed_until=second + lasts, claimed_by=who)
@@ -121,24 +121,25 @@ def claim(
 
 
 def _left(rules: Rules, second: float, ttl: float) -> float:
-    """Seconds for which nobody need ask, by the settings of this moment: they may have been others when it was learned.
+    """Return the seconds of remaining validity by the present settings; 0 or less: request again.
 
-    0 or less if somebody should.
+    The settings may have changed since the last attempt.
     """
     most = max(ttl, FIRST_FAILURE) if rules.failures else ttl
     left = rules.checked_at + most - second
     if rules.failures:
         left = min(left, rules.valid_until - second)
-    # One that lasts for longer than any that is given comes from a clock that was set back.
+    # A validity longer than the longest possible one comes from a clock that was set back.
     return left if left <= most + SKEW else 0.0
 
 
 def learned(
     rules: Rules | None, now: Now, policy: Policy, body: bytes | None, why: str = "", part: bytes = b""
 ) -> Rules:
-    """The record after a fetch: `body` is the file (empty for a 4xx), or None if it could not be had, and `why`.
+    """Return the record after a fetch.
 
-    `part` is what came of a body that broke off.
+    `body` is the file, empty after a 4xx; None if it is unreachable, with the reason in `why`. `part` is the received
+    part of an incomplete body.
     """
     second = now.epoch / SECOND
     rules = rules or Rules()
@@ -159,18 +160,18 @@ def learned(
 
 
 def released(rules: Rules | None, who: int) -> Rules | None:
-    """The record after the one who claimed it gave up without an answer."""
+    """Return the record after its holder released the claim without a result."""
     if rules is None or rules.claimed_by != who:
         return rules
     return msgspec.structs.replace(rules, claimed_until=0.0, claimed_by=0)
 
 
 _read: Bounded[tuple[str, bytes], tuple[AgentRules, int]] = Bounded(4096, READ, lambda each: each[1])
-"""By token and text."""
+"""Compiled rules and their bytes, by token and text."""
 
 
 def agent_rules(text: bytes, user_agent: str) -> AgentRules:
-    """What a robots.txt says to an agent; read once, as long as there is room to keep it."""
+    """Return the compiled rules of a robots.txt for an agent, from a bounded cache."""
     key = token_of(user_agent), text
     known = _read.get(key)
     if known is None:
@@ -187,9 +188,9 @@ UNREACHABLE = Verdict(
 
 
 def filters(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:
-    """What the rules say of a URL; without a copy, what the settings say (R6, C5).
+    """Return the verdict of the rules on a URL; without a copy, that of the settings (R6, C5).
 
-    Of a copy that broke off, what it forbids is forbidden; all else is as if it could not be had (C21).
+    The prohibitions of an incomplete copy apply. Its other URLs are judged as if it were unreachable (C21).
     """
     partly = agent_rules(rules.part, user_agent).verdict(url) if rules.part else None
     if partly is not None and not partly.allowed:
@@ -202,6 +203,6 @@ def filters(rules: Rules, policy: Policy, user_agent: str, url: str) -> Verdict:
 
 
 def crawl_delay(rules: Rules, user_agent: str) -> float | None:
-    """Seconds that the site wants between two requests; None if it does not say."""
+    """Return the seconds that the site wants between two requests; None without a value."""
     said = (agent_rules(text, user_agent).crawl_delay for text in (rules.body, rules.part) if text)
     return max((delay for delay in said if delay is not None), default=None)

@@ -1,11 +1,11 @@
-r"""Secrets: mask passwords and tokens in text (F62).
+r"""Masking of passwords and tokens in text (F62).
 
-`mask_url` masks a text that may contain URLs, `mask_line` one line of JSON. Both need time linear in the length of the
-text, because URLs come from pages and pages can be hostile (F32). The rules that keep them linear:
+`mask_url` masks a text that may contain URLs, `mask_line` one line of JSON. Both take time linear in the length of the
+text, because pages and their URLs can be hostile (F32). The rules that keep them linear:
 
 - Quantifiers are possessive, so no pattern backtracks.
 - A pattern that fails has read no further than the place where its next attempt can start.
-- A text with very many secrets close together is not an honest text: the rest of it is hidden as a whole.
+- If very many secrets are close together, the text is hostile: its rest is hidden as a whole.
 
 In doubt, more is hidden rather than less.
 """
@@ -20,29 +20,29 @@ from typing import Any
 MASK = "***"
 
 MANY = 32
-"""Secrets in a text from which on their density counts."""
+"""Number of secrets in a text from which on their density counts."""
 
 APART = 80
-"""Characters for each secret, on average, below which the rest of the text is hidden."""
+"""Average characters per secret, below which the rest of the text is hidden."""
 
 MOST = 2000
-"""Secrets in a text after which the rest of it is hidden: each takes some microseconds."""
+"""Most secrets in a text, at some microseconds each; after them the rest of the text is hidden."""
 
 LONGEST_NAME = 100
-"""Characters of a parameter's name that are looked at."""
+"""Most characters of a parameter's name that are checked."""
 
 # --- Logins --------------------------------------------------------------------------------------------------------
 
-# `https://example.org; me@example.org`: a host, and then other words.
+# `https://example.org; me@example.org`: a host followed by other words.
 _HOST = r"""(?!(?=[\w-]++\.)[\w.-]++(?::\d++)?+[;,.:)>'"\]]*+(?:\s|\\[nrt]))"""
 _NO_PORT = r"""(?!\d*+(?:[/?#\s"<>\\]|\Z))"""
 
 
 def _logins(end: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return two patterns for a text in which URLs end at `end`: for a login, and for one with a raw `/`, `?` or `#`.
+    """Return two patterns for text with URLs that end at `end`: for a login, and for one with a raw `/`, `?` or `#`.
 
-    The first ends at the last @ before the path. The second is `user:pa/ss@host`: a colon with no port behind it, then
-    all up to the last @ of the word. The second also matches if there is no such @, so that it reads a word once.
+    The first ends at the last @ before the path. The second is `user:pa/ss@host`: a colon without a port behind it,
+    then all up to the last @ of the word. It also matches without an @, so that it reads a word once.
     """
     before_path = rf"[^/?#{end}\\@]*+(?:\\[^@]?+[^/?#{end}\\@]*+)*+"
     in_word = rf"[^\s{end}\\@]*+(?:\\[^@]?+[^\s{end}\\@]*+)*+"
@@ -53,25 +53,25 @@ def _logins(end: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 _IN_TEXT = _logins("")
-_IN_LINE = _logins('"')  # an unescaped quote ends a string of JSON
+_IN_LINE = _logins('"')  # an unescaped quote ends a JSON string
 
 # A text that begins with a URL is one URL: its login may contain blanks, and look like a host at first.
 _WHOLE = re.compile(
     rf"\s*+[A-Za-z][A-Za-z0-9+.-]*+://(/*+(?:[^/?#@]*+@)++|(?=/*+[^:/?#@\[]*+:{_NO_PORT})(?:[^@]*+@)++)"
 )
 
-# The same inside another URL's query, percent-encoded once or more often: `https%3A%2F%2Fuser%3Apass%40host`.
+# A login inside another URL's query, percent-encoded once or more often: `https%3A%2F%2Fuser%3Apass%40host`.
 _CODED = r"""[^/?#&\s"\\%]*+(?:(?:%++(?!2[fF36]|3[fF]|(?:25)*+40)|\\.)[^/?#&\s"\\%]*+)*+"""
 _NESTED = re.compile(rf"%(?:25)*+3[aA](?:%(?:25)*+2[fF]){{2,}}+()(?:(?:{_CODED}(%(?:25)*+40))++|{_CODED})")
 
 # --- Parameters ----------------------------------------------------------------------------------------------------
 
-# Names are looked for in a copy of the text, in lower case and as long as the text, in which a percent-encoded
-# delimiter is one of these characters, and fillers.
+# Names are searched in a lower-case copy of the text, of the same length. There, a percent-encoded delimiter is one of
+# these characters and fillers.
 _EQUALS, _AND, _BEGIN, _AGAIN, _FILL = "\x01", "\x02", "\x03", "\x04", "\x05"
 _CODES = {"%3d": _EQUALS, "%26": _AND, "%23": _AND, "%3f": _BEGIN, "%3b": _BEGIN}
 _NESTINGS = 3
-"""How often a `%25` is read as the percent sign of another level."""
+"""Levels of `%25` that are decoded."""
 
 _NAME = rf"""[^=&;?#\s"<>\\{_EQUALS}{_AND}{_BEGIN}]"""
 _BEGUN = re.compile(rf"[?&;#{_AND}{_BEGIN}]{_NAME}*+\Z", re.ASCII)
@@ -79,14 +79,14 @@ _VALUE = re.compile(r"""[^&#\s"<>\\]*+(?:\\.[^&#\s"<>\\]*+)*+""", re.ASCII)
 _VALUE_INSIDE = re.compile(rf"""[^&#\s"<>\\{_AND}]*+(?:(?:\\.|(?<={_AGAIN}){_AND})[^&#\s"<>\\{_AND}]*+)*+""", re.ASCII)
 
 _WILDCARDS = ("", "*", "*$")
-"""Values that hide nothing: those of a rule of robots.txt, as `Disallow: /*?sid=*`."""
+"""Values that are not secret: those of a robots.txt rule such as `Disallow: /*?sid=*`."""
 
 
 def _secret_names() -> re.Pattern[str]:
     """Return the pattern of the part of a name that makes it secret, and of the rest of the name.
 
-    The group is set if the name is a parameter's, with an equals sign. The pattern begins with few letters, and each
-    of its branches with a literal, because the engine skips quickly only what it can tell by the first letter.
+    The group is set if the name is a parameter's, with an equals sign. The pattern begins with few letters, and each of
+    its branches with a literal, because the engine skips quickly by the first letter only.
     """
     before = rf"?&;#{_AND}{_BEGIN}{_FILL}"
     between = r"[-_.]"
@@ -100,7 +100,7 @@ def _secret_names() -> re.Pattern[str]:
         return rf"(?<=[{before}\-_.\[]{word}){end}"
 
     kinds = ("auth", "access", "login", "reset", "verification", "mfa", "sms")
-    # One look at the character before rules out most of the kinds: each of them costs a look of its own.
+    # One check of the character before rules out most kinds: each kind costs a check of its own.
     joined, apart = ("|".join(f"(?<={kind}{each}code)" for kind in kinds) for each in ("", between))
     ends = "".join(sorted({kind[-1] for kind in kinds}))
     codes = f"(?<=[{ends}]code)(?:{joined})|(?<={between}code)(?:{apart})"
@@ -124,7 +124,7 @@ _SECRET = _secret_names()
 
 
 def _secret_values(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where the values of secret parameters are; an empty place for a name that is no parameter's."""
+    """Yield the spans of secret parameters' values; an empty span for a name that is not a parameter's."""
     text = _simplified(text)
     if "=" not in text and _EQUALS not in text:
         return
@@ -142,7 +142,7 @@ def _secret_values(text: str) -> Iterator[tuple[int, int]]:
 def _simplified(text: str) -> str:
     low = text.lower()
     if len(low) != len(text):
-        low = text.replace("\u0130", "i").lower()  # the one letter that is longer in lower case
+        low = text.replace("\u0130", "i").lower()  # the only letter that is longer in lower case
     for mark in (_EQUALS, _AND, _BEGIN, _AGAIN, _FILL):
         low = low.replace(mark, "_")
     if "%" not in low:
@@ -163,9 +163,9 @@ _REST_OF_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 def mask_url(text: str) -> str:
-    """Hide the secrets of every URL in `text`: `user:password@`, and query values whose names look secret (F62).
+    """Hide the secrets of all URLs in `text`: `user:password@`, and query values with secret names (F62).
 
-    Other text stays as it is.
+    Other text is unchanged.
     """
     if "://" in text and "@" in text and (whole := _WHOLE.match(text)) is not None:
         text = f"{text[: whole.start(1)]}{MASK}@{text[whole.end() :]}"
@@ -185,7 +185,7 @@ def _mask(text: str, *, is_line: bool) -> str:
 
 
 def _hide(text: str, places: Iterator[tuple[int, int]], is_line: bool) -> str:
-    """Mask these places of a text. An empty place counts, too."""
+    """Mask these spans of a text. An empty span counts for the limits, too."""
     parts: list[str] = []
     done = 0
     for count, (start, end) in enumerate(places, 1):
@@ -198,16 +198,16 @@ def _hide(text: str, places: Iterator[tuple[int, int]], is_line: bool) -> str:
 
 
 def _rest_of(line: str, place: int) -> str:
-    """Return the rest of a line of JSON behind a place in a string, with every string of it hidden."""
+    """Return the rest of a JSON line behind a position in a string, with all its strings hidden."""
     string = _REST_OF_STRING.match(line, place)
     end = place if string is None else string.end()
     return line[end : end + 1] + _STRING.sub(f'"{MASK}"', line[end + 1 :])
 
 
 def masked_repr(value: object) -> str:
-    """Return the usual repr of a dataclass or `msgspec.Struct`, with the secrets of its URLs masked.
+    """Return the usual repr of a dataclass or `msgspec.Struct`, with the secrets of URLs masked.
 
-    To be set as `__repr__` of a class with a URL among its fields.
+    Classes with URLs among their fields use it as `__repr__`.
     """
     names: Iterable[str] = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
     return f"{type(value).__name__}({', '.join(f'{name}={_shown(getattr(value, name))}' for name in names)})"
@@ -224,7 +224,7 @@ def _shown(value: object) -> str:
 
 _HEADER = r"(?:proxy[-_]?)?authorization|(?:set[-_]?)?cookie"
 _HEADER_NAME = re.compile(_HEADER, re.IGNORECASE)
-# A header in a text, as in the repr of headers: `Cookie: a=b`, `'Cookie': 'a=b'`, `('Cookie', b'a=b')`.
+# A header in a text, such as the repr of headers: `Cookie: a=b`, `'Cookie': 'a=b'`, `('Cookie', b'a=b')`.
 _MENTION = re.compile(
     rf"""({_HEADER})(['"]?\s*+[:=]\s*+|['"]\s*+,\s*+)"""
     r"""(?:b?'[^'\\\r\n]*+(?:\\.[^'\\\r\n]*+)*+'|b?"[^"\\\r\n]*+(?:\\.[^"\\\r\n]*+)*+"|[^\r\n]++)""",
@@ -233,12 +233,12 @@ _MENTION = re.compile(
 
 
 def mask_header(name: str, value: str) -> str:
-    """Return the value of a header field without its secrets: credentials and cookies are hidden as a whole."""
+    """Return a header's value without secrets: credentials and cookies are hidden as a whole."""
     return MASK if _HEADER_NAME.fullmatch(name) else mask_url(value)
 
 
 def mask_line(line: str) -> str:
-    """Hide the secrets in one line of JSON, which stays JSON."""
+    """Hide the secrets in one line of JSON. The result is JSON."""
     if "://" in line or "?" in line or "%" in line:
         line = _mask(line, is_line=True)
     low = line.lower()
@@ -246,7 +246,7 @@ def mask_line(line: str) -> str:
         return line
     try:
         return json.dumps(_without_headers(json.loads(line)), ensure_ascii=False, separators=(",", ":"))
-    except (ValueError, RecursionError):  # a number of too many digits, too many levels
+    except (ValueError, RecursionError):  # a number with too many digits, too deep a nesting
         return _STRING.sub(f'"{MASK}"', line)
 
 
