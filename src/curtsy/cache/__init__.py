@@ -1,1 +1,1 @@
-"""The page cache: entries as files or in one packed file."""
+"""Page cache: entries in separate files or in one packed file."""

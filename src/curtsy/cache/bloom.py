@@ -1,7 +1,7 @@
-"""Census: what is surely not in a packed file, known without asking it.
+"""In-memory filter of the pages that a packed file lacks.
 
-Most pages of a crawl are looked for once, in vain, before they are fetched. To hear that from SQLite takes a fifth of
-the time that the cache takes for such a page in all.
+Most pages of a crawl are looked up once, without a hit, before they are fetched. The SQLite query for such a miss takes
+a fifth of the cache's total time for the page.
 """
 
 from __future__ import annotations
@@ -14,59 +14,63 @@ from collections.abc import Callable
 from curtsy.cache import packed_schema
 
 SIZE = 1024 * 1024
-"""Bytes of the table: it has a bit for each page, by its number, and these lie anywhere. With a million pages, an
-eighth of those that are not kept share theirs with one that is, and are looked for in the file."""
+"""Bytes of the bit table. Each page sets one bit, chosen by its number, which is part of a hash. With a million pages,
+an eighth of the absent pages share a set bit and are looked up in the file."""
 
 MOST = 4_000_000
-"""Pages of a file beyond which too few bits are left unset to take the census of it."""
+"""Pages in a file above which the filter is disabled, because too few bits remain unset."""
 
 LOOK = 0.01
-"""Seconds for which nobody else is taken to have written anything."""
+"""Seconds between checks for writes by other connections."""
 
 REST = 10.0
-"""Seconds before it is taken anew after somebody else has."""
+"""Seconds before the filter is rebuilt after another connection has written."""
 
 _NEVER = -math.inf, bytearray()
 
 
 class BloomFilter:
-    """Tells which numbers no page of a file has; the others are to be looked for in the file.
+    """Filter of page numbers that are absent from a file. Other numbers must be looked up in the file.
 
-    It is taken while pages are looked for, some rows each time, so that nobody waits for it. It is told what this
-    process writes; as soon as anybody else has written to the file, it tells nothing. To see that takes as long as to
-    look for a page, so it is done every `LOOK` seconds: that late another process's page may be found.
+    The filter is built during lookups, `packed_schema.BATCH` rows at a time, so that no lookup waits for a full scan.
+    `add()` records the writes of this process. A write by any other connection invalidates the filter. The check for
+    such a write costs as much as a lookup, so it runs every `LOOK` seconds. A page written by another process may be
+    missed for that long.
     """
 
     def __init__(self, most: int = MOST, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._now = now
         self._sure = _NEVER
-        """Until when which table holds: one value, for it is read without a lock."""
+        """Time until which the table is valid, and the table. One tuple, because it is read without a lock."""
 
         self._table = bytearray()
         self._db: sqlite3.Connection | None = None
-        """The connection that it is taken by: what that one writes is not seen as another's."""
+        """Connection that builds the filter. SQLite's `data_version` ignores this connection's own writes."""
 
         self._version = 0
         self._last = -(2**63)
-        """The number up to which the file was read."""
+        """Highest page number read from the file so far."""
 
         self._pages = 0
         self._is_whole = False
         self._retry_after_until = -math.inf
 
     def lacks(self, number: int) -> bool:
-        """Whether it is known that no page has this number, nor any other variant of its URL."""
+        """Return whether the page with this number and all other variants of its URL are known to be absent."""
         until, table = self._sure
         return self._now() < until and not table[number >> 6 & (SIZE - 1)] >> (number >> 3 & 7) & 1
 
     def add(self, number: int) -> None:
-        """Note a page that is about to be written."""
-        if self._table:  # one bit for all variants of a URL, which differ in the last three
+        """Record a page that is about to be written."""
+        if self._table:  # the variants of a URL differ in the last three bits and share one bit
             self._table[number >> 6 & (SIZE - 1)] |= 1 << (number >> 3 & 7)
 
     def look(self, db: sqlite3.Connection) -> None:
-        """Learn more of the file, or see that what is known still holds. Like `add()`, for one thread at a time."""
+        """Read the next batch of rows, or check that the filter is still valid.
+
+        Like `add()`, it must run in one thread at a time.
+        """
         now = self._now()
         if now < self._retry_after_until:
             return

@@ -1,15 +1,14 @@
-"""The cache that one can look at: each page a body file and a `.meta.json` beside it (N6).
+"""Disk cache with human-readable files: each page is a body file and a `.meta.json` (N6).
 
-    <root>/<host>/<hash>.html                       the body as it was decoded, whatever its type
-    <root>/<host>/<hash>.meta.json                  all else: url, status, headers, etag, fetchedAt …
-    <root>/<collection>/<document>/<hash>.html      where the user names the two
+    <root>/<host>/<hash>.html                       the decoded body, of any content type
+    <root>/<host>/<hash>.meta.json                  everything else: url, status, headers, etag, fetchedAt …
+    <root>/<collection>/<document>/<hash>.html      if the user names a collection and a document
     <root>/<host>/<hash>.<variant>.html             another variant of the same URL, with its own meta file
 
-`<hash>` is the first 16 hexadecimal digits of the URL's SHA-256, so no name is ever taken from a URL's path (F63). The
-meta file has that hash in full, and the body's; its last line is a checksum of the lines before. `<variant>` is a hash
-of the request's headers (see `core/variant.py`): the first variant that is kept of a URL has the plain name, whichever
-it is, the others have theirs. Whatever does not fit together is a miss. Nothing is synced to the disk: a write torn by
-a power cut is found by its checksum, too.
+`<hash>` is the first 16 hexadecimal digits of the URL's SHA-256, so no file name comes from a URL's path (F63). The
+meta file holds the full hash and the body's SHA-256. Its last line is a checksum of the lines before. `<variant>` is a
+hash of the request's headers (see `core/variant.py`). The first variant cached for a URL has the plain name. Files that
+do not match are a miss. Nothing is synced to the disk, because the checksums detect a write torn by a power cut.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _Given = TypeVarTuple("_Given")
 
 _log = library_logger("cache")
 
-# What may be wrong with one folder or one file, while all others are well.
+# Errors of a single folder or file; the rest of the cache still works.
 _OF_ONE_PLACE = frozenset(
     {
         errno.EACCES, errno.EPERM, errno.EBUSY, errno.EEXIST, errno.EFBIG, errno.EISDIR, errno.ELOOP,
@@ -67,28 +66,34 @@ _OF_ONE_PLACE = frozenset(
 
 
 class _Found(NamedTuple):
-    """A page that was read."""
+    """Page read from its files."""
 
     page: Page
     stem: str
     stat: os.stat_result
-    """Of its meta file."""
+    """Stat of the meta file."""
 
 
 def _selected(stem: str, first: Entry | None, request: Request) -> Iterable[str]:
-    """Where the variant that a request selects may be, besides the first: what depends on what, the first one tells."""
+    """Return the stems that the requested variant may have, besides the first.
+
+    They depend on the `vary` of the first variant.
+    """
     vary = () if first is None else first.vary
     return dict.fromkeys(stem_of(stem, each) for each in (variant_of(vary, request), variant_of((), request)))
 
 
 class DiskCache:
-    """Pages in files. Keywords: `collection` and `document` name the folders instead of the host; `max_size` limits
-    the files under `root` in bytes; `memory` bounds what is held of pages read lately (0: nothing).
+    """Cache of pages in files.
 
-    `get_meta()`, `get_content()` and `put()` take a collection, a document and a URL as text; a client uses the others.
+    `collection` and `document` name the folders instead of the host. `max_size` limits the files under `root`, in
+    bytes. `memory` limits the recently read pages held in memory, in bytes; 0 disables it.
 
-    The limit is looked at now and then, not at each page, for that takes a scan (8 µs a page): for hundreds of
-    thousands of pages there is `PackedCache`.
+    `get_meta()`, `get_content()` and `put()` take a collection, a document and a URL as text. A client uses the other
+    methods.
+
+    The limit is checked only from time to time, because the check scans all files (8 µs per page). Use `PackedCache`
+    for hundreds of thousands of pages.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class DiskCache:
         self.max_size = max_size
         names = [folder_name(name) for name in (collection, document) if name is not None]
         self._named = os.path.join(self.root, *names) if names else None
-        # Of each host, with the separator at its end: made once, for it is looked for with each page.
+        # Folder of each host with a trailing separator, memoized because every lookup needs it.
         self._folder_of = lru_cache(maxsize=4096)(self._folder)
         self._in = lru_cache(maxsize=64)(self._within)
         self._clock = clock or SystemClock()
@@ -114,10 +119,10 @@ class DiskCache:
         self._lately: Lately[str] = Lately()
         self._outage = Outage(self._clock, _log, self.root)
         self._is_told = False
-        """Whether it was told that a place cannot be written: of others it is not told again."""
+        """True once a warning about an unwritable path is logged. Later ones are logged at debug level."""
 
-        # Bytes to be written before the next scan. A program may end before it has written so many: drawn by lot, the
-        # first scan comes after as many bytes as ever, over all of them.
+        # Bytes to write before the next scan. A short program may end before it writes so many. The random start makes
+        # the average over many programs the same.
         self._until_scan = random.random() * max_size / 20
 
     def _folder(self, domain: str) -> str:
@@ -125,7 +130,10 @@ class DiskCache:
         return folder + os.sep
 
     def _within(self, collection: str, document: str) -> DiskCache:
-        """The cache of one collection and document under the same root."""
+        """Return the cache of a collection and a document under the same root.
+
+        Raises PolicyError if a name is not a string.
+        """
         for name, value in (("collection", collection), ("document", document)):
             if not isinstance(value, str):
                 raise PolicyError(f"{name} = {value!r} must be text. Give the name of a folder.")
@@ -134,21 +142,22 @@ class DiskCache:
         )
 
     def get_meta(self, collection: str, document: str, url: str) -> dict[str, Any] | None:
-        """Return what is known of a page, as its `.meta.json` has it: `url`, `etag`, `fetchedAt` and so on.
+        """Return the content of a page's `.meta.json`: `url`, `etag`, `fetchedAt` and so on.
 
-        None if the page is not kept. Of several variants it is the first that was kept.
+        None if the page is not cached. Of several variants, the first one cached is returned.
         """
         entry = self._in(collection, document).entry(url)
         return None if entry is None else entry_files.as_dict(entry)
 
     def get_content(self, collection: str, document: str, url: str) -> bytes | None:
-        """Return the body of a page; None if it is not kept, or is damaged."""
+        """Return the body of a page; None if it is absent or damaged."""
         return self._in(collection, document).body(url)
 
     def put(self, collection: str, document: str, url: str, body: bytes, etag: str | None = None) -> bool:
-        """Keep a page, so that a client with this `collection` and `document` asks whether it has changed.
+        """Store a page, so that a client with this `collection` and `document` revalidates it.
 
-        False if it cannot be kept: `url` is no URL, or the disk is full or read-only.
+        Return False if the page cannot be stored: `url` is invalid, or the disk is full or read-only. Raises
+        PolicyError if `body` is not bytes.
         """
         if not isinstance(body, bytes):
             raise PolicyError(f"body must be bytes, not {type(body).__name__}. Encode text: body.encode().")
@@ -159,7 +168,7 @@ class DiskCache:
         return entry is not None and place.keep(entry, body)
 
     def _find(self, asked: Request | Url | str) -> tuple[str, str, str] | None:
-        """The URL's text, its key, and the path of its first variant's files without their endings."""
+        """Return the URL, its key and the stem of its first variant; None if the URL is invalid."""
         found = identify(asked)
         if found is None:
             return None
@@ -167,9 +176,9 @@ class DiskCache:
         return known.text, key, self._folder_of(known.domain) + key[:16]
 
     def get(self, asked: Request | Url | str) -> Page | None:
-        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+        """Return the page that answers a request, with its body checked; for a URL, its first variant.
 
-        None if there is none, or it is damaged.
+        None if the page is absent or damaged.
         """
         place = self._find(asked)
         if place is None:
@@ -187,14 +196,14 @@ class DiskCache:
         now = epoch // SECOND
         if found.stat.st_atime + HOUR < now:
             try:
-                # The last use, for eviction. Set by hand, for many systems are mounted so as not to note it.
+                # Eviction needs the last use, and many file systems are mounted so as not to record it.
                 os.utime(found.stem + META, ns=(now * 1_000_000_000, found.stat.st_mtime_ns))
             except OSError:
                 pass
         return found.page
 
     def _held(self, key: str, asked: Request | Url | str) -> _Found | None:
-        """The page from memory, if it answers the request and its file is still the same."""
+        """Return the page from memory, if it answers the request and its file is unchanged."""
         known = self._recent.find(key)
         if known is None or not is_wanted(known[1].entry, key, asked):
             return None
@@ -208,7 +217,7 @@ class DiskCache:
         return _Found(known[1], stem, stat) if stamp == entry_files.stamp_of(stat) else None
 
     def _read(self, text: str, key: str, stem: str, asked: Request | Url | str) -> _Found | None:
-        """The page from its files: the first variant, or the one by the name that the request selects."""
+        """Read the first variant, or else the variant that the request selects."""
         first = self._read_at(stem, text, key)
         if first is not None and is_wanted(first.page.entry, key, asked):
             return first
@@ -221,7 +230,7 @@ class DiskCache:
         return None
 
     def _read_at(self, stem: str, text: str, key: str) -> _Found | None:
-        """One variant, checked; None if there is none for this URL."""
+        """Read and check one variant; return None if it is absent or of another URL."""
         try:
             meta, stat = entry_files.open_meta(stem + META)
             page = self._checked(entry_files.page_at(stem, meta), text, key, stem)
@@ -229,7 +238,7 @@ class DiskCache:
             return None
         if page is None:
             return None
-        if time.time_ns() - stat.st_mtime_ns >= SETTLED:  # the next write will show in the stamp
+        if time.time_ns() - stat.st_mtime_ns >= SETTLED:  # later writes change the stamp
             self._recent.keep(key, (stem, entry_files.stamp_of(stat)), page)
         return _Found(page, stem, stat)
 
@@ -239,11 +248,11 @@ class DiskCache:
             entry_files.remove(stem + META, stem + BODY)
             return None
         if page.entry.url_sha256 != key:
-            return None  # another URL with the same 16 digits
+            return None  # another URL with the same first 16 digits
         return page.under(text)
 
     def entry(self, asked: Request | Url | str) -> Entry | None:
-        """Return all but the body of the page that answers a request, without a look at the body."""
+        """Return everything but the body of the page that answers a request. Does not read the body."""
         place = self._find(asked)
         if place is None:
             return None
@@ -256,7 +265,10 @@ class DiskCache:
         return None
 
     def keep(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the same variant. False if it could not be; then that one is dropped, too."""
+        """Store a page in place of the same variant.
+
+        Return False if the page cannot be stored; then the old page is dropped, too.
+        """
         place = self._find(entry.url)
         if place is None or place[1] != entry.url_sha256:
             return False
@@ -273,23 +285,23 @@ class DiskCache:
             return False
         if stem != place[2]:
             self._limit_variants(place[2], stem)
-        elif entry.variant:  # it may have had a name of its own while another was the first
+        elif entry.variant:  # remove the variant's former files, written while another variant was first
             entry_files.remove(stem_of(stem, entry.variant) + META, stem_of(stem, entry.variant) + BODY)
         if self._until_scan < 0:
             self._evict(self.max_size, self.max_size * 9 // 10)
         return True
 
     def _stem_for(self, first: str, entry: Entry) -> str:
-        """Where a variant is to be kept: in the first place if that is free or its own, else under its own name."""
+        """Return the stem for a variant: the first if it is free or the variant's own, else a named one."""
         kept = entry_files.entry_at(first + META)
         if kept is None or kept.url_sha256 != entry.url_sha256 or kept.variant == entry.variant:
             return first
         return stem_of(first, entry.variant)
 
     def _limit_variants(self, first: str, newest: str) -> None:
-        """Drop the least recently used variants of a URL beyond the number that is kept, but not the newest.
+        """Drop the least recently used variants of a URL above `MOST_VARIANTS`, but keep the newest.
 
-        The first one's place counts though it may be free: to fill it takes no look at the folder.
+        The first variant's files always count, because filling them requires no folder listing.
         """
         uses: list[tuple[float, str]] = []
         for stem in others(first):
@@ -303,7 +315,7 @@ class DiskCache:
             entry_files.remove(stem + META, stem + BODY)
 
     def refresh(self, entry: Entry) -> bool:
-        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        """Update everything but the body after a 304. Return False if that body is no longer stored."""
         place = self._find(entry.url)
         written = without_secrets(entry)
         if place is None or written is None:
@@ -338,16 +350,19 @@ class DiskCache:
         return is_done
 
     def _put(self, stem: str, body: bytes, meta: bytes) -> bool:
-        """Write the two files, in a folder that is made if it is missing."""
+        """Write the two files. Creates a missing folder."""
         for _ in range(TRIES):
             try:
                 return entry_files.put(stem, body, meta)
-            except FileNotFoundError:  # another process may remove the folder again while it is empty
+            except FileNotFoundError:  # another process may remove the folder while it is empty
                 self._make(os.path.dirname(stem))
         return entry_files.put(stem, body, meta)
 
     def _make(self, folder: str) -> None:
-        """Make a folder under the root, and the root, for nobody but their owner: `makedirs()` sees to the last one."""
+        """Create a folder under the root, and the root, with mode 0o700 at every level.
+
+        `makedirs()` applies the mode to the last level only.
+        """
         os.makedirs(self.root, 0o700, exist_ok=True)
         made = self.root
         for name in os.path.relpath(folder, self.root).split(os.sep):
@@ -356,7 +371,7 @@ class DiskCache:
                 os.mkdir(made, 0o700)
 
     def _tell(self, error: OSError) -> None:
-        """Tell of a page that cannot be kept where it belongs, the first time so that it is seen."""
+        """Log that a page cannot be stored: a warning the first time, debug messages later."""
         if self._is_told:
             _log.debug("A page cannot be kept.", error=str(error))
             return
@@ -367,7 +382,7 @@ class DiskCache:
         )
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
-        """Forget a variant of a URL, or all of them."""
+        """Drop a variant of a URL; all variants if `variant` is None."""
         place = self._find(url)
         if place is None:
             return
@@ -386,7 +401,7 @@ class DiskCache:
         return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
-        """Return every variant of a URL under any collection and document, the newest first. Takes a scan."""
+        """Return every variant of a URL under any collection and document, newest first. Scans all files."""
         found = identify(url)
         if found is None:
             return []
@@ -401,13 +416,13 @@ class DiskCache:
         return newest_first(pages)
 
     def entries(self) -> Iterator[Entry]:
-        """Everything kept, in no order; secrets in the URLs are masked."""
+        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
         for kept in scan(self.root, self._lately):
             if len(kept.paths) == 2 and (entry := entry_files.entry_at(kept.paths[0])) is not None:
                 yield entry
 
     def verify(self) -> Checked:
-        """Look at every page, and drop those that are damaged."""
+        """Check every page and drop damaged ones."""
         good = damaged = 0
         for kept in scan(self.root, self._lately):
             if len(kept.paths) != 2:
@@ -415,7 +430,7 @@ class DiskCache:
             stem = kept.paths[0].removesuffix(META)
             try:
                 page = entry_files.page_at(stem, entry_files.open_meta(kept.paths[0])[0])
-            except OSError:  # gone meanwhile
+            except OSError:  # removed by another process
                 continue
             if page is not None and os.path.basename(stem) in names_of(page.entry):
                 good += 1
@@ -426,22 +441,22 @@ class DiskCache:
         return Checked(good, damaged)
 
     def gc(self, max_size: int | None = None) -> int:
-        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+        """Drop the least recently used pages until at most `max_size` bytes remain, and return the freed bytes.
 
-        When others used a page is known by the hour. Also removes what writers that were killed left behind.
-        Returns the bytes given back.
+        `max_size` defaults to the cache's limit. The last use by other processes is known to the hour. Also removes
+        files that killed writers left behind.
         """
         limit = self.max_size if max_size is None else max_size
         return self._evict(limit, limit)
 
     def clear(self, is_meant: Callable[[Entry], bool]) -> None:
-        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        """Drop the pages whose entries satisfy `is_meant`. Secrets in their URLs are masked."""
         whole = [kept for kept in scan(self.root, self._lately) if len(kept.paths) == 2]
         entries = [(kept, entry_files.entry_at(kept.paths[0])) for kept in whole]
         self._remove([kept for kept, entry in entries if entry is not None and is_meant(entry)])
 
     def _evict(self, limit: int, target: int) -> int:
-        """If more than `limit` bytes are taken, go down to `target`."""
+        """Evict pages down to `target` bytes if more than `limit` are used; return the freed bytes."""
         abandoned = self._clock.now().epoch // SECOND - HOUR
         pages: list[Kept] = []
         gone: list[Kept] = []
@@ -457,7 +472,7 @@ class DiskCache:
                     break
                 gone.append(kept)
                 total -= kept.size
-        # A quarter of the room left, for others may be writing too.
+        # A quarter of the free space, because other processes may be writing too.
         self._until_scan = max(self.max_size / 20, (self.max_size - total) / 4)
         self._remove(gone)
         return sum(kept.size for kept in gone)
@@ -467,13 +482,13 @@ class DiskCache:
             entry_files.remove(*kept.paths)
         for folder in {os.path.dirname(kept.paths[0]) for kept in gone}:
             try:
-                os.rmdir(folder)  # if it is empty
+                os.rmdir(folder)  # fails unless it is empty
             except OSError:
                 pass
 
     @property
     def size(self) -> int:
-        """Bytes taken by what is kept. Takes a scan."""
+        """Return the size of all stored files in bytes. Scans all files."""
         return sum(kept.size for kept in scan(self.root, self._lately))
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Pair: the two files of a kept page, as they are written, read and checked.
+"""Read, write and check the two files of a cached page.
 
-`<stem>.html` is the body, `<stem>.meta.json` all else, and what vouches for the body. Several processes may be at the
-same pair: whatever does not fit together is no page.
+`<stem>.html` holds the body. `<stem>.meta.json` holds everything else, including the body's SHA-256. Several processes
+may write the same pair at once, so a pair that does not match is a miss.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from curtsy.cache.keys import MIB, Page, sha256_of
 from curtsy.core.cache import Entry
 
 _numbers = itertools.count()
-_TOKEN = secrets.token_hex(4)  # with the process's number, which two containers may share, no two writers' files clash
+_TOKEN = secrets.token_hex(4)  # containers can share process ids, so a random token keeps names unique
 
 BODY, META, PART = ".html", ".meta.json", ".part"
 
 TRIES = 5
-"""How often something is tried that other processes may be changing just now."""
+"""Attempts at an operation that other processes may interfere with."""
 
 NEW = 1.0
-"""Seconds for which files that do not fit together may be in the making by two processes at once."""
+"""Seconds during which two processes may still be writing a pair that does not match."""
 
 MOST_META = MIB
-"""Bytes of a meta file; a page whose headers take more is not kept."""
+"""Largest size of a meta file in bytes. A page with larger headers is not cached."""
 
 STEP = 64 * MIB
-"""Bytes that are read at a time."""
+"""Largest number of bytes per read."""
 
 _CHECK = b',\n  "check": "'
 
 
 def _meta_type() -> type[msgspec.Struct]:
-    """What stands in the file: an entry's fields, but a header is a line, and the time is in ISO 8601."""
+    """Return the struct of the meta file: an `Entry` with headers as lines and the time in ISO 8601."""
     types = {"headers": list[str], "fetched_at": str}
     fields = [
         (each.name, types.get(each.name, each.type), *([] if each.required else [each.default]))
@@ -57,19 +57,19 @@ _HEADERS, _TIME = (Entry.__struct_fields__.index(name) for name in ("headers", "
 
 
 def as_dict(entry: Entry) -> dict[str, Any]:
-    """The entry as it stands in the file, by the names that it has there."""
+    """Return the entry with the keys and values of its meta file."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(_written(entry)))
     return found
 
 
 def encode(entry: Entry) -> bytes:
-    """The entry as JSON to be read by people, at the end with a checksum."""
+    """Return the entry as indented JSON that ends with a CRC-32 checksum."""
     text = msgspec.json.format(msgspec.json.encode(_written(entry)), indent=2).removesuffix(b"\n}")
     return b'%b%b%08x"\n}\n' % (text, _CHECK, zlib.crc32(text))
 
 
 def _written(entry: Entry) -> msgspec.Struct:
-    """The entry as it is written."""
+    """Convert the entry to the struct of the meta file."""
     values: list[Any] = list(msgspec.structs.astuple(entry))
     values[_HEADERS] = [f"{name}: {value}" for name, value in entry.headers]
     second, millisecond = divmod(int(entry.fetched_at * 1000 + 0.5), 1000)
@@ -77,13 +77,13 @@ def _written(entry: Entry) -> msgspec.Struct:
     return _Meta(*values)
 
 
-@lru_cache(maxsize=16)  # the pages of a second have the same one
+@lru_cache(maxsize=16)  # pages fetched in the same second share it
 def _second(epoch: int) -> str:
     return datetime.fromtimestamp(epoch, UTC).isoformat().removesuffix("+00:00")
 
 
 def decode(raw: bytes) -> Entry | None:
-    """The entry that was encoded; None if the file is not as it was written."""
+    """Decode a meta file; return None if it is damaged."""
     text, _, check = raw.rpartition(_CHECK)
     if check != b'%08x"\n}\n' % zlib.crc32(text):
         return None
@@ -91,13 +91,13 @@ def decode(raw: bytes) -> Entry | None:
         values: list[Any] = list(msgspec.structs.astuple(_metas.decode(raw)))
         values[_HEADERS] = tuple([line.partition(": ")[::2] for line in values[_HEADERS]])
         values[_TIME] = datetime.fromisoformat(values[_TIME]).timestamp()
-    except (msgspec.MsgspecError, ValueError):  # of another version of curtsy
+    except (msgspec.MsgspecError, ValueError):  # written by another version of curtsy
         return None
     return Entry(*values)
 
 
 def entry_at(path: str) -> Entry | None:
-    """The entry in a meta file; None if there is none that can be read."""
+    """Return the entry in a meta file; None if it is absent or unreadable."""
     try:
         return decode(open_meta(path)[0])
     except OSError:
@@ -112,9 +112,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
 def open_meta(path: str) -> tuple[bytes, os.stat_result]:
-    """What a meta file has, and how it looks; nothing of use if it is larger than it can be.
+    """Return the content and the stat of a meta file; invalid content if it exceeds `MOST_META`.
 
-    Raises FileNotFoundError for an empty one, too: somebody is about to write it.
+    Raises FileNotFoundError also for an empty file, because its writer has not finished.
     """
     number = os.open(path, _READ)
     try:
@@ -127,8 +127,8 @@ def open_meta(path: str) -> tuple[bytes, os.stat_result]:
 
 
 def _bytes_of(path: str, size: int) -> bytes:
-    """What a file has, if that is so many bytes; else fewer, or one more."""
-    number = os.open(path, _READ)  # by hand, for `open()` takes twice as long
+    """Return the content of a file of `size` bytes. A mismatch yields fewer bytes, or one more."""
+    number = os.open(path, _READ)  # `open()` takes twice as long
     try:
         return _read(number, size, size + 1)
     finally:
@@ -136,8 +136,8 @@ def _bytes_of(path: str, size: int) -> bytes:
 
 
 def _read(number: int, size: int, most: int) -> bytes:
-    """So many bytes of a file, or up to `most` if there are more; fewer if there are not so many."""
-    # In steps, for a meta file may say of its body what it likes, and so much memory would be asked for.
+    """Read `size` bytes of a file, at most `most`; fewer if the file is shorter."""
+    # Read in steps: `size` comes from a meta file, and a forged one could request any amount of memory.
     data = os.read(number, min(most, STEP))
     while 0 < len(data) < size and (more := os.read(number, min(most - len(data), STEP))):
         data += more
@@ -145,17 +145,17 @@ def _read(number: int, size: int, most: int) -> bytes:
 
 
 def stamp_of(stat: os.stat_result) -> tuple[int, ...]:
-    """What shows that a page is another one: each write makes a new file, be it by another process.
+    """Return the values that change when a page is rewritten, because each write creates a new file.
 
-    Both times, for the first can be set: who notes a use sets it, and may hit a new file that has the old one's number.
+    `st_mtime` alone is not enough. Recording a use sets it, possibly on a new file that reuses the old inode.
     """
     return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_size
 
 
 def page_at(stem: str, meta: bytes) -> Page | None:
-    """The page that the two files make, checked; None if they make none.
+    """Return the page in a pair of files after checking it; None if they do not match.
 
-    Raises OSError if one is missing, or if they are so new that somebody may still be writing them.
+    Raises OSError if a file is missing, or if a mismatched pair is so new that it may still be being written.
     """
     for _ in range(TRIES):
         entry = decode(meta)
@@ -169,25 +169,24 @@ def page_at(stem: str, meta: bytes) -> Page | None:
             if 0 <= time.time() - stat.st_mtime < NEW:
                 raise FileNotFoundError(stem + META)
             break
-        # Somebody has replaced the page between our two reads: look again.
+        # Another process replaced the page between the two reads: read again.
     return None
 
 
 def _aside(stem: str, ending: str) -> str:
-    """The name of a file that is not in its place yet, or not any more."""
+    """Return a unique name for a temporary file beside `stem`."""
     return f"{stem}.{os.getpid()}-{_TOKEN}-{next(_numbers)}{ending}{PART}"
 
 
 def put(stem: str, body: bytes, meta: bytes) -> bool:
-    """Write the two files: the body aside and then put in place, and then what vouches for it.
+    """Write the two files. The body is written to a temporary file and renamed; the meta file follows.
 
-    That one is written in its place at once, which saves a third of the time: until it is there, and as long as it is
-    empty, it is a miss.
+    The meta file is written in place, which saves a third of the time. A missing or empty meta file is a miss.
 
-    Raises FileNotFoundError if there is no folder for them.
+    Raises FileNotFoundError if the folder does not exist.
 
-    The old ones are removed first. To rename over them would do as well, were it not for ext4, which then writes the
-    new file to the disk at once and takes four times as long. In between, and after a crash there, it is a miss.
+    The old files are removed first, so a crash in between leaves a miss. Renaming over them takes four times as long on
+    ext4, which then flushes the new file to the disk at once.
     """
     part = _aside(stem, BODY)
     try:
@@ -209,13 +208,13 @@ def put(stem: str, body: bytes, meta: bytes) -> bool:
 
 
 def _settle(stem: str, body: bytes, meta: bytes) -> None:
-    """End the writing of a page that another process writes at the same time: whose body came last says what it is."""
+    """Finish a write that races with another process: the body written last determines the page."""
     part = _aside(stem, META)
     try:
         if _is_there(stem, body):
             _create(part, meta)
             os.replace(part, stem + META)
-            if not _is_there(stem, body):  # any more: there is a third one
+            if not _is_there(stem, body):  # a third process has replaced the body
                 remove(stem + META)
     except BaseException:
         remove(part, stem + META)
@@ -230,9 +229,9 @@ def _is_there(stem: str, body: bytes) -> bool:
 
 
 def renew(stem: str, before: bytes, meta: bytes) -> bool:
-    """Write the meta file anew, if it is the one from `before`.
+    """Replace the meta file if its content is still `before`.
 
-    That one is taken away first: then nobody can replace the page between the look at it and the writing.
+    The old file is renamed away first, so no process can replace the page between the comparison and the write.
     """
     taken = _aside(stem, META)
     try:
@@ -245,7 +244,7 @@ def renew(stem: str, before: bytes, meta: bytes) -> bool:
                 os.link(taken, stem + META)
             return False
         _create(stem + META, meta)
-    except (FileExistsError, FileNotFoundError):  # somebody has written another page, or removed this one
+    except (FileExistsError, FileNotFoundError):  # another process wrote or removed the page
         return False
     except BaseException:
         os.replace(taken, stem + META)
@@ -256,7 +255,7 @@ def renew(stem: str, before: bytes, meta: bytes) -> bool:
 
 
 def _create(path: str, data: bytes) -> None:
-    """Write a new file that only its owner may read: a page may have been behind a login."""
+    """Create a file that only its owner can read, because a page may come from behind a login."""
     number = os.open(path, _NEW, 0o600)
     try:
         view = memoryview(data)
@@ -267,7 +266,7 @@ def _create(path: str, data: bytes) -> None:
 
 
 def remove(*paths: str) -> None:
-    """Remove files, as far as they are there; also an empty folder in the place of one."""
+    """Remove the files that exist, and an empty folder in place of a file."""
     for path in paths:
         try:
             os.unlink(path)

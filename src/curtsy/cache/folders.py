@@ -1,4 +1,4 @@
-"""The folders of a disk cache: how its files are named, and what lies there."""
+"""Layout of a disk cache: names of its folders and files, and a scan of them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from curtsy.core.message import SECOND
 _OURS = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{16})?(?:\.html|\.meta\.json|\..*\.part)")
 
 _PLAIN = "0" * 16
-"""The name of the variant of requests without headers that select any, where it is not the first."""
+"""File name of the variant without selecting request headers, if it is not the first variant."""
 
-# What Windows takes for a device, with any ending.
+# Device names that Windows reserves, with any extension.
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.I)
 
 
 @lru_cache(maxsize=4096)
 def folder_name(name: str) -> str:
-    """A folder's name for any text: readable, safe on every system, and another one for another text."""
+    """Return a unique, readable folder name for any text that is safe on every system."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100].rstrip(".")
     if plain == name and plain[:1] not in ("", ".") and not _DEVICES.fullmatch(plain):
         return plain
@@ -33,18 +33,18 @@ def folder_name(name: str) -> str:
 
 
 def stem_of(first: str, variant: str) -> str:
-    """The path of a variant that is not the first, without the endings of its files."""
+    """Return the path of a variant other than the first, without file extensions."""
     return f"{first}.{variant or _PLAIN}"
 
 
 def names_of(entry: Entry) -> tuple[str, str]:
-    """The names that the files of a page may have, without their endings."""
+    """Return the possible names of a page's files, without file extensions."""
     first = entry.url_sha256[:16]
     return first, stem_of(first, entry.variant)
 
 
 def others(first: str) -> list[str]:
-    """The stems of all variants of a URL but the first. Takes a look at its folder."""
+    """Return the stems of all variants of a URL except the first. Lists the URL's folder."""
     folder, name = os.path.split(first)
     try:
         names = os.listdir(folder)
@@ -56,16 +56,16 @@ def others(first: str) -> list[str]:
 
 
 class Kept(NamedTuple):
-    """One page as a scan sees it, without reading it; or what is left of one."""
+    """Files of a cached page as found by a scan, or a leftover file."""
 
     used: float
     size: int
     paths: tuple[str, ...]
-    """The meta file first; a single one if the page is not whole."""
+    """Meta file and body; a single path for a leftover file."""
 
 
 def scan(root: str, lately: Lately[str]) -> Iterator[Kept]:
-    """What lies under the root, without reading it. Files that are not ours are not seen."""
+    """Yield the cache's files under `root` without reading them. Skips other files."""
     for folder, _, names in os.walk(root):
         ours = {name for name in names if _OURS.fullmatch(name)}
         for name in ours:
@@ -77,10 +77,10 @@ def scan(root: str, lately: Lately[str]) -> Iterator[Kept]:
                     if stat.st_size > 0:
                         used = max(stat.st_atime, lately.at(name.removesuffix(META)) / SECOND)
                         yield Kept(used, stat.st_size + os.stat(body).st_size, (path, body))
-                    else:  # somebody is about to write it, or was
+                    else:  # its writer has not finished, or crashed
                         yield Kept(stat.st_mtime, 0, (path,))
                 elif not name.endswith(BODY) or name.removesuffix(BODY) + META not in ours:
                     stat = os.stat(path)
                     yield Kept(stat.st_mtime, stat.st_size, (path,))
-            except OSError:  # gone meanwhile
+            except OSError:  # removed by another process
                 continue

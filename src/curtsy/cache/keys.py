@@ -1,7 +1,7 @@
-"""Kept pages: the contract of a page cache, and what its two kinds, `disk.py` and `packed.py`, have in common.
+"""Page cache protocol, and the parts shared by its implementations `disk.py` and `packed.py`.
 
-A page cache never fails a fetch. What is damaged, missing or cannot be read is a miss; what cannot be written is not
-kept; neither raises. No body is ever given out whose SHA-256 is not the one it was kept with.
+A page cache never fails a fetch. A damaged, missing or unreadable page is a miss. A page that cannot be written is not
+stored. Neither raises. A body is returned only if its SHA-256 matches the stored one.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ GIB = 1024**3
 MIB = 1024**2
 
 HOUR = 3600
-"""Seconds: how exactly the last use of a page is written down, and how long what looks unfinished is left alone."""
+"""Seconds: precision of a page's stored last use, and age below which unfinished files are kept."""
 
 
 SETTLED = 20_000_000
-"""Nanoseconds after which a write gives a file another time than the one before: file systems' clocks are coarse."""
+"""Nanoseconds after which a write is sure to change a file's time, because file system clocks are coarse."""
 
 
 OVERHEAD = 2000
-"""Bytes of memory that a page takes besides its body."""
+"""Bytes of memory per page besides its body."""
 
 
 MOST_USES = 8192
-"""Pages whose last use is known exactly. A fifth of a kilobyte each."""
+"""Pages whose last use is known exactly. Each takes a fifth of a kilobyte."""
 
 
 class Page(NamedTuple):
-    """A page as it was kept."""
+    """Cached page."""
 
     entry: Entry
     body: bytes
 
     def under(self, url: str) -> Page:
-        """The page with its URL as it was asked for: where it is kept, secrets are masked."""
+        """Return the page under the requested URL. Stored URLs have their secrets masked."""
         return self if self.entry.url == url else Page(msgspec.structs.replace(self.entry, url=url), self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a look at every page found."""
+    """Result of a check of all pages."""
 
     good: int = 0
     damaged: int = 0
-    """These are gone now."""
+    """Damaged pages, already dropped."""
 
 
 class PageCache(Protocol):
-    """A blocking cache of pages, up to eight variants of each URL. Safe to share among threads and processes."""
+    """Blocking cache of pages with up to eight variants per URL. Safe for several threads and processes."""
 
     def get(self, asked: Request | Url | str) -> Page | None:
-        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+        """Return the page that answers a request, with its body checked; for a URL, its first variant.
 
-        None if there is none, or it is damaged.
+        None if the page is absent or damaged.
         """
         ...
 
     def entry(self, asked: Request | Url | str) -> Entry | None:
-        """Return all but the body of that page, without a look at the body."""
+        """Return everything but the body of that page. Does not read the body."""
         ...
 
     def body(self, asked: Request | Url | str) -> bytes | None:
@@ -84,55 +84,55 @@ class PageCache(Protocol):
         ...
 
     def pages(self, url: Url | str) -> list[Page]:
-        """Return every variant of a URL, the newest first."""
+        """Return every variant of a URL, newest first."""
         ...
 
     def keep(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the same variant, with a hash of its body.
+        """Store a page in place of the same variant, with a hash of its body.
 
-        False if it could not be; then that one is dropped, too.
+        Return False if the page cannot be stored; then the old page is dropped, too.
         """
         ...
 
     def refresh(self, entry: Entry) -> bool:
-        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        """Update everything but the body after a 304. Return False if that body is no longer stored."""
         ...
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
-        """Forget a variant of a URL, or all of them."""
+        """Drop a variant of a URL; all variants if `variant` is None."""
         ...
 
     def entries(self) -> Iterator[Entry]:
-        """Everything kept, in no order; secrets in the URLs are masked."""
+        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
         ...
 
     def verify(self) -> Checked:
-        """Look at every page, and drop those that are damaged."""
+        """Check every page and drop damaged ones."""
         ...
 
     def gc(self, max_size: int | None = None) -> int:
-        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+        """Drop the least recently used pages until at most `max_size` bytes remain, and return the freed bytes.
 
-        When others used a page is known by the hour. Returns the bytes given back.
+        `max_size` defaults to the cache's limit. The last use by other processes is known to the hour.
         """
         ...
 
     def clear(self, is_meant: Callable[[Entry], bool]) -> None:
-        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        """Drop the pages whose entries satisfy `is_meant`. Secrets in their URLs are masked."""
         ...
 
     @property
     def size(self) -> int:
-        """Bytes taken by what is kept."""
+        """Return the bytes that the stored pages occupy."""
         ...
 
     def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Release all open resources. Idempotent."""
         ...
 
 
 def identify(asked: Request | Url | str) -> tuple[Url, str] | None:
-    """The canonical URL and the SHA-256 that identifies it; None if it is no URL that can be requested."""
+    """Return the canonical URL and its SHA-256 key; None if the URL is invalid."""
     if isinstance(asked, Request):
         url = asked.url
     elif isinstance(asked, Url):
@@ -146,31 +146,34 @@ def identify(asked: Request | Url | str) -> tuple[Url, str] | None:
 
 
 def is_wanted(entry: Entry, key: str, asked: Request | Url | str) -> bool:
-    """Return whether an entry is of the URL with this SHA-256, and answers the request if there is one."""
+    """Return whether an entry has this URL key and, if `asked` is a request, answers it."""
     return entry.url_sha256 == key and (not isinstance(asked, Request) or entry.answers(asked))
 
 
 def newest_first(pages: Iterable[Page]) -> list[Page]:
-    """Return pages in the order in which they came, the last first."""
+    """Return pages sorted by the time of their fetch, newest first."""
     return sorted(pages, key=lambda page: -page.entry.fetched_at)
 
 
 def sha256_of(body: bytes) -> str:
-    """What vouches for a body."""
+    """Return the SHA-256 of a body in hexadecimal digits."""
     return hashlib.sha256(body).hexdigest()
 
 
 def may_write(path: str) -> bool:
-    """Whether a file can be written, or something be put into a folder."""
+    """Return whether this process may write a file, or create files in a folder."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def without_secrets(entry: Entry) -> Entry | None:
-    """The entry as it may stand on a disk (F62); None if it would not be the same page any more."""
+    """Mask the secrets of an entry before it is written to disk (F62).
+
+    Return None if masking changes the page's meaning.
+    """
     headers, url = entry.headers, mask_url(entry.url)
     if [value for _, value in headers if _masked(value) != value]:
         if any(name.lower() == "location" and _masked(value) != value for name, value in headers):
-            return None  # a redirect that cannot say where
+            return None  # a redirect without its target is useless
         headers = tuple((name, _masked(value)) for name, value in headers)
     elif url == entry.url:
         return entry
@@ -184,19 +187,19 @@ def _masked(value: str) -> str:
 _memo = lru_cache(maxsize=1024)(mask_url)  # many pages of a site have the same headers
 
 
-# One lock for all, held for moments only. A fork must find it free: in the child nobody would be left to release it.
+# One lock for all instances, held only briefly. Acquired before a fork, because a child cannot release a lock that
+# another thread of its parent holds.
 _lock = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Recent(Generic[Stamp]):
-    """Pages read twice lately, so that a third hit need not read and check them again. Bounded; safe for threads.
+    """In-memory LRU of pages that were read at least twice, so that a third hit skips the read and the check.
 
-    Each has a stamp, by which its owner sees whether what it was read from is still the same.
-
-    What is read once is not held: in a crawl that is nearly all, so it would only push out what is wanted again, and
-    take a tenth of the time of a page that is still good.
+    Bounded in size and safe for threads. Each page has a stamp, by which the caller detects a changed file. Pages read
+    once are not held, because in a crawl those are nearly all. They would evict useful pages and cost a tenth of the
+    time of a fresh hit.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -204,10 +207,10 @@ class Recent(Generic[Stamp]):
         self._bytes = 0
         self._pages: OrderedDict[str, tuple[Stamp, Page]] = OrderedDict()
         self._once: OrderedDict[str, str] = OrderedDict()
-        """The hashes of the bodies of pages read once, of as many as could be held."""
+        """Body hashes of pages read once, by key. As many as pages of that size fit in memory."""
 
     def find(self, key: str) -> tuple[Stamp, Page] | None:
-        """The page under `key` and its stamp, which its owner compares."""
+        """Return the page under `key` and its stamp for comparison."""
         with _lock:
             found = self._pages.get(key)
             if found is not None:
@@ -215,13 +218,13 @@ class Recent(Generic[Stamp]):
             return found
 
     def body_of(self, key: str) -> str | None:
-        """The hash of the body that the page under `key` had when it was read lately, be it the first time."""
+        """Return the body hash of a recently read page, even if it was read only once."""
         with _lock:
             found = self._pages.get(key)
             return self._once.get(key) if found is None else found[1].entry.body_sha256
 
     def keep(self, key: str, stamp: Stamp, page: Page) -> None:
-        """Remember a page that was read and checked; the least recently used ones make room for it."""
+        """Hold a page that was read and checked; evict the least recently used ones."""
         weight = len(page.body) + OVERHEAD
         if weight > self._max_bytes // 8:
             return
@@ -238,7 +241,7 @@ class Recent(Generic[Stamp]):
                 self._bytes -= len(self._pages.popitem(last=False)[1][1].body) + OVERHEAD
 
     def forget(self, key: str) -> None:
-        """Forget one page."""
+        """Remove a page."""
         with _lock:
             self._forget(key)
 
@@ -249,39 +252,38 @@ class Recent(Generic[Stamp]):
 
 
 class Lately(Generic[Name]):
-    """When a page was last used here, for eviction: where it is kept, that is written down once an hour.
+    """Times of the last use of pages in this process, for eviction. The stored times are updated hourly.
 
-    Of the `most` pages used last, and up to as many before them; safe for threads. A page goes by its name on the disk.
+    Holds the `most` last used pages and up to as many older ones. Safe for threads. Keys are the pages' names on disk.
     """
 
     def __init__(self, most: int = MOST_USES) -> None:
         self._most = most
-        # Two, so that nothing is to be kept in order, for which threads would have to wait: when the one is full, it
-        # takes the other's place.
+        # Two generations need no ordering and so no lock. A full one replaces the older one.
         self._uses: dict[Name, int] = {}
         self._before: dict[Name, int] = {}
 
     def note(self, name: Name, at: int) -> None:
-        """Remember that a page is used."""
+        """Record that a page was used at this time."""
         uses = self._uses
         uses[name] = at
         if len(uses) >= self._most:
             self._before, self._uses = uses, {}
 
     def at(self, name: Name) -> int:
-        """When a page was used; 0 if it was not, or long ago."""
+        """Return when a page was last used; 0 if that is unknown."""
         return self._uses.get(name) or self._before.get(name, 0)
 
     def take(self, name: Name) -> int:
-        """The same, and forget it: it is about to be written down."""
+        """Remove and return the time of a page's last use, which the caller writes to disk."""
         before = self._before.pop(name, 0)
         return self._uses.pop(name, before)
 
 
 class Outage:
-    """Rests after a write that failed (a full disk, a read-only one), so that not every fetch tries in vain.
+    """Pause after a failed write (full or read-only disk), so that not every fetch retries it.
 
-    Told once when it begins, and once when it is over.
+    Logs once when the outage begins and once when it ends.
     """
 
     def __init__(self, clock: Clock, log: LibraryLogger, place: str, rest: float = 60.0) -> None:
@@ -293,16 +295,16 @@ class Outage:
 
     @property
     def is_on(self) -> bool:
-        """Whether nothing is to be written now."""
+        """Return whether writes are paused now."""
         return self._until is not None and self._clock.now().at < self._until
 
     @property
     def has_begun(self) -> bool:
-        """Whether no write has worked since one failed, be it time to try again or not."""
+        """Return whether every write since the first failed one has failed, even if the pause is over."""
         return self._until is not None
 
     def begin(self, error: Exception) -> None:
-        """Stop writing for a while, because of this."""
+        """Pause writes because of `error`."""
         if self._until is None:
             self._log.warning(
                 f"The cache {self._place} cannot be written: {error}. Pages are fetched without being kept, and it is "
@@ -312,7 +314,7 @@ class Outage:
             self._until = self._clock.now().at + self._rest
 
     def end(self) -> None:
-        """Note that a write has worked."""
+        """Record that a write succeeded."""
         if self._until is not None:
             self._until = None
             self._log.info(f"The cache {self._place} can be written again.")
