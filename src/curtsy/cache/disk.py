@@ -121,8 +121,8 @@ class DiskCache:
         self._is_told = False
         """True once a warning about an unwritable path is logged. Later ones are logged at debug level."""
 
-        # Bytes to write before the next scan. A short program may end before it writes so many. The random start makes
-        # the average over many programs the same.
+        # Bytes to write before the next scan. A short program may end before it writes so many. With a random
+        # start, many short programs together still scan as often.
         self._until_scan = random.random() * max_size / 20
 
     def _folder(self, domain: str) -> str:

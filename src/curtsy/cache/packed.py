@@ -1,4 +1,4 @@
-"""Cache for very many pages: one SQLite file with bodies compressed by zstd. Tables: see `packed_schema.py`."""
+"""Cache for very many pages: one SQLite file with zstd-compressed bodies. Tables: see `packed_schema.py`."""
 
 from __future__ import annotations
 
@@ -40,36 +40,39 @@ _log = library_logger("cache")
 _HOUR = HOUR * 1000
 
 DELAY = 0.05
-"""Seconds: a `delay` that is long enough for a busy program, and too short to lose much."""
+"""Seconds: recommended `delay`, long enough to batch a busy program's writes and short enough to lose little."""
 
 LARGE = 256 * 1024
-"""Bytes of body that do not wait for others: it is not their number that takes the time."""
+"""Bytes of body above which a page is written at once: batching saves time per page, not per byte."""
 
 
 class _Seen(NamedTuple):
-    """When a page in memory was last found to be the one in the file."""
+    """State of the file when a page in memory was last compared with it."""
 
     number: int
     meta: bytes
-    """What the file said of it. That says which body it has, too: the same, the same."""
+    """Encoded entry in the file. It includes the body's hash, so an equal value means an equal body."""
 
     journal: tuple[int, int, int] | None
-    """How the journal looked, if any write since must show in it: while it looks so, nobody has written anything."""
+    """Time, inode and size of the WAL file; None if a later write might not change them. If they are unchanged, nothing
+    was written."""
 
     used: int
-    """The last use, as it is written down, or about to be."""
+    """Time of the last use in milliseconds, stored or about to be stored."""
 
 
 class PackedCache:
-    """Pages in one SQLite file. `max_size` limits it in bytes (its journal of a few MiB not counted); `memory` bounds
-    what is held of pages read lately (0: nothing).
+    """Cache of pages in one SQLite file.
 
-    With a `delay`, pages are written together: `put` and `refresh` answer before that, though it may fail, and at most
-    so many seconds later it is done. Caches of this process with the same path and delay know of them at once, others
-    when they are written, or a hundredth of a second later if they have a delay, too (see `bloom.py`); a program that
-    is killed loses those that wait, whole ones.
+    `max_size` limits the file in bytes, without its WAL of a few MiB. `memory` limits the recently read pages held in
+    memory, in bytes; 0 disables it.
 
-    A damaged file is put aside, and a new one begun: see `packfile.py`.
+    With a `delay`, pages are written in batches, at most that many seconds later. `keep` and `refresh` then return True
+    before the write, which may still fail. Caches of this process with the same path and delay see the pages at once.
+    Others see them once they are written; with a `delay` of their own, up to 0.01 s later (see `bloom.py`). A killed
+    program loses the waiting pages, never parts of pages.
+
+    A damaged file is renamed and a new one started: see `packed_file.py`.
     """
 
     def __init__(
@@ -93,17 +96,17 @@ class PackedCache:
         self._journal = self.path + "-wal"
         self._lately: Lately[int] = Lately()
         self._uses: dict[int, int] = {}
-        """When pages were last used, as far as that is to be written down and is not yet."""
+        """Times of last use in milliseconds that are still to be stored, by page number."""
 
         self._until_check = 0.0
-        """Bytes to be written before the size is looked at again."""
+        """Bytes to write before the next check of the size."""
 
     # --- The contract ----------------------------------------------------------------------------------------------
 
     def get(self, asked: Request | Url | str) -> Page | None:
-        """Return the page that answers a request, its body checked; for a URL, the first of its variants.
+        """Return the page that answers a request, with its body checked; for a URL, its first variant.
 
-        None if there is none, or it is damaged.
+        None if the page is absent or damaged.
         """
         found = identify(asked)
         if found is None:
@@ -131,7 +134,7 @@ class PackedCache:
         return self._file.glance(None, self._get, text, key, asked, known, journal)
 
     def entry(self, asked: Request | Url | str) -> Entry | None:
-        """Return all but the body of the page that answers a request, without a look at the body."""
+        """Return everything but the body of the page that answers a request. Does not read the body."""
         self.flush()
         found = identify(asked)
         if found is None:
@@ -148,7 +151,7 @@ class PackedCache:
         return None if page is None else page.body
 
     def pages(self, url: Url | str) -> list[Page]:
-        """Return every variant of a URL, the newest first."""
+        """Return every variant of a URL, newest first."""
         self.flush()
         found = identify(url)
         if found is None:
@@ -159,14 +162,17 @@ class PackedCache:
         )
 
     def keep(self, entry: Entry, body: bytes) -> bool:
-        """Keep a page in place of the same variant. False if it could not be; then that one is dropped, too."""
+        """Store a page in place of the same variant.
+
+        Return False if the page cannot be stored; then the old page is dropped, too.
+        """
         if url_sha256(entry.url) != entry.url_sha256:
             return False
         written = without_secrets(entry)
         if written is None or len(body) > self.max_size // 2 or self._file.outage.is_on:
             self.drop(entry.url, entry.variant)
             return False
-        # Compressed here and not when it is written: it is smaller while it waits, and nobody waits for many.
+        # Compressed before it waits: it takes less memory, and no caller has to compress a whole batch.
         is_packed, packed = packed_schema.pack(body)
         written = msgspec.structs.replace(written, body_sha256=sha256_of(packed), body_size=len(body))
         page = Waiting(written, packed, is_packed, is_renewal=False)
@@ -181,7 +187,7 @@ class PackedCache:
         return True
 
     def refresh(self, entry: Entry) -> bool:
-        """Renew all but the body after a 304. False if that body is not kept (any more)."""
+        """Update everything but the body after a 304. Return False if that body is no longer stored."""
         written = without_secrets(entry)
         if written is None or self._file.outage.is_on:
             return False
@@ -197,7 +203,7 @@ class PackedCache:
         return self._file.do(False, self._write, [renewal])
 
     def drop(self, url: Url | str, variant: str | None = None) -> None:
-        """Forget a variant of a URL, or all of them."""
+        """Drop a variant of a URL; all variants if `variant` is None."""
         found = identify(url)
         if found is not None:
             if self._write_buffer is not None:
@@ -206,7 +212,7 @@ class PackedCache:
             self._file.do(None, packed_schema.remove, found[1], variant)
 
     def entries(self) -> Iterator[Entry]:
-        """Everything kept, in no order; secrets in the URLs are masked."""
+        """Yield all stored entries in no particular order. Secrets in URLs are masked."""
         self.flush()
         for batch in self._batches(packed_schema.known):
             for _, entry in batch:
@@ -214,7 +220,7 @@ class PackedCache:
                     yield entry
 
     def verify(self) -> Checked:
-        """Look at every page, and drop those that are damaged: all of them, if it is the file that is."""
+        """Check every page and drop damaged ones; drop all pages if the file itself is damaged."""
         self.flush()
         good = damaged = 0
         asides = self._file.asides
@@ -230,9 +236,9 @@ class PackedCache:
         return Checked(good, damaged) if asides == self._file.asides else Checked(0, max(1, good + damaged))
 
     def gc(self, max_size: int | None = None) -> int:
-        """Drop the least recently used pages until at most `max_size` bytes (default: the cache's limit) are taken.
+        """Drop the least recently used pages until at most `max_size` bytes remain, and return the freed bytes.
 
-        When others used a page is known by the hour. Returns the bytes given back.
+        `max_size` defaults to the cache's limit. The last use by other processes is known to the hour.
         """
         before = self.size
         self._file.do(None, self._shrink, self.max_size if max_size is None else max_size)
@@ -240,7 +246,7 @@ class PackedCache:
         return max(0, before - self.size)
 
     def clear(self, is_meant: Callable[[Entry], bool]) -> None:
-        """Forget the pages of whose entries `is_meant` says so; secrets in their URLs are masked."""
+        """Drop the pages whose entries satisfy `is_meant`. Secrets in their URLs are masked."""
         self.flush()
         for batch in self._batches(packed_schema.known):
             if gone := [number for number, entry in batch if entry is not None and is_meant(entry)]:
@@ -248,12 +254,12 @@ class PackedCache:
 
     @property
     def size(self) -> int:
-        """Bytes taken by what is kept."""
+        """Return the bytes that the stored pages occupy."""
         self.flush()
         return self._file.do(0, packed_schema.size)
 
     def flush(self) -> None:
-        """Write what waits to be written. What cannot be is forgotten, with what was kept in its place."""
+        """Write all waiting pages. If that fails, drop them together with the pages that they replace."""
         if self._write_buffer is None or self._file.is_closed:
             return
         if pages := self._file.do(self._write_buffer.waiting(), self._catch_up):
@@ -264,7 +270,7 @@ class PackedCache:
                     self._file.do(None, packed_schema.remove, key, page.entry.variant)
 
     def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Release all open resources. Idempotent."""
         self.flush()
         if self._write_buffer is not None:
             self._write_buffer.leave()
@@ -319,7 +325,10 @@ class PackedCache:
     def _read(
         self, db: sqlite3.Connection, text: str, key: str, asked: Request | Url | str
     ) -> tuple[int, int, bytes, Page] | None:
-        """The first variant that is wanted: its number, last use, what is known of it, and the page."""
+        """Return number, last use, encoded entry and page of the first matching variant.
+
+        Deletes damaged variants. None if no variant matches.
+        """
         found, damaged = None, []
         for number, used, meta, body in db.execute(packed_schema.BOTHS, (packed_schema.first_number(key),)):
             decoded = packed_schema.decode(meta)
@@ -338,7 +347,10 @@ class PackedCache:
         return found
 
     def _catch_up(self, db: sqlite3.Connection) -> dict[str, Waiting]:
-        """Write what waits; nothing is left of it then. It is looked at here, where no other thread writes it."""
+        """Write the waiting pages and return an empty dict.
+
+        The buffer is read here, under the file's lock, so that no other thread writes the same pages.
+        """
         assert self._write_buffer is not None
         pages = self._write_buffer.waiting()
         if pages:
@@ -347,7 +359,7 @@ class PackedCache:
         return {}
 
     def _write(self, db: sqlite3.Connection, pages: list[Waiting]) -> bool:
-        """Write pages in one transaction. False if one was to be renewed, and its body is not kept (any more)."""
+        """Write pages in one transaction. Return False if the body of a renewed page is no longer stored."""
         now, size, are_kept = self._now(), 0, True
         former: list[tuple[int]] = []
         contents: list[tuple[int, bytes, bytes]] = []
@@ -356,7 +368,7 @@ class PackedCache:
         db.execute("BEGIN IMMEDIATE")
         last = packed_schema.last_place(db)
         firsts = [packed_schema.first_number(page.entry.url_sha256) for page in pages]
-        known = packed_schema.kept_of(db, firsts)  # in one query: most are new
+        known = packed_schema.kept_of(db, firsts)  # one query, because most pages are new
         for first, (entry, body, is_packed, is_renewal) in zip(firsts, pages, strict=True):
             number, place, kept, was_packed = (
                 packed_schema.slot_for(db, entry, self._lately.at) if first in known else (first, None, None, False)
@@ -380,7 +392,7 @@ class PackedCache:
             size += len(meta)
         db.executemany("DELETE FROM contents WHERE place = ?", former)
         db.executemany("INSERT INTO contents VALUES (?, ?, ?)", contents)
-        # In the order of the tree, so that neighbours go together.
+        # Sorted by key, so that neighbouring rows are written together.
         db.executemany("REPLACE INTO pages VALUES (?, ?, ?, NULL)", sorted(places))
         db.executemany("UPDATE pages SET used = ?, renewed = ? WHERE id = ?", renewed)
         db.execute("COMMIT")
@@ -395,7 +407,7 @@ class PackedCache:
         self._note_uses(db)
         taken = math.inf
         while (surplus := (size := packed_schema.size(db)) - limit) > 0:
-            if size >= taken:  # what was removed was not there: a damaged index says so
+            if size >= taken:  # the deletion freed nothing: the index is damaged
                 packed_schema.sweep(db)
                 return
             oldest: list[int] = []
@@ -407,7 +419,7 @@ class PackedCache:
                 surplus -= bytes_kept or 0
                 if surplus <= 0:
                     break
-            if later:  # they get their place in the order, and it is looked again
+            if later:  # stores later uses first, then queries again
                 packed_schema.note_uses(db, later)
             elif oldest:
                 packed_schema.delete(db, oldest)
@@ -422,12 +434,12 @@ class PackedCache:
             packed_schema.note_uses(db, [(at, number) for number, at in uses.items()])
 
     def _now(self) -> int:
-        """The time, as it is written down of a use."""
+        """Return the time in milliseconds since the epoch, as stored for a last use."""
         return self._clock.now().epoch // (SECOND // 1000)
 
 
 def _look_of(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is written: its time, which file it is, and its size."""
+    """Return time, inode and size of a file, which change with a write; None if it does not exist."""
     try:
         stat = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""One SQLite file that may be lost at any time: opened when it is needed, put aside when it is damaged."""
+"""Disposable SQLite file: opened on first use, renamed and replaced if it is damaged."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _Answer = TypeVar("_Answer")
 _Given = TypeVarTuple("_Given")
 
 OURS = 0x63757274
-"""The mark of our files (`curt`), by which a damaged one is known from another program's."""
+"""SQLite `application_id` of curtsy's files (`curt`). It distinguishes a damaged file from another program's."""
 
 PATIENCE = 2.0
-"""Seconds to wait while another process writes; what would have to wait longer is not written."""
+"""Seconds to wait for another process's lock. A write that would wait longer is skipped."""
 
 GLANCE = 0.02
-"""Seconds for which a file that is only read is taken to be the one that it was."""
+"""Seconds between checks that the path still leads to the opened file, for reads."""
 
 ROOM = 16 * MIB
-"""A disk with so much room is not full."""
+"""Free bytes above which a disk is not considered full."""
 
 TRIES = 5
-"""How often something is read that another process may be writing just now."""
+"""Attempts to read a file that another process may be writing."""
 
 LOOK = 1.0
-"""Seconds to look for damage while others wait; what would take longer is left to `verify()`."""
+"""Seconds for an integrity check while other threads wait. A longer check needs `verify()`."""
 
 _PRAGMAS = """
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -46,18 +46,18 @@ PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 """
 
-# What says that the file is not (any more) what we wrote; SQLITE_ERROR is what a missing table comes to.
+# Result codes of a damaged file. A missing table yields SQLITE_ERROR.
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR})
 _NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
 _TRIES_LEFT = range(TRIES)[::-1]
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
-# How a file is opened: what is added to its address. Without being told that it does not change, SQLite could not read
-# one in a place where it cannot make a journal; but being told so, it does not look at the journal that is there.
+# URI suffixes that select how a file is opened. In a folder where it cannot create a journal, SQLite reads a file only
+# with `immutable`. With `immutable`, it ignores an existing journal.
 _TO_WRITE, _WITH_JOURNAL, _ALONE = "", "?mode=ro", "?immutable=1"
 
-# One lock for all files, for a fork must find it free: in the child nobody would be left to release it, and a
-# connection is not to be carried over in the middle of something.
+# One lock for all files. Acquired before a fork, because a child cannot release a lock that another thread of its
+# parent holds, and must not inherit a connection in the middle of an operation.
 _lock = threading.Lock()
 _parents: list[sqlite3.Connection] = []  # a forked child neither uses nor closes them
 if hasattr(os, "register_at_fork"):
@@ -65,16 +65,16 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Former(sqlite3.DatabaseError):
-    """The file is of an earlier version."""
+    """File with the tables of an earlier version."""
 
 
 class PackedFile:
-    """A SQLite file with a `schema` of some `tables`, for one piece of work at a time, by any thread or process.
+    """SQLite file with the `tables` of a `schema`. Any thread or process may use it; threads take turns.
 
-    It never raises. A damaged file is put aside as `<name>.damaged-<epoch>`, in place of the one put aside before, and
-    a new one begun; likewise one with the tables of an earlier version, as `<name>.former-<epoch>`. One that cannot be
-    written is read as long as it can be, and left alone for a while otherwise. Work that begins a transaction need not
-    see that it ends: whatever comes, it is rolled back.
+    It never raises. A damaged file is renamed to `<name>.damaged-<epoch>`, replacing the one renamed before, and a new
+    file is started. A file with the tables of an earlier version becomes `<name>.former-<epoch>`. A file that cannot be
+    written is still read. If it cannot be read either, it is skipped for a while. Any transaction still open after the
+    work is rolled back.
     """
 
     def __init__(self, path: str, schema: str, tables: set[str], former_tables: set[str], clock: Clock) -> None:
@@ -85,42 +85,42 @@ class PackedFile:
         self._clock = clock
         self.outage = Outage(clock, _log, path)
         self.asides = 0
-        """How often it was found damaged."""
+        """Number of times that the file was found damaged."""
 
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
         self._opened: tuple[int, int] | None = None
-        """Which file it was that was opened under the path."""
+        """Device and inode of the opened file."""
 
         self._seen_at = -math.inf
-        """When it was last seen to be that file still."""
+        """Monotonic time of the last check that the path still leads to that file."""
 
         self._mode = _TO_WRITE
         self.is_closed = False
 
     @property
     def is_read_only(self) -> bool:
-        """Whether it was opened only to be read."""
+        """Return whether the file is open for reading only."""
         return self._mode != _TO_WRITE
 
     def do(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
     ) -> _Answer:
-        """Do some work with the file, alone among the threads; answer `otherwise` if it cannot be done."""
+        """Run `work` on the file, one thread at a time; return `otherwise` if that fails."""
         self._seen_at = -math.inf
         return self.glance(otherwise, work, *given)
 
     def glance(
         self, otherwise: _Answer, work: Callable[[sqlite3.Connection, Unpack[_Given]], _Answer], *given: *_Given
     ) -> _Answer:
-        """Do some work that only reads. Whether another file lies under the path by now is looked at now and then."""
+        """Run `work` that only reads. The check for a replaced file is skipped for `GLANCE` seconds."""
         with _lock:
             if self.is_closed or (self._connection is None and self.outage.is_on):
                 return otherwise
             for tries_left in _TRIES_LEFT:
                 try:
                     return work(self._connect(), *given)
-                except (sqlite3.Error, UnicodeError) as error:  # the latter if what SQLite complains of is not UTF-8
+                except (sqlite3.Error, UnicodeError) as error:  # UnicodeError: SQLite's message is not UTF-8
                     if not (tries_left and _is_in_the_making(error)):
                         self._recover(error)
                         break
@@ -129,12 +129,12 @@ class PackedFile:
                     self.outage.begin(error)
                     break
                 finally:
-                    if self._connection is not None and self._connection.in_transaction:  # a Ctrl-C, say, came between
+                    if self._connection is not None and self._connection.in_transaction:  # for example after Ctrl-C
                         self._roll_back()
             return otherwise
 
     def close(self) -> None:
-        """Give back what is held open. Idempotent; later work is not done."""
+        """Close the file. Idempotent; later calls of `do()` return `otherwise`."""
         with _lock:
             self.is_closed = True
             self._disconnect()
@@ -152,11 +152,11 @@ class PackedFile:
             if self._opened == _file_at(self.path) and not (self.is_read_only and self._mode != self._mode_now()):
                 self._seen_at = now
                 return self._connection
-            self._disconnect()  # somebody has put it aside or removed it, or it can be read better by now
+            self._disconnect()  # the file was renamed or removed, or a better mode is possible now
         if not os.path.exists(self.path):
             os.makedirs(os.path.dirname(self.path), 0o700, exist_ok=True)
-            # Only its owner may read it: a page may have been behind a login. One that exists is not to be opened
-            # here: closing it again would end the locks of every other connection of this process.
+            # Only the owner may read it, because a page may come from behind a login. An existing file must not be
+            # opened here: closing it would release the POSIX locks of all other connections of this process.
             try:
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             except FileExistsError:
@@ -167,13 +167,13 @@ class PackedFile:
         except sqlite3.OperationalError as error:
             if self._mode != _WITH_JOURNAL or _code_of(error) in _BUSY:
                 raise
-            # The journal's index is missing or half written, and cannot be made here; until somebody else does.
+            # The WAL index is missing or incomplete, and only a process with write access can create it.
             self._mode = _ALONE
             self._connection = self._open(_ALONE)
         return self._connection
 
     def _mode_now(self) -> str:
-        """How it is best opened."""
+        """Return the best mode in which the file can be opened now."""
         if _is_writable(self.path):
             return _TO_WRITE
         return _WITH_JOURNAL if os.path.exists(self.path + "-wal") else _ALONE
@@ -184,7 +184,7 @@ class PackedFile:
         try:
             if mode == _TO_WRITE:
                 db.executescript(_PRAGMAS)
-            # Those with such names are SQLite's own: `ANALYZE` by any tool leaves one.
+            # SQLite's own tables; `ANALYZE` by any tool creates one.
             names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
             tables = {name for (name,) in db.execute(names)}
             if not tables:
@@ -198,7 +198,7 @@ class PackedFile:
         except BaseException:
             db.close()
             raise
-        db.text_factory = bytes  # we keep no text: what looks like it is damaged, and not to be decoded
+        db.text_factory = bytes  # no column has text: a text value is damaged and may not decode
         return db
 
     def _disconnect(self) -> None:
@@ -210,7 +210,7 @@ class PackedFile:
                 pass
 
     def _roll_back(self) -> None:
-        """Give up what was begun, so that nobody waits for it."""
+        """Roll back an open transaction, which would block other processes."""
         db = self._connection
         try:
             if db is not None and db.in_transaction:
@@ -219,7 +219,7 @@ class PackedFile:
             self._disconnect()
 
     def _recover(self, error: Exception) -> None:
-        """After an error: give up what was begun, and see what it means."""
+        """Roll back and handle an error: ignore a lock, replace a damaged file or begin an outage."""
         self._roll_back()
         code = _code_of(error)
         if code in _BUSY:
@@ -227,16 +227,19 @@ class PackedFile:
         if not self.is_read_only and (code in _DAMAGE or (code in _NO_ROOM and self._is_damaged(code))):
             self._put_aside(error)
             return
-        if self.is_read_only and _is_in_the_making(error):  # for good: its writer was killed
+        if self.is_read_only and _is_in_the_making(error):  # still unreadable after all tries: the writer was killed
             self._disconnect()
             return
-        if code in _DAMAGE:  # somebody may be changing it while it is read: it is not ours to put aside
+        if code in _DAMAGE:  # may be changing while it is read; a reader must not rename it
             self._disconnect()
         self.outage.begin(error)
 
     def _is_damaged(self, code: int) -> bool:
-        """Whether what looks like a full disk or a read-only one is damage: it still does after a rest, though there is
-        room and we may write, and it is not only that we may not have more room."""
+        """Return whether an error that looks like a full or read-only disk is due to damage.
+
+        That is so if it persists after a pause, the disk has free space, the file is writable and the check finds
+        damage. SQLITE_READONLY needs no check.
+        """
         if not self.outage.has_begun or not _is_writable(self.path) or _room_at(self.path) <= ROOM:
             return False
         db = self._connection
@@ -257,14 +260,14 @@ class PackedFile:
         self._disconnect()
         self.asides += 1
         if self._opened != _file_at(self.path):
-            return  # another process was quicker
+            return  # another process has already renamed it
         is_former = isinstance(error, _Former)
         name = f"{self.path}.{'former' if is_former else 'damaged'}-"
         aside = f"{name}{self._clock.now().epoch // SECOND}"
         try:
             for before in glob.glob(glob.escape(name) + "*"):
                 os.unlink(before)
-            # The journal goes first: beside a new file it would be taken for that one's.
+            # The journal goes first, because SQLite would apply it to a new file of the same name.
             for ending in ("-wal", "-shm", ""):
                 if os.path.exists(self.path + ending):
                     os.replace(self.path + ending, aside + ending)
@@ -279,14 +282,14 @@ class PackedFile:
 
 
 def check(db: sqlite3.Connection) -> None:
-    """Raise DatabaseError if the tables are not in order, which SQLite else notices only when it comes across."""
+    """Raise DatabaseError if the tables are damaged, which SQLite otherwise detects only on access."""
     (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if found != b"ok":
         raise sqlite3.DatabaseError(found.decode("utf-8", "replace"))
 
 
 def _is_in_the_making(error: Exception) -> bool:
-    """Whether the journal's index was found half written, where it can only be read."""
+    """Return whether a read-only connection found an incomplete WAL index."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY_RECOVERY
 
 
@@ -303,7 +306,7 @@ def _file_at(path: str) -> tuple[int, int] | None:
 
 
 def _is_writable(path: str) -> bool:
-    """Whether the file can be written, and a journal beside it."""
+    """Return whether the file is writable and its folder allows a journal."""
     return may_write(path) and may_write(os.path.dirname(path))
 
 

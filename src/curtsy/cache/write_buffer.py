@@ -1,4 +1,4 @@
-"""Pages that wait to be written together: in one transaction, a page takes a tenth of the time that it takes alone."""
+"""Buffer of pages to write in one transaction. Per page, a batch takes a tenth of the time of a single write."""
 
 from __future__ import annotations
 
@@ -15,60 +15,61 @@ from curtsy.core.cache import Entry
 from curtsy.system.shutdown import at_exit
 
 MOST = 64
-"""Pages that wait; the next one's caller writes them all."""
+"""Number of waiting pages at which the caller writes them all."""
 
 MOST_BYTES = MIB
-"""Bytes of bodies that wait; likewise."""
+"""Bytes of waiting bodies at which the caller writes them all."""
 
 
 class Waiting(NamedTuple):
-    """A page that is not written yet."""
+    """Page that waits to be written."""
 
     entry: Entry
-    """As it is to be written: without secrets, and with the body's hash."""
+    """Entry to write: secrets masked, with the hash of the body."""
 
     body: bytes
     is_packed: bool
-    """Whether the body is compressed."""
+    """True if the body is compressed."""
 
     is_renewal: bool
-    """Whether the body is kept already, and only the rest is to be written: then it is not here."""
+    """True if the body is already stored and only the entry is to be written. `body` is then empty."""
 
 
 class WriteBuffer:
-    """The pages that wait, by their keys. Bounded; safe for threads.
+    """Waiting pages by URL key. Bounded; safe for threads.
 
-    Who adds a page says what writes all that waits, and tells by `done()` what need not wait any more. It is called
-    for one page too many, by a thread `delay` seconds after the first was added, and when the program ends. A forked
-    child has nothing that waits, for its parent writes it.
+    The caller that adds a page passes the callback that writes all waiting pages and reports them by `done()`. The
+    callback runs when the buffer is full, in a thread `delay` seconds after the first page was added, and at exit. A
+    forked child starts with an empty buffer, because its parent writes the pages.
     """
 
     @classmethod
     def at(cls, place: str, delay: float) -> WriteBuffer:
-        """What waits to be written to a place: one for all in this process, so that each knows of the others' pages."""
+        """Return the buffer of a path, shared by all caches of this process with the same path and delay."""
         return _all.setdefault((place, delay), cls(delay))
 
     def __init__(self, delay: float) -> None:
         self._write: Callable[[], None] | None = None
         self._delay = delay
         self.bloom = BloomFilter()
-        """Of the file that they are written to: here, for so every cache that shares it knows what others write."""
+        """Filter of the file. It is here so that all caches that share the file record their writes in it."""
 
         self._pages: dict[str, Waiting] = {}
         self._bytes = 0
         self._since = 0.0
-        """When the first of them was added. A program that is busy writes them itself before the thread has to."""
+        """Monotonic time at which the first page was added. A busy program fills the buffer before the thread writes
+        it."""
 
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Waiting | None:
-        """The page that waits under `key`."""
+        """Return the page that waits under `key`, or None."""
         return self._pages.get(key)
 
     def add(self, key: str, page: Waiting, write: Callable[[], None]) -> None:
-        """Have a page wait, in place of any that does under `key`; another variant is written first."""
+        """Add a page, replacing the same variant under `key`. A different variant is written first."""
         before = self._pages.get(key)
         if before is not None and before.entry.variant != page.entry.variant:
             write()
@@ -78,7 +79,7 @@ class WriteBuffer:
             self.flush()
 
     def replace(self, key: str, before: Waiting | None, page: Waiting, write: Callable[[], None]) -> bool:
-        """Have a page wait in place of `before`; False if something else waits under `key` by now."""
+        """Add a page in place of `before`. Return False if another page waits under `key` by now."""
         with self._lock:
             if self._pages.get(key) is not before:
                 return False
@@ -88,7 +89,7 @@ class WriteBuffer:
         return True
 
     def _add(self, key: str, page: Waiting, write: Callable[[], None]) -> bool:
-        """Answers whether all is to be written now."""
+        """Add a page; return whether the buffer must be written now."""
         self._write = write
         self._remove(key)
         if not self._pages:
@@ -102,41 +103,41 @@ class WriteBuffer:
             try:
                 thread.start()
                 self._thread = thread
-            except RuntimeError:  # the program ends, or has too many
+            except RuntimeError:  # the interpreter is shutting down, or the thread limit is reached
                 return True
         return False
 
     def forget(self, key: str, variant: str | None = None) -> None:
-        """Do not write what waits under `key`, if it is this variant, or None is named."""
+        """Discard the page under `key` if it is this variant, or if `variant` is None."""
         with self._lock:
             page = self._pages.get(key)
             if page is not None and variant in (None, page.entry.variant):
                 self._remove(key)
 
     def waiting(self) -> dict[str, Waiting]:
-        """All that waits now. It goes on waiting, so that it can be read until it is written."""
+        """Return a copy of all waiting pages. They stay readable until `done()`."""
         with self._lock:
             return dict(self._pages)
 
     def done(self, pages: dict[str, Waiting]) -> None:
-        """Forget these, unless something newer waits in their place."""
+        """Remove these pages, except those that were replaced meanwhile."""
         with self._lock:
             for key, page in pages.items():
                 if self._pages.get(key) is page:
                     self._remove(key)
 
     def flush(self) -> None:
-        """Have all written that waits now."""
+        """Write all waiting pages."""
         write = self._write
         if self._pages and write is not None:
             write()
 
     def leave(self) -> None:
-        """Let the thread end if nothing waits."""
+        """Wake the thread, so that it ends if no page waits."""
         self._hurry.set()
 
     def start_anew(self) -> None:
-        """In a forked child: nothing waits, and there is no thread."""
+        """Reset the buffer in a forked child: no pages and no thread."""
         self._lock, self._hurry = threading.Lock(), threading.Event()
         self._pages, self._bytes, self._thread = {}, 0, None
         self.bloom = BloomFilter()
@@ -146,14 +147,14 @@ class WriteBuffer:
             self._bytes -= len(page.body)
 
     def _wait(self) -> None:
-        """The thread: it ends when there was nothing to do, so that none is left of a cache that is not used."""
+        """Run the thread: write due pages, and end if no page waits, so that an unused cache has no thread."""
         left = self._delay
         while True:
             self._hurry.wait(left)
             with self._lock:
                 self._hurry.clear()
                 if not self._pages:
-                    # What writes is let go, too: it may be all that holds a cache that nobody uses any more.
+                    # Release the callback, too: it may be the last reference to an unused cache.
                     self._thread = self._write = None
                     return
                 left = self._since + self._delay - time.monotonic()

@@ -1,1 +1,1 @@
-"""One request on one connection: addresses, connections, exchange, body and decoding."""
+"""One HTTP request over one connection: addresses, connections, exchange, body and decoding."""

@@ -1,9 +1,9 @@
-"""The address guard: which network addresses may be connected to (U2, F19).
+"""Address guard: the network addresses that may be connected to (U2, F19).
 
-A URL says a name; what is connected to is an address, and only that can be judged. So the guard stands at two places:
-it drops the refused addresses from what a name resolves to, and it looks at every address once more when the socket
-for it is made. The second look is the one that counts: it sees addresses written out in a URL, which are never
-resolved, and it sees the very address that is connected to, so that no later answer of a name server matters.
+A URL names a host, but only the address that is connected to can be judged. So the guard acts twice. It removes refused
+addresses from the results of the resolver, and it checks each address again when its socket is created. The second
+check is decisive. It covers literal addresses in URLs, which are never resolved. It also sees the very address of the
+connection, so a later DNS answer cannot change it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from curtsy.http.slots import Slots
 
-# The special-purpose registries of IANA (RFC 6890), written out: what `ipaddress` calls global differs between
-# releases of Python. The few anycast services that are reachable inside 192.0.0.0/24 are no web sites.
+# IANA special-purpose registries (RFC 6890), listed here because `ipaddress.is_global` differs between releases of
+# Python. The few reachable anycast services inside 192.0.0.0/24 are not web sites.
 _IPV4 = tuple(
     (ipaddress.IPv4Network(network), kind)
     for network, kind in (
@@ -34,7 +34,7 @@ _IPV4 = tuple(
         ("100.64.0.0/10", "private (carrier's NAT)"),
         ("0.0.0.0/32", "unspecified"),
         ("0.0.0.0/8", "reserved"),
-        ("168.63.129.16/32", "private (Azure's machine service)"),  # looks public, but is the host of the machine
+        ("168.63.129.16/32", "private (Azure's machine service)"),  # looks public, but is the VM's host
         ("192.0.0.0/24", "reserved"),
         ("192.0.2.0/24", "reserved (documentation)"),
         ("192.88.99.0/24", "reserved (6to4 relays)"),
@@ -49,7 +49,7 @@ _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _EMBEDDING = frozenset(int(network.network_address) >> 32 for network in (_MAPPED, _NAT64))
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All of IPv6 that IANA has given out for the public internet; what lies outside it is refused as a whole."""
+"""IPv6 range that IANA has allocated for the public internet. All addresses outside it are refused."""
 
 _IPV6 = tuple(
     (ipaddress.IPv6Network(network), kind)
@@ -62,7 +62,7 @@ _IPV6 = tuple(
         ("fec0::/10", "private (site-local)"),
         ("ff00::/8", "multicast"),
         ("64:ff9b:1::/48", "private (local NAT64)"),
-        # Tunnels carry an IPv4 address of the writer's choice, and no web site lives behind them.
+        # Tunnels embed an IPv4 address of the sender's choice, and no web site is behind them.
         ("2001::/32", "reserved (Teredo)"),
         ("2002::/16", "reserved (6to4)"),
         ("2001::/23", "reserved"),
@@ -74,27 +74,27 @@ _IPV6 = tuple(
 
 _NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
 _CONFIGURED = socket.AI_ADDRCONFIG & getattr(socket, "AI_MASK", -1)
-"""Only addresses of a kind that this machine has, too; some systems know the flag, but do not take it."""
+"""Flag that limits results to address families of this machine; 0 on systems that define but do not accept it."""
 
 
 class AddressRefused(OSError):
-    """An address that may not be connected to. An OSError, so that it passes through the connector as one."""
+    """Address that may not be connected to. An OSError, so that it passes through aiohttp's connector."""
 
     def __init__(self, host: str, address: str, kind: str) -> None:
         super().__init__(None, f"{host} is {address}, which is {kind}" if host != address else f"{address} is {kind}")
 
 
 class NoIPv6(OSError):
-    """An address of IPv6 that this machine has no way to. An OSError, so that the connector goes on to the next."""
+    """IPv6 address that this machine cannot reach. An OSError, so that the connector tries the next address."""
 
     def __init__(self, number: int | None) -> None:
         super().__init__(number, "its address is of IPv6, which this machine does not have")
 
 
 def refusal(address: str) -> str | None:
-    """Why an address may not be connected to, as a word or two; None if it is a public one.
+    """Return why an address is refused, in a word or two; None if it is public.
 
-    IPv4-mapped and NAT64 addresses are judged by the IPv4 address inside. What is no address is refused.
+    IPv4-mapped and NAT64 addresses are judged by the embedded IPv4 address. Text that is not an address is refused.
     """
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
@@ -109,9 +109,9 @@ def refusal(address: str) -> str | None:
 
 
 def network_of(address: str) -> str:
-    """What an address shares its turns and places with: of IPv6 its /64, which whoever has one address of it has whole.
+    """Return the network by which an address is grouped: for IPv6 its /64, because that belongs to one owner.
 
-    An IPv4 address inside one of IPv6 counts as itself. What is no address is left as it is.
+    An IPv4 address embedded in an IPv6 address counts as itself. Text that is not an address is returned unchanged.
     """
     if ":" not in address:
         return address
@@ -125,11 +125,11 @@ def network_of(address: str) -> str:
 
 
 AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
-"""What is asked for when a socket is made: family, type, protocol, name, address (as of `socket.getaddrinfo`)."""
+"""Parameters of a socket: family, type, protocol, canonical name, address (as of `socket.getaddrinfo`)."""
 
 
 def guarded_socket(info: AddressInfo) -> socket.socket:
-    """Make a socket for an address, or raise AddressRefused. Given to the connector as its socket factory."""
+    """Create a socket, or raise AddressRefused. It is the socket factory of aiohttp's connector."""
     shown = str(info[4][0])
     refused = refusal(shown)
     if refused is not None:
@@ -138,10 +138,10 @@ def guarded_socket(info: AddressInfo) -> socket.socket:
 
 
 def open_socket(info: AddressInfo, make: Callable[[int, int], socket.socket] = socket.socket) -> socket.socket:
-    """Make a socket for any address, or raise NoIPv6. `make` is what makes the one to look with.
+    """Create a socket for any address, or raise NoIPv6.
 
-    Where there is no IPv6 is looked for with a datagram's socket, which sends nothing when it is connected: one of TCP
-    says the same where all local ports are in use (EADDRNOTAVAIL).
+    `make` creates the UDP socket that probes for IPv6; connecting it sends nothing. A TCP socket cannot probe: it fails
+    with EADDRNOTAVAIL also if all local ports are in use.
     """
     family, kind, protocol, _, address = info
     if family == socket.AF_INET6:
@@ -155,13 +155,13 @@ def open_socket(info: AddressInfo, make: Callable[[int, int], socket.socket] = s
 
 
 _NO_WAY = frozenset({errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT})
-"""What a machine without IPv6 says of its addresses, by the way in which it lacks it."""
+"""Errors of connecting to an IPv6 address on a machine without IPv6."""
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolve names as another resolver does, and leave out the addresses that are refused.
+    """Resolver that removes refused addresses from the results of another one.
 
-    Raises AddressRefused if none is left, and OSError if the name has none.
+    Raises AddressRefused if none is permitted, and OSError if the name has no address.
     """
 
     def __init__(self, inner: AbstractResolver) -> None:
@@ -170,7 +170,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The permitted addresses of a name."""
+        """Return the permitted addresses of a name."""
         found = await self._inner.resolve(host, port, family)
         if not found:
             raise _nameless()
@@ -186,19 +186,19 @@ class GuardedResolver(AbstractResolver):
 
 
 class NamesBusy(OSError):
-    """No name can be looked up now: too many are. That is no fault of the host's."""
+    """Too many lookups are running. This is not an error of the host."""
 
     def __init__(self, why: str) -> None:
         super().__init__(None, why)
 
 
 class SystemResolver(AbstractResolver):
-    """Look names up as the system does, each in a thread of its own, which nobody waits for at the end.
+    """System resolver that runs each lookup in a daemon thread, so that the program's exit does not wait for it.
 
-    asyncio does so in a few threads that it shares with all work on files: some names whose servers are silent would
-    hold up every other host, every file, and the end of the program (Q1). At most `at_once` are looked up at once, a
-    quarter of them of one registered domain, for a lookup cannot be ended (places.py); one that must wait for longer
-    than `patience` seconds raises NamesBusy. `ask` is what blocks: `socket.getaddrinfo`, unless another is given.
+    asyncio uses a few threads that it shares with file operations. Names with silent servers would block all other
+    hosts, all files and the exit (Q1). At most `at_once` lookups run at once, and a quarter of them for one registered
+    domain, because a lookup cannot be cancelled (slots.py). A lookup that waits longer than `patience` seconds raises
+    NamesBusy. `ask` is the blocking function, `socket.getaddrinfo` by default.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class SystemResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses of a name."""
+        """Return the addresses of a name."""
         try:
             if not self._places.take_at_once(host):
                 async with asyncio.timeout(self._patience):
@@ -232,7 +232,7 @@ class SystemResolver(AbstractResolver):
                 found = self._look_up(host, port, family)
             except Exception as error:
                 found = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._answer, host, answer, found)
 
         try:
@@ -246,7 +246,7 @@ class SystemResolver(AbstractResolver):
         self, host: str, answer: asyncio.Future[list[ResolveResult]], found: list[ResolveResult] | Exception
     ) -> None:
         self._places.give_back(host)
-        if answer.done():  # nobody waits for it any more
+        if answer.done():  # the caller was cancelled
             return
         if isinstance(found, Exception):
             answer.set_exception(found)
@@ -258,10 +258,10 @@ class SystemResolver(AbstractResolver):
         flags = 0 if sys.platform == "win32" and host == "localhost" else _CONFIGURED
         results = []
         for kind, _, protocol, _, address in self._ask(host, port, family, socket.SOCK_STREAM, flags=flags):
-            if len(address) == 4 and address[3]:  # a link-local one means nothing without its link
+            if len(address) == 4 and address[3]:  # a link-local address needs its scope
                 shown = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
             elif kind == socket.AF_INET6 and len(address) < 4:
-                continue  # this Python knows no IPv6
+                continue  # this Python is built without IPv6
             else:
                 shown = str(address[0])
             results.append(
@@ -270,11 +270,11 @@ class SystemResolver(AbstractResolver):
         return results
 
     async def close(self) -> None:
-        """Do nothing: a lookup ends by itself."""
+        """Do nothing: lookups cannot be cancelled."""
 
 
 class TableResolver(AbstractResolver):
-    """Names and their addresses from a table, and no others: for tests, and for sites with no public name."""
+    """Resolver with a fixed table of names: for tests, and for sites without a public name."""
 
     def __init__(self, addresses: Mapping[str, str | Sequence[str]]) -> None:
         self._addresses = addresses
@@ -282,7 +282,7 @@ class TableResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The addresses that the table has for a name."""
+        """Return the addresses that the table has for a name."""
         try:
             found = self._addresses[host]
         except KeyError:
@@ -292,7 +292,7 @@ class TableResolver(AbstractResolver):
         return [_result(host, port, each) for each in ((found,) if isinstance(found, str) else found)]
 
     async def close(self) -> None:
-        """Do nothing: a table holds nothing open."""
+        """Do nothing: no resources are open."""
 
 
 def _nameless() -> socket.gaierror:
@@ -305,17 +305,18 @@ def _result(host: str, port: int, address: str) -> ResolveResult:
 
 
 def open_resolver(names: AbstractResolver | Mapping[str, str | Sequence[str]] | None) -> AbstractResolver:
-    """A resolver as it was given, one for a table of names, or the system's."""
+    """Return the given resolver, one for a table of names, or the system's for None."""
     if names is None:
         return SystemResolver()
     return TableResolver(names) if isinstance(names, Mapping) else names
 
 
 async def refused_behind_proxy(host: str, resolver: AbstractResolver, within: float) -> AddressRefused | None:
-    """Judge a host that a proxy will connect to: any refused address refuses it, for the proxy chooses among them.
+    """Return why a host behind a proxy is refused; None if it is permitted.
 
-    A name that cannot be resolved here, or not `within` some seconds, is let through: behind many proxies only the
-    proxy can. The last word on the address is the proxy's in any case.
+    One refused address suffices, because the proxy chooses among them. A name that cannot be resolved here `within`
+    that many seconds is permitted, because behind many proxies only the proxy can resolve names. The proxy decides
+    about the address in any case.
     """
     try:
         ipaddress.ip_address(host)
@@ -324,7 +325,7 @@ async def refused_behind_proxy(host: str, resolver: AbstractResolver, within: fl
         try:
             async with asyncio.timeout(within):
                 addresses = [each["host"] for each in await resolver.resolve(host, 0, socket.AF_UNSPEC)]
-        except OSError:  # TimeoutError is one
+        except OSError:  # includes TimeoutError
             return None
     for address in addresses:
         if (kind := refusal(address)) is not None:

@@ -1,4 +1,4 @@
-"""The body of an answer: read within its limits, decoded in steps, and given to a sink or returned whole."""
+"""Body of a response: read within limits, decoded in steps, and written to a sink or returned whole."""
 
 from __future__ import annotations
 
@@ -23,48 +23,47 @@ from curtsy.http.pool import STOOD_STILL
 log = logging.getLogger("curtsy")
 
 SLICES = 512
-"""Into how many slices a chunk of a coded robots.txt is cut: what comes before a damage is used (C21)."""
+"""Number of slices per chunk of an encoded robots.txt, so that the part before damaged data is used (C21)."""
 
 TURN = 0.01
-"""Seconds for which a body is decoded before other tasks have a turn and the deadline is checked."""
+"""Seconds of decoding after which other tasks run and the deadline is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may take. Seconds and bytes."""
+    """Limits of one request."""
 
     timeout: float = 30.0
-    """The whole request, from connect to the last byte; of a stream, to the head of the answer."""
+    """Seconds for the whole request, from connect to the last byte; for a stream, to the end of the response's head."""
 
     connect_timeout: float = 5.0
-    """Name, connection and TLS handshake together."""
+    """Seconds for name lookup, connection and TLS handshake together."""
 
     max_body: int | None = 10 * 1024 * 1024
-    """Bytes of body, after decompression and before it; None for no limit."""
+    """Bytes of body, both before and after decompression; None for no limit."""
 
     max_head: int = 65_536
-    """Bytes of head, interim answers included."""
+    """Bytes of head, interim responses included."""
 
     min_speed: float = 100.0
-    """Bytes per second, over each `speed_window`, below which a body is given up; 0 for no limit."""
+    """Bytes per second, averaged over each `speed_window`, below which the body is abandoned; 0 for no limit."""
 
     speed_window: float = 10.0
     allow_private: bool = False
-    """Whether private, loopback, link-local and reserved addresses may be connected to."""
+    """True if private, loopback, link-local and reserved addresses may be connected to."""
 
     cut: bool = False
-    """Whether a body above `max_body` is cut there, and the rest not read, instead of being refused."""
+    """True if a body above `max_body` is truncated there instead of refused. The rest is not read."""
 
     counts_waiting: bool = False
-    """Whether `timeout` is the caller's patience, in which one of our own connections must become free, too.
-    The site's time begins when there is one."""
+    """True if `timeout` includes the wait for a free connection. Otherwise it starts after that wait."""
 
     patience: float | None = None
-    """Seconds for that wait and the answer together, where they are more than `timeout`; None for any number."""
+    """Seconds for that wait and the response together, if more than `timeout`; None for no limit."""
 
     @staticmethod
     def of(policy: Policy) -> Limits:
-        """The limits that a policy sets."""
+        """Return the limits of a policy."""
         return _limits_of(policy)
 
 
@@ -81,24 +80,24 @@ def _limits_of(policy: Policy) -> Limits:
 
 
 class Sink(Protocol):
-    """Where a streamed body goes."""
+    """Destination of a streamed body."""
 
     @property
     def decodes(self) -> bool:
-        """Return whether the body is decoded; if not, it comes as the server has sent it."""
+        """Return whether the body is to be decoded; otherwise it is written as the server sent it."""
         ...
 
     def begin(self, status: int, headers: Headers) -> bool:
-        """A body comes: whether it is wanted. If not, it is read as any other, and is the body of the reply."""
+        """Return whether the sink takes the body; otherwise the body becomes part of the reply."""
         ...
 
     async def write(self, piece: bytes) -> None:
-        """Take the next piece. What it raises ends the exchange and comes out of `stream()`."""
+        """Write the next piece. An exception ends the exchange and is raised by `stream()`."""
         ...
 
 
 class Unreadable(Exception):
-    """The body cannot be used: why, as a reason and in words."""
+    """Body that cannot be used, with a reason and a description."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         self.reason = reason
@@ -106,12 +105,12 @@ class Unreadable(Exception):
 
 
 def too_large(limits: Limits, how: str) -> Unreadable:
-    """The error for a body above `max_body`."""
+    """Return the error for a body above `max_body`."""
     return Unreadable(Reason.TOO_LARGE, f"the body is larger than {limits.max_body:,} bytes: {how}")
 
 
 class Body:
-    """One body, as far as it has come."""
+    """Body that is being read."""
 
     def __init__(self, limits: Limits, deadline: float, sink: Sink | None, decoder: Decoder | None) -> None:
         self._limits = limits
@@ -119,27 +118,27 @@ class Body:
         self._decoder = decoder
         self._deadline = deadline if sink is None else math.inf
         self._clock: _Clock | None = None
-        """Made when the first byte is waited for or decoded: most bodies are there at once."""
+        """Created on the first wait or decoding, because most bodies are already complete."""
 
         self._size = 0
-        """Bytes that were decoded."""
+        """Bytes after decoding."""
 
         self.wire_bytes = 0
-        """Bytes that came over the network."""
+        """Bytes received from the network."""
 
         self.is_cut = False
-        """Whether the rest was not read."""
+        """True if the rest was not read."""
 
         self.parts: list[bytes] = []
-        """The decoded bytes that no sink took."""
+        """Decoded pieces that did not go to a sink."""
 
     async def read(self, content: aiohttp.StreamReader, announced: str | None) -> bytes:
-        """Read to the end, or to where it is cut. Raises Unreadable, and what the sink raises."""
+        """Read to the end or to the limit. Raises Unreadable, and exceptions of the sink."""
         decoder = self._decoder
         try:
             while not self.is_cut:
                 is_all = content.is_eof()
-                # What has come already needs no clock, and usually that is all.
+                # Received data needs no clock, and usually it is the whole body.
                 chunk = content.read_nowait(-1) if is_all else await self._next(content, announced)
                 if not chunk:
                     break
@@ -160,7 +159,7 @@ class Body:
         return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
     async def _next(self, content: aiohttp.StreamReader, announced: str | None) -> bytes:
-        """The next bytes, or none at the end. Raises Unreadable."""
+        """Return the next bytes; empty at the end. Raises Unreadable."""
         try:
             return await self._timed().read(content)
         except Unreadable as error:
@@ -178,7 +177,7 @@ class Body:
             raise Unreadable(Reason.INCOMPLETE, why) from None
 
     async def _salvage(self, content: aiohttp.StreamReader) -> None:
-        """Take what came before an error and was not read yet, if a part is useful: aiohttp raises the error first."""
+        """Take unread data before an error if a truncated body is useful: aiohttp raises the error first."""
         if self._limits.cut:
             with contextlib.suppress(Damaged, Unreadable):
                 await self._take(content._read_nowait(-1))
@@ -189,7 +188,7 @@ class Body:
         return self._clock
 
     async def _take(self, chunk: bytes) -> None:
-        """Decode what came, and keep it or give it to the sink."""
+        """Decode a chunk, and keep it or write it to the sink."""
         cap, sink, decoder = self._limits.max_body, self._sink, self._decoder
         clock = None if decoder is None else self._timed()
         self.wire_bytes += len(chunk)
@@ -209,19 +208,19 @@ class Body:
                 self.parts.append(piece)
             elif piece and sink is not None:
                 await self._timed().aside(sink.write(piece))
-        # A coded body that means little may not go on for ever, either.
+        # Limits an encoded body that decodes to little or nothing.
         self.is_cut = cap is not None and self.wire_bytes > cap
 
 
 def _decoded(chunk: bytes, decoder: Decoder, in_slices: bool) -> Iterator[bytes]:
-    """Decode a chunk; with `in_slices` also what comes before a damage in it, which a library keeps to itself (C21)."""
+    """Decode a chunk. With `in_slices`, yield also the data before damage, which libraries discard (C21)."""
     step = max(1, len(chunk) // SLICES) if in_slices else max(1, len(chunk))
     for start in range(0, len(chunk), step):
         yield from decoder.feed(chunk[start : start + step])
 
 
 class _Clock:
-    """The clock of one body: its deadline, and the bytes that must come in each window of time."""
+    """Clock of one body: its deadline, and the minimum of bytes in each speed window."""
 
     def __init__(self, limits: Limits, deadline: float) -> None:
         self._limits = limits
@@ -231,10 +230,10 @@ class _Clock:
         self._came = 0
         self._loop = asyncio.get_running_loop()
         self._turn_at = self._loop.time()
-        """When other tasks last had a turn."""
+        """Loop time at which other tasks last ran."""
 
     async def read(self, content: aiohttp.StreamReader) -> bytes:
-        """The next bytes, or none at the end. Raises Unreadable."""
+        """Return the next bytes; empty at the end. Raises Unreadable."""
         loop = self._loop
         begun = loop.time()
         if not self._ends:
@@ -250,9 +249,9 @@ class _Clock:
             if chunk == b"":
                 return chunk
             now = loop.time()
-            if now - begun > TURN:  # else these bytes may have been there already, so that no other task has run
+            if now - begun > TURN:  # a shorter wait may have returned buffered data without running other tasks
                 self._turn_at = now
-            if now - until >= STOOD_STILL:  # it was this program that did: what came meanwhile is still to be read
+            if now - until >= STOOD_STILL:  # this program was suspended: data received meanwhile is still unread
                 late = now - until + STOOD_STILL / 2
                 self._deadline, self._ends = self._deadline + late, self._ends + late
             self._check_deadline(now)
@@ -275,21 +274,21 @@ class _Clock:
             raise Unreadable(Reason.TIMEOUT, f"the body was not there within {self._limits.timeout:g} s")
 
     def is_turn_due(self) -> bool:
-        """Return whether a body has been decoded for long enough."""
+        """Return whether decoding has run for longer than `TURN`."""
         return self._loop.time() - self._turn_at > TURN
 
     async def turn(self) -> None:
-        """Let other tasks run while a body is decoded. Raises Unreadable at the deadline."""
+        """Let other tasks run during decoding. Raises Unreadable at the deadline."""
         begun = self._turn_at
         await asyncio.sleep(0)
         now = self._turn_at = self._loop.time()
-        if now - begun >= STOOD_STILL:  # no step of a decoder takes so long: the program stood still
+        if now - begun >= STOOD_STILL:  # no decoding step takes so long: the program was suspended
             self._deadline += now - begun
         self._ends += now - begun
         self._check_deadline(now)
 
     async def aside(self, work: Awaitable[None]) -> None:
-        """Do something that is not the site's fault: the time it takes is not counted."""
+        """Await `work` without counting its time against the site's speed."""
         begun = self._loop.time()
         await work
         now = self._turn_at = self._loop.time()
@@ -297,5 +296,5 @@ class _Clock:
 
 
 def first_line(text: str) -> str:
-    """The first line of an error's text."""
+    """Return the first line of an error's text, at most 200 characters."""
     return text.strip().partition("\n")[0].rstrip(": ")[:200]

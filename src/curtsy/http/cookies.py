@@ -1,4 +1,4 @@
-"""Cookies, for those who ask for them: kept per host, never sent to another, and bounded (F64)."""
+"""Optional cookie jar: cookies are kept per host, never sent to another host, and bounded (F64)."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from typing import Any
 from curtsy.core.dates import cookie_date
 from curtsy.core.message import Headers, Url, whole_number
 
-_NAME = re.compile(r"[\x21-\x3a\x3c\x3e-\x7e]{1,256}", re.ASCII)  # more than a token: PHP sets `name[key]`
+_NAME = re.compile(r"[\x21-\x3a\x3c\x3e-\x7e]{1,256}", re.ASCII)  # wider than a token: PHP sets `name[key]`
 _VALUE = re.compile(r"[\x21-\x3a\x3c-\x7e ]{0,4096}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """One cookie of one host."""
+    """Cookie of one host."""
 
     name: str
     value: str
     path: str
     is_secure: bool
-    """Whether it was set with `Secure`: plain http may not even write over it."""
+    """True if the cookie has the attribute `Secure`. A plain http response must not overwrite it."""
 
     is_private: bool
-    """Whether it came by https, with `Secure` or without: it never goes in clear (F25)."""
+    """True if the cookie was set over https, with or without `Secure`. It is never sent over http (F25)."""
 
     expires: float | None
-    """Epoch second; None for as long as the jar lasts."""
+    """Time in seconds since the epoch; None for the lifetime of the jar."""
 
     @property
     def size(self) -> int:
-        """Return about how many bytes it takes."""
+        """Return the approximate memory size in bytes."""
         return 300 + len(self.name) + len(self.value) + len(self.path)
 
 
 class Cookies:
-    """A jar. Every cookie belongs to the very host that set it: a `Domain` only narrows who may set it.
+    """Cookie jar. A cookie belongs to the exact host that set it; `Domain` only restricts which host may set it.
 
-    What came by http goes to https of the same host, too, but never the other way round.
-    At most 50 a host, 4 KiB each, 1,000 hosts and 8 MB in all: the oldest go first. It is never written anywhere. Of a
-    host's cookies at most 8,000 bytes are sent with one request, the latest set: common servers take lines of 8 KiB.
+    A cookie set over http is also sent over https to the same host, but not the reverse. Limits: 50 cookies per host, 4
+    KiB each, 1,000 hosts and 8 MB in total; the oldest are dropped first. The jar is never written to disk. One request
+    sends at most 8,000 bytes of cookies, the latest set, because common servers accept lines of 8 KiB.
     """
 
     PER_HOST, HOSTS, SENT, BYTES = 50, 1000, 8000, 8_000_000
@@ -59,7 +59,7 @@ class Cookies:
         return sum(len(jar) for jar in self._hosts.values())
 
     def header_for(self, url: Url) -> str | None:
-        """The `Cookie` header for a URL, longest paths first (RFC 6265, 5.4); None if there is nothing to send."""
+        """Return the `Cookie` header for a URL, longest paths first (RFC 6265, 5.4); None if it is empty."""
         with self._lock:
             jar = self._hosts.get(url.domain)
             if not jar:
@@ -80,7 +80,7 @@ class Cookies:
         return "; ".join(f"{each.name}={each.value}" for each in sent) or None
 
     def take(self, url: Url, headers: Headers) -> None:
-        """Keep what an answer sets, as far as it may."""
+        """Store the permitted cookies of a response."""
         for line in headers.all("set-cookie"):
             cookie = self._read(line, url)
             if cookie is not None:
@@ -91,7 +91,7 @@ class Cookies:
             jar = self._hosts.setdefault(domain, OrderedDict())
             self._hosts.move_to_end(domain)
             if not is_safe and any(each.is_secure and each.name == cookie.name for each in jar.values()):
-                return  # whoever can write into http must not write over what is Secure (RFC 6265bis, 5.7)
+                return  # http must not overwrite Secure cookies (RFC 6265bis, 5.7)
             if (before := jar.pop((cookie.name, cookie.path), None)) is not None:
                 self._size -= before.size
             if cookie.expires is None or cookie.expires > self._epoch():
@@ -103,7 +103,7 @@ class Cookies:
                 self._size -= sum(each.size for each in self._hosts.popitem(last=False)[1].values())
 
     def _read(self, line: str, url: Url) -> Cookie | None:
-        """Read a `Set-Cookie` field (RFC 6265, 5.2); None if it is not for this host, too large or illegible."""
+        """Parse a `Set-Cookie` field (RFC 6265, 5.2); None if it is for another host, too large or invalid."""
         pair, *attributes = line.split(";")
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not _NAME.fullmatch(name) or not _VALUE.fullmatch(value) or len(pair) > 4096:
@@ -114,7 +114,7 @@ class Cookies:
             match key.lower():
                 case "domain":
                     domain = said.lower().lstrip(".")
-                case "path" if said.startswith("/") and len(said) <= 1024:  # RFC 6265bis, 5.6: longer ones are none
+                case "path" if said.startswith("/") and len(said) <= 1024:  # RFC 6265bis, 5.6: longer paths are ignored
                     path = said
                 case "secure":
                     is_secure = True
@@ -126,7 +126,7 @@ class Cookies:
             return None
         if is_secure and url.scheme != "https":
             return None
-        # What a name promises (RFC 6265bis, 4.1.3).
+        # Name prefixes (RFC 6265bis, 4.1.3).
         if name.lower().startswith(("__secure-", "__host-")) and not is_secure:
             return None
         if name.lower().startswith("__host-") and (domain or path != "/"):
@@ -137,25 +137,27 @@ class Cookies:
 
 
 def _is_under(path: str, cookie_path: str) -> bool:
-    """Whether a path lies within a cookie's (RFC 6265, 5.1.4)."""
+    """Return whether a path is within a cookie's path (RFC 6265, 5.1.4)."""
     return path == cookie_path or path.startswith(cookie_path.removesuffix("/") + "/")
 
 
 def _is_parent(domain: str, host: str) -> bool:
-    """Whether a host may name a domain as its own: one above it, unless that is public. An address has none above it
-    (RFC 6265, 5.1.3)."""
+    """Return whether a host may set cookies for `domain`: a parent domain that is not a public suffix.
+
+    An IP address has no parent domain (RFC 6265, 5.1.3).
+    """
     is_address = ":" in host or host.rpartition(".")[2].isdigit()
     return not is_address and host.endswith("." + domain) and not _is_public(domain)
 
 
 def _is_public(domain: str) -> bool:
-    """Whether a domain is one that anybody can register under, such as `co.uk`."""
+    """Return whether a domain is a public suffix, such as `co.uk`."""
     return bool(public_suffixes().is_public(domain))
 
 
 @cache
 def public_suffixes() -> Any:
-    """The Public Suffix List, read once."""
-    from publicsuffixlist import PublicSuffixList  # a tenth of a second, for the few cookies that name a domain
+    """Return the Public Suffix List, loaded once."""
+    from publicsuffixlist import PublicSuffixList  # takes 0.1 s, and few cookies name a domain
 
     return PublicSuffixList()

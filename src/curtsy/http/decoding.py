@@ -1,13 +1,13 @@
-"""Content codings undone in bounded steps, so that a bomb is noticed by its first megabytes (F01).
+"""Content decoding in bounded steps, which detects a decompression bomb within its first megabytes (F01).
 
-A decoder is fed what comes from the network and hands on what it means, a piece at a time:
+A decoder is fed the received data and yields decoded pieces:
 
     for piece in decoder.feed(chunk):
-        ...                                 # at most some megabytes, perhaps nothing, after some milliseconds of work
+        ...                                 # at most some megabytes, possibly empty, after some milliseconds of work
     decoder.finish()                        # raises Truncated if the end is missing
 
-`feed()` is lazy: the caller may stop at any piece, and the rest is never decoded. An empty piece means that some input
-was decoded and nothing came out: the caller can look at the clock, and let other tasks run.
+`feed()` is lazy: if the caller stops at a piece, the rest is never decoded. An empty piece means that input was decoded
+without output. It lets the caller check the clock and run other tasks.
 """
 
 from __future__ import annotations
@@ -17,88 +17,90 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 STEP = 131_072
-"""Bytes that are decoded at a time, where the library lets us say so."""
+"""Bytes of output per step, where the library supports a limit."""
 
 SLICE = 16_384
-"""Bytes that are fed to a library at a time. zlib copies the rest of its input at the end of each gzip member."""
+"""Bytes of input per call of a library. zlib copies the rest of its input at the end of each gzip member."""
 
 ZSTD_STEP = 256
-"""Bytes of zstd that are fed at a time. Its library bounds only the input; a block of 4 bytes can mean 128 KiB, so
-this is at most 8 MiB a step."""
+"""Bytes of zstd input per step. The library limits only the input. A block of 4 bytes can decode to 128 KiB, so a step
+yields at most 8 MiB."""
 
 ZSTD_WINDOW = 8 * 1024 * 1024
-"""The largest window that a sender may ask us to keep in memory (RFC 9659, 3)."""
+"""Largest zstd window in bytes that a sender may require (RFC 9659, 3)."""
 
 MAX_CODINGS = 2
-"""More codings on top of one another than this are an attack or a mistake."""
+"""Largest number of nested codings. More are an attack or a mistake."""
 
 FREE_MEMBERS = 1000
 LEAST_MEMBER = 256
-"""gzip members and zstd frames that a body may have in any case, and bytes that the others must mean on average.
+"""Number of gzip members or zstd frames that is always accepted, and average bytes of output required of the others.
 
-An empty member has 20 bytes and costs as much time as some kilobytes of text."""
+An empty member has 20 bytes and costs as much time as some kilobytes of text.
+"""
 
 OVERHEAD = 1024 * 1024
-"""Bytes by which the output of one coding may be larger than twice what the next coding makes of it.
+"""Bytes by which the output of one coding may exceed twice the output of the next coding.
 
-A coded body is hardly ever larger than what it means. So the end of the chain bounds all of it."""
+An encoded body is hardly ever larger than the decoded one. So the limit on the last output limits the whole chain.
+"""
 
 PLAIN = frozenset({"", "identity", "none", "binary", "utf-8"})
-"""Codings that are none. All but the first two are mistakes that are seen, and that browsers pass over."""
+"""Codings without effect. All but the first two are mistakes seen in practice, which browsers ignore."""
 
 
 class Damaged(ValueError):
-    """The body is not what its Content-Encoding says."""
+    """Body that does not match its Content-Encoding."""
 
 
 class Bomb(Damaged):
-    """The body costs far more work than what it means is worth."""
+    """Body that costs far more work than its output justifies."""
 
 
 class Truncated(ValueError):
-    """The coded body ends before its end."""
+    """Encoded body whose end is missing."""
 
 
 class UnknownCoding(ValueError):
-    """A Content-Encoding that cannot be undone."""
+    """Content-Encoding that is not supported."""
 
 
 class Decoder(Protocol):
-    """Undoes a coding. Fed in order, to the end or until the caller has had enough."""
+    """Decoder of one coding. It is fed in order, to the end or until the caller stops."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means, lazily, in pieces of bounded size and work; some are empty. Raises Damaged."""
+        """Yield the decoded data lazily, in pieces of bounded size and work; some are empty. Raises Damaged."""
         ...
 
     def finish(self) -> None:
-        """Check that the end has come. Raises Truncated. A body of no bytes at all is complete."""
+        """Check that the body is complete. Raises Truncated. An empty body is complete."""
         ...
 
 
 class _Members:
-    """The members of a body: those that mean too little are an attack."""
+    """Counter of a body's members. Too many with little output are an attack."""
 
     def __init__(self) -> None:
         self._count = 0
         self._made = 0
 
     def made(self, size: int) -> None:
-        """Count the bytes that came out."""
+        """Count bytes of output."""
         self._made += size
 
     def end(self) -> None:
-        """Count a member. Raises Bomb if there are too many for what they mean."""
+        """Count a member. Raises Bomb if there are too many for the output."""
         self._count += 1
         if self._count > FREE_MEMBERS + self._made // LEAST_MEMBER:
             raise Bomb(f"{self._count:,} members have only {self._made:,} bytes in them")
 
     def __bool__(self) -> bool:
-        """Whether a whole member has come."""
+        """Return whether a complete member was received."""
         return self._count > 0
 
 
 class Gzip:
-    """gzip (RFC 1952): any number of members; what follows the last and is none is passed over, as browsers do."""
+    """Decoder of gzip (RFC 1952) with any number of members. Ignores other data after the last, as browsers do."""
 
     def __init__(self) -> None:
         self._member: zlib._Decompress | None = None
@@ -107,7 +109,7 @@ class Gzip:
         self._over = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means. Raises Damaged."""
+        """Yield the decoded data. Raises Damaged."""
         for part in _slices(data, SLICE):
             if self._over:
                 return
@@ -120,7 +122,7 @@ class Gzip:
                 data = self._begin + data
                 self._begin = b""
                 if len(data) == 1 and data == b"\x1f":
-                    self._begin = data  # the mark of a member is two bytes long
+                    self._begin = data  # the magic number has two bytes
                     return
                 if self._members and not data.startswith(b"\x1f\x8b"):
                     self._over = True
@@ -135,20 +137,20 @@ class Gzip:
                 self._members.end()
 
     def finish(self) -> None:
-        """Check that the last member is whole. Raises Truncated."""
+        """Check that the last member is complete. Raises Truncated."""
         if self._member is not None or (self._begin and not self._members):
             raise Truncated
 
 
 class Deflate:
-    """deflate: with the zlib wrapper that RFC 9110 asks for, or without it, as many servers have it."""
+    """Decoder of deflate: with the zlib wrapper that RFC 9110 requires, or without it, as many servers send it."""
 
     def __init__(self) -> None:
         self._begin = b""
         self._inner: zlib._Decompress | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means. Raises Damaged."""
+        """Yield the decoded data. Raises Damaged."""
         if self._inner is None:
             data = self._begin + data
             if len(data) < 2:
@@ -164,7 +166,7 @@ class Deflate:
             yield b""
 
     def finish(self) -> None:
-        """Check that the end has come. Raises Truncated."""
+        """Check that the body is complete. Raises Truncated."""
         if self._begin if self._inner is None else not self._inner.eof:
             raise Truncated
 
@@ -185,23 +187,23 @@ def _inflate(inner: zlib._Decompress, data: bytes) -> Iterator[bytes]:
             raise Damaged(str(error)) from None
         data = inner.unconsumed_tail
         if piece:
-            yield piece  # and once more even if all input is taken: a full step can leave output behind
+            yield piece  # then call it again even without input: a full step can leave output behind
         elif not data:
             return
 
 
 class Brotli:
-    """br (RFC 7932)."""
+    """Decoder of br (RFC 7932)."""
 
     def __init__(self) -> None:
-        import brotli  # type: ignore[import-untyped]  # only for those who are sent it
+        import brotli  # type: ignore[import-untyped]  # loaded only if needed
 
         self._inner = brotli.Decompressor()
         self._error: type[Exception] = brotli.error
         self._fed = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means. Raises Damaged."""
+        """Yield the decoded data. Raises Damaged."""
         self._fed = self._fed or bool(data)
         for part in _slices(data, SLICE):
             yield from self._slice(part)
@@ -215,20 +217,20 @@ class Brotli:
                 raise Damaged(str(error)) from None
             if not piece and self._inner.can_accept_more_data():
                 return
-            data = b""  # kept inside; asked again with nothing until nothing more comes out
+            data = b""  # the library holds the rest; call it without input until it yields nothing
             yield piece
 
     def finish(self) -> None:
-        """Check that the end has come. Raises Truncated."""
+        """Check that the body is complete. Raises Truncated."""
         if self._fed and not self._inner.is_finished():
             raise Truncated
 
 
 class Zstd:
-    """zstd (RFC 8878): any number of frames."""
+    """Decoder of zstd (RFC 8878) with any number of frames."""
 
     def __init__(self) -> None:
-        import zstandard  # only for those who are sent it
+        import zstandard  # loaded only if needed
 
         self._library = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
         self._error = zstandard.ZstdError
@@ -237,7 +239,7 @@ class Zstd:
         self._inside = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means. Raises Damaged."""
+        """Yield the decoded data. Raises Damaged."""
         for part in _slices(data, SLICE):
             for step in _slices(part, ZSTD_STEP):
                 yield from self._step(step)
@@ -259,24 +261,24 @@ class Zstd:
                 yield piece
 
     def finish(self) -> None:
-        """Check that the last frame is whole. Raises Truncated."""
+        """Check that the last frame is complete. Raises Truncated."""
         if self._inside:
             raise Truncated
 
 
 class Chain:
-    """Two codings, undone one after the other; each step of the first is taken through the second."""
+    """Two decoders in sequence; each step of the first goes through the second."""
 
     def __init__(self, first: Decoder, then: Decoder) -> None:
         self._first = first
         self._then = then
         self._between = 0
-        """Bytes that the first has made."""
+        """Bytes of output of the first decoder."""
         self._made = 0
-        """Bytes that the second has made of them."""
+        """Bytes of output of the second decoder."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` means. Raises Damaged."""
+        """Yield the decoded data. Raises Damaged."""
         for piece in self._first.feed(data):
             self._between += len(piece)
             for part in self._then.feed(piece):
@@ -287,7 +289,7 @@ class Chain:
             yield b""
 
     def finish(self) -> None:
-        """Check that both ends have come. Raises Truncated."""
+        """Check that both codings are complete. Raises Truncated."""
         self._first.finish()
         self._then.finish()
 
@@ -302,15 +304,15 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 
 
 def decoder_of(content_encoding: str | None, transfer_encoding: str | None = None) -> Decoder | None:
-    """A fresh decoder for these fields, or None if there is nothing to undo but chunks. Raises UnknownCoding."""
+    """Return a new decoder for these header values; None if only `chunked` applies. Raises UnknownCoding."""
     if transfer_encoding == "chunked":
         transfer_encoding = None
     if content_encoding is None and transfer_encoding is None:
-        return None  # as of most
+        return None
     codings = [] if content_encoding is None else _listed(content_encoding)
     if transfer_encoding is not None:
         transfer = _listed(transfer_encoding)
-        while transfer and transfer[-1] == "chunked":  # the parser has undone it, as the last only
+        while transfer and transfer[-1] == "chunked":  # the parser decodes only a final `chunked`
             transfer.pop()
         codings += transfer
     if len(codings) > MAX_CODINGS:

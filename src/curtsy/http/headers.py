@@ -1,4 +1,4 @@
-"""The head of a request, as it goes on the wire: checked, with what is asked for by default."""
+"""Head of a request as sent: checked, and completed with default fields."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from curtsy.core.bounded import remember_few
 from curtsy.core.message import Request, octets_of
 
 CODINGS = "gzip, deflate, br, zstd"
-"""What is asked for unless the caller says otherwise."""
+"""Default `Accept-Encoding`."""
 
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
-"""Fields that only whoever writes the body can get right."""
+"""Fields that curtsy sets itself, to match the body that it writes."""
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _TARGET = re.compile(r"/[\x21-\x7e]*")
 
 _VALIDATORS = frozenset({"if-none-match", "if-match", "if-range"})
-"""Fields that send an ETag back, in which each character is an octet, as in the answer that brought it."""
+"""Fields that return an ETag, whose characters are octets, as in the response that sent it."""
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-"""Methods whose requests usually have no body, so that its length is said only if there is one."""
+"""Methods whose requests usually have no body. Their `Content-Length` is sent only with a body."""
 
 
 def head_of(request: Request, proxy: str | None = None) -> bytes:
-    """The head of a request, to the empty line. Raises ValueError for what must not go on the wire (F26).
+    """Return the head of a request, up to the empty line. Raises ValueError for invalid characters (F26).
 
-    A proxy is asked for the whole URL, unless the request goes through it unseen, as https does.
+    A proxy gets the absolute URL for http; https is tunnelled through it.
     """
     url, method = request.url, request.method.upper()
     if not _TOKEN.fullmatch(method) or method == "CONNECT":
@@ -57,9 +57,9 @@ def head_of(request: Request, proxy: str | None = None) -> bytes:
     return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode("utf-8", "surrogateescape")
 
 
-@remember_few(256)  # most requests of a program have the same ones
+@remember_few(256)  # most requests of a program have the same fields
 def _lines(fields: tuple[tuple[str, str], ...]) -> tuple[str, frozenset[str]]:
-    """The fields as lines, and their names in lower case."""
+    """Return the fields as lines, and their names in lower case."""
     for name, value in fields:
         if not _TOKEN.fullmatch(name) or _FORBIDDEN.search(value):
             raise ValueError(f"the header field {name[:50]!r} has characters that cannot be sent. Leave them out.")
@@ -67,13 +67,13 @@ def _lines(fields: tuple[tuple[str, str], ...]) -> tuple[str, frozenset[str]]:
     names = {name.lower() for name, _ in kept}
     if "accept" not in names:
         kept.append(("Accept", "*/*"))
-    if "accept-encoding" not in names:  # a part of a coded body could not be decoded
+    if "accept-encoding" not in names:  # a part of an encoded body cannot be decoded
         kept.append(("Accept-Encoding", "identity" if "range" in names else CODINGS))
     return "".join(f"{name}: {_octets(name, value)}\r\n" for name, value in kept), frozenset(names)
 
 
 def _octets(name: str, value: str) -> str:
-    """A value as it is encoded: in UTF-8, but that of a validator in Latin-1, as far as that has all of it."""
+    """Return a value prepared for encoding: UTF-8, or Latin-1 for a validator if all its characters fit."""
     if value.isascii() or name.lower() not in _VALIDATORS or max(value) > "\xff":
         return value
     return value.encode("latin-1").decode("ascii", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Sites: which hosts belong together, by the Public Suffix List."""
+"""Registered domains: the hosts that belong to one site, by the Public Suffix List."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from curtsy.http.cookies import public_suffixes
 
 @lru_cache(maxsize=16_384)
 def site_of(host: str) -> str:
-    """The site that a host, perhaps with a port, belongs to: its registered domain, whatever the port.
+    """Return the registered domain of a host. The host may have a port, which is ignored.
 
-    An IP address or a single label, such as `localhost`, has none: it is a site of its own, together with its port.
+    An IP address or a single label, such as `localhost`, is a site of its own, together with its port.
     """
     name, _ = name_and_port(host)
     if name.endswith("]") or "." not in name or name.rpartition(".")[2].isdecimal():
@@ -21,20 +21,20 @@ def site_of(host: str) -> str:
 
 
 def are_apart(host: str, other: str) -> bool:
-    """Whether two hosts, perhaps with ports, belong to different sites, whatever the ports."""
+    """Return whether two hosts have different registered domains, ignoring their ports."""
     name, other_name = name_and_port(host)[0], name_and_port(other)[0]
     return name != other_name and site_of(name) != site_of(other_name)
 
 
 def name_and_port(host: str) -> tuple[str, str]:
-    """A host without its port, and the port with its colon, or nothing."""
+    """Split a host into its name and its port with the colon; the port may be empty."""
     name, colon, port = host.rpartition(":")
     return (name, colon + port) if colon and not host.endswith("]") else (host, "")
 
 
 def group_of(name: str) -> int:
-    """The number by which `Turns` knows a site or an address.
+    """Return the group number of a site or an address for `FairQueue`.
 
-    Python salts the hash for each process, so a site cannot choose which other site has the same number.
+    Python salts the hash for each process, so a site cannot choose to share its number with another site.
     """
     return 1 + hash(name) % (GROUPS - 1)

@@ -1,4 +1,4 @@
-"""Places: how many requests, or lookups of names, are under way at once in an event loop, and whose they are."""
+"""Slots: the limit of concurrent requests or name lookups in an event loop, shared fairly among hosts."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from curtsy.core.fair_share import GROUPS, SPELL, AddressShares, FairQueue, Fair
 from curtsy.http.registered_domain import group_of, site_of
 
 SETTLED = 0.1
-"""Seconds after which who is alone may have more than a quarter of the places, once that is taken. Of a crowd that
-comes at once, the first do not know yet who comes with them."""
+"""Seconds after a quarter of the slots is taken before a single group may exceed it. In a burst, the first requests
+cannot know yet that other groups follow."""
 
 REGROW = 1.0
-"""Seconds after which one more place is tried where there was no room for a connection."""
+"""Seconds between attempts to use one more slot after the machine had no room for a connection."""
 
 
 class Slots:
-    """A semaphore whose places are shared by registered domain and by address (core/fair_share.py).
+    """Semaphore whose slots are shared by registered domain and by address (core/fair_share.py).
 
-    While others want places, a registered domain or an address that has a quarter of them gets no more, and a place
-    that is given back goes to the next in turn: by address, by registered domain, then first come, first served.
-    With `is_strict` a quarter is the most even if nobody else wants any. Fewer places than a quarter need no sharing,
-    so their registered domains are not even looked up.
+    While other groups want slots, a registered domain or an address gets at most a quarter of them. A released slot
+    goes to the next waiter: round robin by address, then by registered domain, then first in, first out. With
+    `is_strict`, the quarter is the limit even without other waiters. Below a quarter in use, nothing is shared, so
+    registered domains are not looked up.
     """
 
     def __init__(self, most: int, *, is_strict: bool = False) -> None:
         self.most = self._free = most
         self._lost = 0
-        """Places that there is no room for at present; see `shrink()`."""
+        """Slots that the machine has no room for at present; see `shrink()`."""
         self._is_strict = is_strict
         self._share = share_of(most)
         self._holders: Counter[tuple[str, str]] | None = Counter()
-        """Who holds places, by host and address; None once they are counted by group."""
+        """Taken slots by host and address; None once they are counted by group."""
         self._sites: FairShares[int] = FairShares(most)
         self._addresses: AddressShares[int] = AddressShares(most)
         self._turns: FairQueue | None = None
-        """Made when the first request has to wait: it takes two megabytes."""
+        """Queue of waiters, created for the first one because it takes 2 MB."""
         self._waiting: dict[int, tuple[asyncio.Future[None], str, str]] = {}
         self._numbers: list[int] = []
-        """Numbers of requests that wait no more, to be used again."""
+        """Numbers of former waiters, for reuse."""
         self._later: asyncio.TimerHandle | None = None
         self._settled_at = 0.0
-        """When who is alone may have more than a quarter, by the loop's time; 0 while fewer are taken."""
+        """Loop time after which a single group may exceed a quarter; 0 while less than a quarter is taken."""
 
     @property
     def are_taken(self) -> bool:
-        """Whether a request that comes now may have to wait."""
+        """Return whether a new request may have to wait."""
         return bool(self._waiting) or self.most - self._free >= self._share
 
     def take_at_once(self, host: str, address: str = "") -> bool:
-        """Take a place if nobody waits and fewer than a quarter are taken: then it does not matter whose it is."""
+        """Take a slot if no request waits and less than a quarter is taken, where the group does not matter."""
         if self._waiting or self.most - self._free >= self._share:
             return False
         self._settled_at = 0.0
@@ -62,9 +62,9 @@ class Slots:
         return True
 
     async def take(self, host: str, address: str = "", *, first: bool = False) -> None:
-        """Wait for a place, if one is not free for this host. An empty address is one that is not known.
+        """Wait for a slot, if none is free for this host. An empty address is unknown.
 
-        With `first`, it is the next of its registered domain: a request that had a place, and no room for a connection.
+        With `first`, the request is the next of its registered domain: it had a slot, but no room for a connection.
         """
         if self._holders is not None:
             self._count_groups()
@@ -72,14 +72,14 @@ class Slots:
         turn: asyncio.Future[None] = loop.create_future()
         if not self._settled_at:
             self._settled_at = loop.time() + SETTLED
-            loop.call_at(self._settled_at + 0.01, self._hand_on)  # timers go off a little early
+            loop.call_at(self._settled_at + 0.01, self._hand_on)  # timers fire slightly early
         number = self._queue(turn, host, address, loop.time(), first)
         self._hand_on()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.give_back(host, address)  # it came in the same moment
+                self.give_back(host, address)  # the slot was granted at the same moment
             elif number in self._waiting and self._waiting[number][0] is turn:
                 assert self._turns is not None
                 self._turns.remove(number)
@@ -87,7 +87,7 @@ class Slots:
             raise
 
     def give_back(self, host: str, address: str = "") -> None:
-        """Give back a place, for whoever is next."""
+        """Release a slot to the next waiter."""
         self._free += 1
         if self._holders is not None:
             self._holders[host, address] -= 1
@@ -101,10 +101,10 @@ class Slots:
         self._hand_on()
 
     def shrink(self) -> bool:
-        """Note that there is no room for the connection of one of those in flight. Return whether it can wait for one.
+        """Reduce the slots because a request has no room for its connection. Return whether it can wait for room.
 
-        False means that it is alone: no other gives room when it ends. One more place is tried each second: what took
-        the room may be gone.
+        False means that it is the only request, so no other one frees room. One slot per second is added again, because
+        the shortage may have ended.
         """
         taken = self.most - self._lost - self._free
         if taken <= 1:
@@ -123,7 +123,7 @@ class Slots:
             asyncio.get_running_loop().call_later(REGROW, self._regrow)
 
     def _count_groups(self) -> None:
-        """Count by group from now on."""
+        """Switch from counting by host to counting by group."""
         assert self._holders is not None
         holders, self._holders = self._holders, None
         for (host, address), count in holders.items():
@@ -164,14 +164,15 @@ class Slots:
         return self._waiting.pop(number)
 
     def _hand_on(self) -> None:
-        """Give the free places to those whose turn it is."""
+        """Grant free slots to the next waiters."""
         while self._free > 0 and self._turns is not None and (number := self._turns.next(self._is_full)):
             turn, host, address = self._forget(number)
-            if not turn.done():  # else it has given up, and is about to say so
+            if not turn.done():  # otherwise its task was cancelled and will handle that
                 self._grant(host, address)
                 turn.set_result(None)
         if self._free > 0 and self._waiting and self._later is None:
-            # All are full while others want places; when those have not for a while, they may have the rest.
+            # All waiting groups are at their limit while others want slots. The limit ends after `SPELL` seconds
+            # without a request by the others.
             self._later = asyncio.get_running_loop().call_later(SPELL, self._look_again)
 
     def _look_again(self) -> None:
@@ -180,5 +181,5 @@ class Slots:
 
 
 def _groups(host: str, address: str) -> tuple[int, int]:
-    """The groups of a host's registered domain and of its address; 0 if the address is not known."""
+    """Return the groups of a host's registered domain and of its address; 0 for an unknown address."""
     return group_of(site_of(host)), GROUPS + group_of(address) if address else 0
