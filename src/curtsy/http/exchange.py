@@ -1,4 +1,4 @@
-"""One exchange: a request goes out, its reply is read within limits, and whatever goes wrong becomes a value."""
+"""One exchange: send a request and read its reply within limits. Errors become values."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class Exchange:
         self._deadline = deadline
         self._proxy = proxy
         self.is_proxy_down = False
-        """Whether its proxy cannot be reached at all, whatever is asked for."""
+        """True if the proxy cannot be reached at all, for any URL."""
 
         self.has_no_room = False
-        """Whether nothing was sent because this machine can open no connection."""
+        """True if nothing was sent because this machine cannot open a connection."""
 
         self._wire: Wire | None = None
-        """The connection that it goes over, once there is one."""
+        """Connection of the exchange; None until it is open."""
 
         self._status: int | None = None
         self._body: Body | None = None
-        """The body of the answer, once it is read."""
+        """Body of the response; None until it is read."""
 
         self._is_whole = True
-        """Whether all of the body was read."""
+        """True if the whole body was read."""
 
     async def run(self, connections: Connections, head: bytes) -> Reply:
-        """Send the request and read the reply. Raises only what the sink raises, and CancelledError."""
+        """Send the request and read the reply. Raises only exceptions of the sink, and CancelledError."""
         request, limits = self._request, self._limits
         has_body = request.method.upper() != "HEAD"
         place = request.url.origin, self._proxy
@@ -74,7 +74,7 @@ class Exchange:
                     note_unsent(error)
                 raise
             if message.code == 407 and self._proxy is not None and request.url.scheme == "http":
-                return _wants_login(self._proxy)  # a site has no such answer (RFC 9110, 15.5.8)
+                return _wants_login(self._proxy)  # only a proxy answers 407 (RFC 9110, 15.5.8)
             reply = await self._read(wire, message, content)
             return reply
         finally:
@@ -82,14 +82,14 @@ class Exchange:
                 connections.give_back(wire, well=isinstance(reply, Response) and self._is_whole)
 
     async def _opened(self, connections: Connections, place: Place) -> Wire:
-        """A new connection."""
+        """Open a new connection. Retries once after a timeout during which this program was suspended."""
         left = max(0.001, self._deadline - asyncio.get_running_loop().time())
         timeout = min(self._limits.connect_timeout, left)
         try:
             return await connections.open(place, timeout)
         except aiohttp.ConnectionTimeoutError:
             if self._deadline - left + timeout + STOOD_STILL > asyncio.get_running_loop().time():
-                raise  # else it was this program that stood still
+                raise  # otherwise this program was suspended
         return await connections.open(place, timeout)
 
     async def _read(self, wire: Wire, message: RawResponseMessage, content: aiohttp.StreamReader) -> Reply:
@@ -112,7 +112,7 @@ class Exchange:
                 body = read
             elif 200 <= status < 300:
                 return read
-            else:  # an error or a redirect is to be obeyed, whatever has become of its body
+            else:  # obey an error or a redirect even if its body is unreadable
                 self._is_whole = False
                 body = b"" if self._body is None else b"".join(self._body.parts)
         now = time.monotonic()
@@ -127,20 +127,20 @@ class Exchange:
     ) -> bytes | Failure:
         limits, sink = self._limits, self._sink
         is_page = 200 <= status < 300
-        if sink is not None and not is_page and not sink.begin(status, headers):  # told of what is none, in any case
+        if sink is not None and not is_page and not sink.begin(status, headers):  # called even if decoding fails
             sink = None
         announced = headers.get("Content-Length")
         length = whole_number(announced)
         try:
             if limits.max_body is not None and length is not None and length > limits.max_body and not limits.cut:
                 raise too_large(limits, f"{length:,} bytes are announced")
-            # A part of a coded body means nothing by itself.
+            # A part of an encoded body cannot be decoded.
             is_raw = status == 206 or (sink is not None and not sink.decodes)
             coding = None if is_raw else headers.get("Content-Encoding")
             decoder = decoder_of(coding, None if announced is not None else headers.get("Transfer-Encoding"))
             if sink is not None and is_page and not sink.begin(status, headers):
                 sink = None
-            if sink is not None and status in (200, 206):  # an error page need not come fast
+            if sink is not None and status in (200, 206):  # an error page need not be fast
                 wire.widen()
             body = self._body = Body(limits, self._deadline, sink, decoder)
             read = await body.read(content, announced)
@@ -164,7 +164,7 @@ class Exchange:
         return self._fail(Reason.TOO_LARGE, f"the head of the answer has more than {most}")
 
     def _failed(self, error: Exception) -> Failure:
-        """What ended an exchange before the head of an answer was there."""
+        """Return the failure for an error before the response's head was received."""
         refused = getattr(error, "os_error", None)
         if isinstance(refused, AddressRefused):
             return self._fail(Reason.ADDRESS_REFUSED, str(refused.strerror))
@@ -219,7 +219,7 @@ class Exchange:
                 return self._fail(Reason.CONNECTION_ERROR, f"the request failed: {type(error).__name__}")
 
     def _failed_at_proxy(self, error: Exception, proxy: str) -> Failure:
-        """What ended an exchange before its proxy had a way to the host, or said that it has one."""
+        """Return the failure for an error before the proxy connected to the host."""
         reason, is_lasting, advice = Reason.CONNECTION_ERROR, False, "Check its address, or try again later."
         match error:
             case aiohttp.ClientHttpProxyError() if error.status == 407:
@@ -263,11 +263,11 @@ class Exchange:
 
 
 _GATEWAY = frozenset({502, 503, 504})
-"""What a proxy says of the host: that it cannot be reached, or does not answer (RFC 9110, 15.6)."""
+"""Statuses by which a proxy reports that the host is unreachable or does not answer (RFC 9110, 15.6)."""
 
 
 def _wants_login(proxy: str) -> Failure:
-    """What is made of a 407. No URL with a password stands there, not even as an example: it would be masked."""
+    """Return the failure for a 407. The advice has no example URL with a password, because it would be masked."""
     scheme, _, place = _shown(proxy).partition("://")
     if "@" in proxy:
         why, advice = "does not accept the login (407)", "Correct the user and the password that stand before its host."
@@ -278,31 +278,31 @@ def _wants_login(proxy: str) -> Failure:
 
 
 def _shown(proxy: str) -> str:
-    """The URL of a proxy, without its password."""
+    """Return the URL of a proxy without its credentials."""
     scheme, _, rest = proxy.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
 
 
 def note_unsent(error: asyncio.CancelledError) -> None:
-    """Note at a cancellation that it came before anything was sent, for who settles it: only the sender knows."""
+    """Mark a cancellation that came before anything was sent. Only the sender knows that."""
     error.add_note(_UNSENT)
 
 
 def was_sent(error: asyncio.CancelledError) -> bool:
-    """Whether a request may be on the wire that was cancelled so."""
+    """Return whether the cancelled request may have been sent."""
     return _UNSENT not in getattr(error, "__notes__", ())
 
 
 _LOGIN = re.compile(r"^(\s*(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]{2})[^/?#\\]*@")
-"""User and password in a Location, which are neither followed nor handed on."""
+"""Pattern of the credentials in a Location, which are removed."""
 
 _UNSENT = "Nothing was sent."
 
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""What is lacking here, and says nothing of a host."""
+"""Errors of a lack of local resources, which do not concern the host."""
 
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
-"""What a resolver says that was reached and knows of no such name; without a network it says something else."""
+"""Errors of a working resolver for an unknown name. Without a network, other errors occur."""
 
 
 def _headers(message: RawResponseMessage) -> Headers:
@@ -320,10 +320,11 @@ def _size(fields: tuple[tuple[bytes, bytes], ...]) -> int:
 
 
 def _legible(name: str, value: str) -> str:
-    """A field's value as text: octets that are not UTF-8 are Latin-1 (RFC 9110, 5.5); those of a Location stay octets.
+    """Return a field's value as text: UTF-8, or else Latin-1 (RFC 9110, 5.5).
 
-    A site that writes its links in another encoding means the octets, and knows no others. An ETag is always Latin-1,
-    one character for each octet, because it goes back as it came (RFC 9110, 8.8.3).
+    In a Location, octets that are not UTF-8 are percent-encoded, because a site with links in another encoding expects
+    the same octets. An ETag is always Latin-1, one character per octet, because it is returned as received (RFC 9110,
+    8.8.3).
     """
     if name.lower() == "location":
         return re.sub("[\udc80-\udcff]", lambda octet: f"%{ord(octet[0]) - 0xDC00:02X}", value)
@@ -337,14 +338,14 @@ def _legible(name: str, value: str) -> str:
 
 
 def _is_plain(error: BaseException) -> bool:
-    """Whether a TLS handshake was answered by something that is no TLS: by a 400 in plain HTTP, usually."""
+    """Return whether the peer answered a TLS handshake without TLS, usually by a 400 in plain HTTP."""
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     return isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
 
 
 def _words(error: BaseException) -> str:
-    """An error of the operating system or of TLS in its own words, without the URL that aiohttp adds."""
+    """Describe an error of the operating system or of TLS, without the URL that aiohttp adds."""
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -353,7 +354,7 @@ def _words(error: BaseException) -> str:
         return f"no TLS with this server: {(error.reason or 'unknown').replace('_', ' ').lower()}"
     if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno).lower()
-    if several := re.findall(r"\[Errno (\d+)\]", str(error)):  # a name with several addresses, each with its own
+    if several := re.findall(r"\[Errno (\d+)\]", str(error)):  # one per address of the name
         return ", ".join(dict.fromkeys(os.strerror(int(each)).lower() for each in several))
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error"))  # ConnectionResetError, say
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__.removesuffix("Error"))
     return (getattr(error, "strerror", None) or name).lower()

@@ -1,12 +1,12 @@
-"""The open connections of one event loop: aiohttp's connector, without the session above it.
+"""Open connections of one event loop: aiohttp's connector without its session.
 
-The connector resolves, connects, and speaks TLS and to proxies; its parser reads the answers. What a session adds
-(cookies, redirects, retries, tracing, a request and a response object) is not ours to use, and costs more than all the
-rest. Two things are ours, because aiohttp has no setting for them:
+The connector resolves names, connects, and handles TLS and proxies; its parser reads the responses. A session's
+features (cookies, redirects, retries, tracing, request and response objects) are unused here and cost more than all the
+rest. Two parts are curtsy's own, because aiohttp has no setting for them:
 
-- `Wire` (a connection) stamps the moment at which a request was handed to the socket, counts the bytes of an answer
-  that are not its body, ends one that has no end, and closes when more comes than was asked for.
-- `Connections` keeps no more than some idle connections in all, the latest used; aiohttp bounds only the busy ones.
+- `Wire` (a connection) records when a request was written to the socket, counts the bytes of a response outside its
+  body, aborts an endless response, and closes if unrequested data arrives.
+- `Connections` limits the idle connections and keeps the latest used; aiohttp limits only the busy ones.
 """
 
 from __future__ import annotations
@@ -38,91 +38,92 @@ from yarl import URL
 from curtsy.http.address import GuardedResolver, guarded_socket, network_of, open_socket
 
 MAX_FIELDS = 1000
-"""Header fields in an answer; real sites stay below a hundred."""
+"""Largest number of header fields in a response; real sites have fewer than a hundred."""
 
 MAX_FRAMING = 4 * 1024 * 1024
-"""Bytes that are not its body and that an answer may have, besides as many as its body has: the head, the sizes of
-chunks and what is said beside them, trailers. Some programs send each byte in a chunk of its own, which is six: so a
-page of a megabyte can come."""
+"""Bytes outside its body that a response may have, in addition to as many as its body has: the head, chunk sizes and
+extensions, and trailers. Some programs send each byte in a chunk of its own, which takes six bytes. The limit admits
+such a page of a megabyte."""
 
 KEEP_ALIVE = 30.0
-"""Seconds for which an idle connection is kept: a few turns of a polite pace."""
+"""Seconds for which an idle connection is kept: a few requests at a polite pace."""
 
 READ_AHEAD = 65_536
-"""Bytes that aiohttp keeps ready: a quarter of its default, for what lies there was taken from a site, too."""
+"""Bytes that aiohttp buffers: a quarter of its default, because buffered data also costs the site traffic."""
 
 NARROW = 65_536
 WIDE = 4 * 1024 * 1024
-"""Bytes that the kernel takes ahead of us: few of a body that may have to be given up, many of a stream that is wanted.
+"""Receive buffers in bytes: small for a body that may be abandoned, large for a wanted stream.
 
-By itself the kernel goes up to many megabytes, all of them taken from a site though nobody reads them (F03, F28)."""
+By default, the kernel buffers many megabytes, all sent by the site even if they are never read (F03, F28).
+"""
 
 STOOD_STILL = 1.0
-"""Seconds that a timer may be late before it says nothing of the other side, but that this program was stopped."""
+"""Seconds of a timer's delay above which this program was suspended and the peer is not to blame."""
 
 DNS_TTL = 60
-"""Seconds for which an address is remembered."""
+"""Seconds for which a resolved address is cached."""
 
 LATELY = 1.0
-"""Seconds after which a kept connection is used without a look whether it was closed: the event loop has looked."""
+"""Idle seconds after which a connection is reused without polling it, because the event loop has run since."""
 
 _HEAD_END = re.compile(rb"\n\r?\n")
 
 Place = tuple[str, str | None]
-"""An origin, and the proxy that it is reached by."""
+"""Origin, and the proxy to reach it by; None for a direct connection."""
 
 
 AT_PROXY: ContextVar[bool] = ContextVar("AT_PROXY", default=False)
-"""Whether the connection that this task opened last has come no further than to its proxy."""
+"""True while the connection that this task opened last has reached only its proxy."""
 
 
 class HeadTooLarge(aiohttp.ClientError):
-    """The head of an answer, with all interim answers before it, is larger than allowed."""
+    """Head of a response, interim responses included, that exceeds the limit."""
 
 
 class Wire(ResponseHandler):
-    """A connection that stamps what leaves, and gives up on heads without end."""
+    """Connection that records when requests are sent, and aborts endless heads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[Wire], None]) -> None:
         super().__init__(loop)
         self._lost = lost
         self.place: Place = "", None
-        """Where it leads to."""
+        """Destination of the connection."""
 
         self.connection: Connection | None = None
-        """What aiohttp holds it by."""
+        """aiohttp's handle of the connection."""
 
         self.idle_since = 0.0
         self._in_head = False
         self._wide = False
         self.sent_at: float | None = None
-        """When the last request was written, by `time.monotonic()`; None if it was not."""
+        """Time of the last request's write, by `time.monotonic()`; None if it was not written."""
 
         self.head_left = 0
-        """Bytes of head that may still come; not below 0 if all that came with it was small enough, too."""
+        """Bytes of head that may still arrive. Body data received with the head counts too, so it may be negative."""
 
         self._max_head = 0
         self._head: list[bytes] = []
-        """What has come of a head that is not complete."""
+        """Received data of an incomplete head."""
 
         self._came = 0
-        """Bytes that have come of the answer since."""
+        """Bytes of the response received after its head."""
 
         self._has_ended = False
-        """Whether the other side has said that it ends here."""
+        """True if the peer has closed its side properly."""
 
         self._look: Callable[[int], list[Any]] | None = None
 
         self._due: float | None = None
-        """When the answer that is waited for must be there, by the loop's time."""
+        """Loop time by which the awaited response must arrive."""
 
         self._wakeup: asyncio.TimerHandle | None = None
-        """Rings when that is over. It goes on from one answer to the next, for to set one for each takes longer."""
+        """Timer for that time. It is reused for later responses, because a timer per response takes longer."""
 
     def send(self, head: bytes, body: bytes | None, *, max_head: int, has_body: bool) -> None:
-        """Write a request; an answer of at most `max_head` bytes of head may come, with a body or surely without.
+        """Write a request. The response may have `max_head` bytes of head, and a body if `has_body`.
 
-        The stamp is set after the write, not before: a pause counted from it is then never too short.
+        The time is recorded after the write, so that a pause counted from it is never too short.
         """
         self.sent_at = None
         self._in_head = True
@@ -151,13 +152,13 @@ class Wire(ResponseHandler):
         )
 
     def resume_writing(self) -> None:
-        """A long body has gone out, all but its end: only now is its request sent."""
+        """Record that a long body was written, all but its end: the request counts as sent only now."""
         super().resume_writing()
         if self.sent_at is not None:
             self.sent_at = time.monotonic()
 
     async def answer(self, deadline: float) -> tuple[RawResponseMessage, StreamReader]:
-        """Wait for the head of the answer, by the loop's time; interim ones (103 …) are passed over."""
+        """Wait until `deadline` (loop time) for the response's head. Skips interim responses (103 …)."""
         self._due = deadline
         if self._wakeup is None or self._wakeup.when() > deadline:
             self._stop_bell()
@@ -175,12 +176,12 @@ class Wire(ResponseHandler):
         if self._due is None:
             return
         late = self._loop.time() - self._due
-        if late >= STOOD_STILL:  # it was this program that did: what came meanwhile is still to be read
+        if late >= STOOD_STILL:  # this program was suspended: data received meanwhile is still unread
             self._due += late + STOOD_STILL / 2
         elif late >= 0:
             self.set_exception(TimeoutError())
             return
-        # Else it was set for an answer that came.
+        # Otherwise the timer was set for an earlier response.
         self._wakeup = self._loop.call_at(self._due, self._ring)
 
     def _stop_bell(self) -> None:
@@ -190,52 +191,52 @@ class Wire(ResponseHandler):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may go over it: nothing is left to be read, or to be written."""
+        """Return whether another request may use the connection: nothing is left to read or to write."""
         transport = self.transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
         return not self.should_close
 
     def has_news(self) -> bool:
-        """Whether something came over it, or it was closed, that the event loop has not seen yet."""
+        """Return whether data or a close has arrived that the event loop has not processed yet."""
         if self._look is None:
             assert self.transport is not None
             self._look = _looker(self.transport.get_extra_info("socket").fileno())
         return self._look(0) != []
 
     def drop(self) -> None:
-        """Close it."""
+        """Close the connection and its aiohttp handle."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
     def close(self) -> None:
-        """Close it; what is not written yet is not worth keeping it, and the memory of a long body, for."""
+        """Close the connection. Aborts it if data is unwritten, to free the memory of a long body."""
         transport = self.transport
-        # One of TLS that is closing already has forgotten its buffer.
+        # A TLS transport that is closing has no buffer any more.
         if transport is not None and not transport.is_closing() and transport.get_write_buffer_size():
             self.abort()
         else:
             super().close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there. Only now: a buffer set before would bound for good how far it can be widened."""
+        """Set the receive buffer. A buffer set before connecting would limit for good how far it can grow."""
         super().connection_made(transport)
         self._buffer_in_kernel(NARROW)
 
     def widen(self) -> None:
-        """A stream comes that is wanted: let it come as fast as it can."""
+        """Enlarge the receive buffer for a wanted stream."""
         self._wide = True
         self._buffer_in_kernel(WIDE)
 
     def _buffer_in_kernel(self, size: int) -> None:
         made = None if self.transport is None else self.transport.get_extra_info("socket")
         if made is not None:
-            with contextlib.suppress(OSError):  # the connection may be gone already
+            with contextlib.suppress(OSError):  # the connection may be closed already
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came. aiohttp limits each line and their number, but not their sum, nor what is not the body."""
+        """Process received data. aiohttp limits header lines and their number, but not the bytes outside the body."""
         if self._in_head:
             self.head_left -= len(data)
             self._head.append(data)
@@ -246,7 +247,7 @@ class Wire(ResponseHandler):
             return
         body = self._payload
         if self.sent_at is not None and (body is None or body.is_eof()):
-            if data and self.transport is not None:  # more than was asked for, which is no answer to what is asked next
+            if data and self.transport is not None:  # unrequested data, which must not answer the next request
                 self.force_close()
                 self.transport.abort()
             return
@@ -261,16 +262,16 @@ class Wire(ResponseHandler):
             self.transport.abort()
 
     def feed_data(self, data: tuple[Any, StreamReader], size: int = 0) -> None:
-        """An answer's head is complete; after an interim one (103 …) the real one is still to come."""
+        """Record a complete head; after an interim response (103 …), the final one is still to come."""
         if not 100 <= data[0].code < 200:
             self._in_head = False
             self._head.clear()
         super().feed_data(data, size)
 
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        """The answer cannot be read. aiohttp tells whoever waits for a head; a body's reader would wait on (F08).
+        """Fail the response. aiohttp fails only the waiter for a head; the reader of a body would hang (F08).
 
-        If all of it has come, it is what follows that cannot be read, and that is passed over (RFC 9112, 6.3).
+        If the body is complete, the error concerns later data, which is ignored (RFC 9112, 6.3).
         """
         if isinstance(exc, HttpProcessingError) and self._in_head and self._head:
             self._read_again()
@@ -280,7 +281,7 @@ class Wire(ResponseHandler):
             body.set_exception(exc, *cause)
 
     def _read_again(self) -> None:
-        """Read the head by itself: aiohttp says nothing of one if what came with it cannot be read."""
+        """Parse the head separately: aiohttp drops a head if the data received with it is invalid."""
         came = b"".join(self._head).lstrip(b"\r\n")
         self._head.clear()
         self._parse_anew()
@@ -295,7 +296,7 @@ class Wire(ResponseHandler):
                 return
 
     def eof_received(self) -> None:
-        """The other side ends here; under TLS only if it says so itself, for anybody can end a connection."""
+        """Record the end of the peer's data. Under TLS it must be authenticated: an attacker can forge a FIN."""
         transport = self.transport
         is_open = transport is not None and not transport.is_closing()
         tls = transport.get_extra_info("ssl_object") if transport is not None and is_open else None
@@ -306,19 +307,19 @@ class Wire(ResponseHandler):
         super().eof_received()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is gone. aiohttp would take that for the end of a body that has no announced length."""
+        """Handle a lost connection. aiohttp would take it for the end of a body without a length."""
         body = self._payload
         if body is not None and not body.is_eof() and (exc is not None or not self._has_ended):
             if body.exception() is None:
                 body.set_exception(aiohttp.ClientPayloadError("the connection broke"))
-            self._payload = None  # else aiohttp would say something else of it
+            self._payload = None  # otherwise aiohttp would set another error
         super().connection_lost(exc)
         self._stop_bell()
         self._lost(self)
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connector that notes when a tunnel is there: what fails later is no failure of the proxy's."""
+    """Connector that records when a tunnel is open: later failures are not the proxy's."""
 
     async def _start_tls_connection(
         self, *args: Any, **options: Any
@@ -328,7 +329,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class Connections:
-    """A pool of connections, guarded or open. Made and used within one event loop."""
+    """Pool of connections, with or without the address guard. Created and used within one event loop."""
 
     def __init__(
         self,
@@ -341,10 +342,10 @@ class Connections:
     ) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._idle: dict[Wire, None] = {}
-        """The idle ones, the longest idle first."""
+        """Idle connections, longest idle first."""
 
         self._kept: dict[Place, list[Wire]] = {}
-        """The same by where they lead to, the last used last."""
+        """Idle connections by destination, last used last."""
 
         self._sweeping: asyncio.TimerHandle | None = None
         self._most_idle = most_idle
@@ -353,7 +354,7 @@ class Connections:
             resolver=GuardedResolver(resolver) if guarded else resolver,
             socket_factory=guarded_socket if guarded else open_socket,
             ssl=verify,
-            limit=0,  # the sender counts those in flight, so that waiting for one is no time of the site's
+            limit=0,  # the sender limits requests in flight, so that waiting does not count as the site's time
             ttl_dns_cache=DNS_TTL,
         )
 
@@ -361,16 +362,16 @@ class Connections:
             return Wire(loop, self._forget)
 
         connector._factory = partial(wire)
-        # What aiohttp knows a place to connect to by. Nothing of it is sent but the CONNECT to a proxy.
+        # Request object that identifies a destination for aiohttp. Only a proxy's CONNECT is sent from it.
         self._request_to = lru_cache(maxsize=1024)(partial(_request_to, loop))
 
     async def locate(self, host: str, port: int) -> str:
-        """The network of a host, the least of several. It is remembered for the connection that is opened next."""
+        """Return the smallest network of a host's addresses. The lookup is cached for the next connection."""
         found = await self._connector._resolve_host(host, port)
         return min(network_of(each["host"]) for each in found)
 
     def reuse(self, place: Place) -> Wire | None:
-        """A kept connection to a place, if there is one. It must be given back."""
+        """Return an idle connection to a destination, or None. The caller must give it back."""
         kept = self._kept.get(place)
         while kept:
             wire = kept[-1]
@@ -381,7 +382,7 @@ class Connections:
         return None
 
     async def open(self, place: Place, timeout: float) -> Wire:
-        """A new connection to a place. It must be given back."""
+        """Open a connection to a destination. The caller must give it back."""
         AT_PROXY.set(place[1] is not None)
         if self._connector.closed:
             raise aiohttp.ClientConnectionError("the connections were closed")
@@ -395,7 +396,7 @@ class Connections:
         return wire
 
     def give_back(self, wire: Wire, *, well: bool) -> None:
-        """Keep a connection if all went well, and close the longest idle if there are too many."""
+        """Keep a connection if the exchange succeeded (`well`). Closes the longest idle one above the limit."""
         if not well or not wire.is_reusable or self._connector.closed:
             wire.drop()
             return
@@ -415,23 +416,23 @@ class Connections:
             del self._kept[wire.place]
 
     def _forget(self, wire: Wire) -> None:
-        """Close an idle connection, if it is one."""
+        """Close a connection if it is idle."""
         if wire in self._idle:
             self._take_out(wire)
             wire.drop()
 
     async def shed(self) -> bool:
-        """Close all idle connections, to make room; whether there were any."""
+        """Close all idle connections, to make room. Return whether there were any."""
         if not self._idle:
             return False
         while self._idle:
             self._forget(next(iter(self._idle)))
-        for _ in range(2):  # a transport lets go of its socket a turn of the loop later
+        for _ in range(2):  # a transport closes its socket one loop iteration later
             await asyncio.sleep(0)
         return True
 
     def _sweep(self) -> None:
-        """Close what has been idle for too long."""
+        """Close the connections that have been idle for too long."""
         self._sweeping = None
         while self._idle:
             oldest = next(iter(self._idle))
@@ -459,19 +460,20 @@ class Connections:
             self._sweeping = None
 
     def abandon(self) -> None:
-        """Leave all connections as they are: in the child of a fork they are the parent's.
+        """Leave all connections open: in the child of a fork they belong to the parent.
 
-        Closing them would take them out of the parent's event loop, which shares its epoll with ours.
+        Closing them would remove them from the parent's event loop, which shares its epoll with the child's.
         """
         self._stop_sweeping()
         self._connector._closed = True
         for wire in self._idle:
             if wire.connection is not None:
-                wire.connection._protocol = None  # else it would be closed when it is collected
+                wire.connection._protocol = None  # otherwise it would be closed when it is collected
 
 
 def _looker(file: int) -> Callable[[int], list[Any]]:
-    """A function that waits so long for something to read, and answers a list that is empty if there is nothing."""
+    """Return a function that waits up to a timeout for readable data and returns an empty list if there is no such
+    data."""
     if sys.platform == "win32":
         return lambda wait: select.select([file], [], [], wait)[0]
     poll = select.poll()
@@ -480,9 +482,9 @@ def _looker(file: int) -> Callable[[int], list[Any]]:
 
 
 def _close_socket(transport: Any) -> None:
-    """Close the socket of a transport whose loop has ended: asyncio's own way would wait for that loop."""
+    """Close the socket of a transport whose loop is closed: asyncio's own close needs that loop."""
     if (tls := getattr(transport, "_ssl_protocol", None)) is not None:
-        transport._closed = True  # else it complains of that when it is collected
+        transport._closed = True  # otherwise it warns when it is collected
         transport = tls._transport
     if (made := getattr(transport, "_sock", None)) is not None:
         made.close()
@@ -496,5 +498,5 @@ def _request_to(loop: asyncio.AbstractEventLoop, origin: str, proxy: str | None)
 
 @lru_cache(maxsize=256)
 def _connect_limit(seconds: float) -> aiohttp.ClientTimeout:
-    """The time for name, connection and TLS handshake together; the time of the whole is kept by the sender."""
+    """Return the timeout for name, connection and TLS handshake together; the sender limits the total."""
     return aiohttp.ClientTimeout(total=None, connect=seconds)

@@ -1,8 +1,8 @@
-"""The built-in sender, on aiohttp: one request out, one reply back, within limits and to permitted addresses only.
+"""Built-in sender on aiohttp: one request, one reply, within limits and to permitted addresses only.
 
-A sender knows nothing of robots.txt, pace, redirects, cookies, retries or caches: it sends one hop, once. Whatever the
-network does comes back as a value: a `Response`, or a `Failure` that says what happened and whether the request had
-left. Nothing is raised but a task's own cancellation, which closes the connection.
+A sender ignores robots.txt, pace, redirects, cookies, retries and caches: it sends one hop, once. It returns a
+`Response`, or a `Failure` with the reason and the time since the request was sent. It raises only
+exceptions of a sink and the task's own cancellation, which closes the connection.
 """
 
 from __future__ import annotations
@@ -39,52 +39,51 @@ __all__ = ["AiohttpSender", "Limits", "Sender", "Sink"]
 
 
 class Sender(Protocol):
-    """Anything that sends one request and brings back one reply."""
+    """Protocol of an object that sends one request and returns one reply."""
 
     async def send(self, request: Request, limits: Limits) -> Reply:
         """Send one request, once."""
         ...
 
     async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
-        """Send one request, once, and give the body away as it comes: the reply's own is empty.
+        """Send one request, once, and write the body to `sink` as it arrives. The reply's own body is empty.
 
-        The body has no deadline, only a size and a least speed. It comes decoded if `sink` says so, but for a part
-        (206) of one.
+        The body has no deadline, only a size limit and a minimum speed. It is decoded if `sink.decodes`, except for a
+        partial response (206).
         """
         ...
 
     async def close(self) -> None:
-        """Close all connections. Idempotent; what is sent later fails."""
+        """Close all connections. Idempotent; later requests fail."""
         ...
 
 
 SLOW = "?"
-"""Stands for the addresses of all names that are not looked up in the time that a connection may take to be opened:
-they share places, for they may all be the same one."""
+"""Placeholder address of all names whose lookup exceeds the connect timeout. They share slots, because they may all
+have the same address."""
 
 PROXY_REST = 5.0
-"""Seconds for which a proxy that cannot be reached is not tried again, whatever is to go by it."""
+"""Seconds for which no request uses a proxy after it could not be reached."""
 
 
 RESERVED_FILES = 16
-"""Files that are left for databases, logs, outputs and the lookup of names."""
+"""File descriptors reserved for databases, logs, outputs and name lookups."""
 
 ROOM_PAUSE = 0.05
-"""Seconds after which a request looks for room again that no connection of ours takes."""
+"""Seconds between attempts to open a connection when connections outside this sender use up the room."""
 
 
 class AiohttpSender:
-    """Sends over HTTP/1.1 with connections that are kept and shared, one pool for each event loop that uses it.
+    """Sender over HTTP/1.1 with persistent, shared connections, in one pool per event loop.
 
-    `verify` is True, the path of a CA file or folder that is trusted besides the system's, or a context of one's own.
-    `proxy` is the URL of a proxy; with `use_environment`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY are obeyed where none is
-    given; what would go by one that cannot be used is not sent. `connections` is how many requests may be in flight,
-    `idle` how many connections are kept for later, and `keep_alive` for how many seconds; neither is more than the
-    files that this process may still open allow. A request that finds no room for its connection waits for one.
-    `resolver` is a table of names and addresses, or a resolver of aiohttp's. It is safe to make before a fork.
+    `verify` is True, the path of a CA file or folder to trust besides the system's, or an SSLContext. `proxy` is the
+    URL of a proxy. With `use_environment` and no `proxy`, HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply. A request whose
+    proxy is unusable is not sent. `connections` limits the requests in flight, `idle` the idle connections kept; both
+    are reduced to fit the process's limit of open files. `keep_alive` is the seconds an idle connection is kept. A
+    request waits if there is no room for its connection. `resolver` is a table of names and addresses, or an aiohttp
+    resolver. A sender may be created before a fork.
 
-    With a proxy the address guard judges the name as it resolves here; which address is then connected to is the
-    proxy's word, not ours.
+    With a proxy, the address guard judges the addresses that the name has here. The proxy chooses the address.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class AiohttpSender:
         self._idle = idle
         self._keep_alive = keep_alive
         self._down: dict[str, tuple[float, Failure]] = {}
-        """Proxies that have failed: until when nobody tries them again, and how they did."""
+        """Unreachable proxies: the monotonic time until which they are skipped, and their failure."""
         self._resolver = resolver
         self._pools: dict[asyncio.AbstractEventLoop, _Pool] = {}
         self._process = os.getpid()
@@ -125,13 +124,13 @@ class AiohttpSender:
         return await self._send(request, limits, None)
 
     async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
-        """Send one request, once, and give the body to `sink` as it comes."""
+        """Send one request, once, and write the body to `sink` as it arrives."""
         return await self._send(request, limits, sink)
 
     async def locate(self, url: Url, limits: Limits) -> str:
-        """The address that a URL's host is reached at; empty if there is none, or it is a proxy's to know.
+        """Return the address of a URL's host; empty if it has none or a proxy resolves it.
 
-        `SLOW` stands for any that takes longer than a connection may take to be opened.
+        `SLOW` if the lookup exceeds the connect timeout.
         """
         if self._closed or self._process != os.getpid() or self._proxies.get(url.scheme) is not None:
             return ""
@@ -140,12 +139,12 @@ class AiohttpSender:
         return await pool.locate(url, limits)
 
     def is_full(self) -> bool:
-        """Whether a request that is sent now would have to wait for one of our own connections first."""
+        """Return whether a new request may have to wait for a connection of this sender."""
         pool = self._pools.get(asyncio.get_running_loop())
         return pool is not None and pool.places.are_taken
 
     async def close(self) -> None:
-        """Close all connections. Idempotent; what is sent later fails."""
+        """Close all connections. Idempotent; later requests fail."""
         self._closed = True
         self._leave_to_parent()
         here = asyncio.get_running_loop()
@@ -156,7 +155,7 @@ class AiohttpSender:
             elif loop.is_running():
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.close(), loop))
             else:
-                pool.abandon()  # a loop that stands still cannot close anything
+                pool.abandon()  # a stopped loop cannot close connections
 
     async def _send(self, request: Request, limits: Limits, sink: Sink | None) -> Reply:
         if self._closed:
@@ -186,7 +185,7 @@ class AiohttpSender:
                             if not address and proxy is None:
                                 address = await pool.locate(request.url, limits)
                             await pool.places.take(host, address, first=exchange is not None)
-                        if until is not None and loop.time() >= until:  # it came in the same moment
+                        if until is not None and loop.time() >= until:  # the slot was granted at the same moment
                             pool.places.give_back(host, address)
                             raise TimeoutError
                     except TimeoutError:
@@ -202,7 +201,7 @@ class AiohttpSender:
                     if await pool.shed():
                         continue
                     is_alone = not pool.places.shrink()
-                    # What takes the room then is not ours, and need not end.
+                    # Connections outside this sender use up the room and may never end.
                     is_hopeless = is_alone and loop.time() - max(began, pool.had_room_at) >= limits.connect_timeout
                     if is_hopeless or self._closed or loop.time() >= deadline:
                         return reply
@@ -211,14 +210,14 @@ class AiohttpSender:
                 if is_alone:
                     await asyncio.sleep(ROOM_PAUSE)
         except asyncio.CancelledError as error:
-            if exchange is None or exchange.has_no_room:  # else it knows by itself what it has sent
+            if exchange is None or exchange.has_no_room:  # otherwise the exchange has marked it
                 note_unsent(error)
             raise
 
     async def _exchanged(
         self, exchange: Exchange, pool: _Pool, request: Request, limits: Limits, proxy: str | None, head: bytes
     ) -> Reply:
-        """Send one request, for which there is a place."""
+        """Send one request that holds a slot."""
         if proxy is not None and not limits.allow_private:
             try:
                 refused = await refused_behind_proxy(request.url.host, pool.resolver, limits.connect_timeout)
@@ -236,7 +235,7 @@ class AiohttpSender:
         return reply
 
     def _leave_to_parent(self) -> None:
-        """After a fork, forget the connections that were opened before it."""
+        """Forget the parent's connections after a fork."""
         if self._process == os.getpid():
             return
         self._process = os.getpid()
@@ -259,8 +258,10 @@ class AiohttpSender:
         return pool
 
     def _proxy_for(self, url: Url) -> str | None:
-        """The proxy that a URL is asked for by. Raises PolicyError for one that cannot be used: to go without it,
-        where somebody has set one, is not ours to decide."""
+        """Return the proxy for a URL, or None.
+
+        Raises PolicyError if the configured proxy is unusable, because only the user may decide to bypass it.
+        """
         proxy = self._proxies.get(url.scheme)
         if proxy is None or (self._bypassing and self._bypassed(url.host)):
             return None
@@ -270,9 +271,9 @@ class AiohttpSender:
 
 
 def environment_proxies() -> dict[str, str | PolicyError]:
-    """The proxies that HTTP_PROXY and HTTPS_PROXY name, by the scheme that they are for, or why one cannot be used.
+    """Return the proxies of HTTP_PROXY and HTTPS_PROXY by scheme, or the error of an unusable one.
 
-    Without a scheme of its own a proxy is an http one, as curl takes it.
+    A proxy without a scheme is an http proxy, as for curl.
     """
     proxies: dict[str, str | PolicyError] = {}
     for scheme, given in urllib.request.getproxies_environment().items():
@@ -290,7 +291,7 @@ def environment_proxies() -> dict[str, str | PolicyError]:
 
 
 def check_environment() -> None:
-    """Raise PolicyError if the environment names a proxy that cannot be used: better now than for each URL."""
+    """Raise PolicyError if the environment names an unusable proxy, once instead of for each URL."""
     if urllib.request.getproxies_environment().get("no", "").strip() == "*":
         return
     for found in environment_proxies().values():
@@ -299,14 +300,14 @@ def check_environment() -> None:
 
 
 def _written(proxy: Url) -> str:
-    """The URL of a proxy with its password, in which nothing stands raw that aiohttp could take for something else."""
+    """Return the URL of a proxy with its credentials, quoted so that aiohttp cannot misread them."""
     if proxy.credentials is None:
         return proxy.origin
     return f"{proxy.scheme}://{quote(proxy.credentials, safe=':%', errors='surrogatepass')}@{proxy.domain}"
 
 
 def _room() -> int:
-    """How many connections this process can still open: files and databases of its own need some room, too."""
+    """Return how many connections this process can still open, less `RESERVED_FILES`."""
     if sys.platform == "win32":
         return 8192
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -320,28 +321,28 @@ def _room() -> int:
 
 
 _INHERITED: list[object] = []
-"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
+"""References to the parent's pools after a fork, so that the child never finalizes them."""
 
 
 class _Pool:
-    """The connections of one event loop."""
+    """Connections of one event loop."""
 
     def __init__(
         self, verify: ssl.SSLContext | bool, resolver: AbstractResolver, most: int, idle: int, keep_alive: float
     ) -> None:
         self.places = Slots(most)
         self.had_room_at = 0.0
-        """When a request last ended that had a connection, by the loop's time."""
+        """Loop time at which a request with a connection last ended."""
 
         self.resolver = resolver
         self._verify = verify
         self._idle = idle
         self._keep_alive = keep_alive
-        # Two, so that no guarded request goes over a connection that was opened without the guard.
+        # Two pools, so that no guarded request uses a connection that was opened without the guard.
         self._by_guard: dict[bool, Connections] = {}
 
     def connections(self, *, guarded: bool) -> Connections:
-        """Those that the guard stands before, or those that it does not."""
+        """Return the connections with or without the address guard."""
         found = self._by_guard.get(guarded)
         if found is None:
             found = self._by_guard[guarded] = Connections(
@@ -354,7 +355,7 @@ class _Pool:
         return found
 
     async def locate(self, url: Url, limits: Limits) -> str:
-        """The address of a URL's host, the least of several: `SLOW` if it takes long, empty if there is none."""
+        """Return the smallest address of a URL's host; `SLOW` after the connect timeout, empty on an error."""
         connections = self.connections(guarded=not limits.allow_private)
         try:
             async with asyncio.timeout(limits.connect_timeout):
