@@ -441,7 +441,7 @@ class DiskCache:
         return Checked(good, damaged)
 
     def gc(self, max_size: int | None = None) -> int:
-        """Drop the least recently used pages until at most `max_size` bytes remain, and return the freed bytes.
+        """Evict least recently used pages down to `max_size` bytes; return the freed bytes.
 
         `max_size` defaults to the cache's limit. The last use by other processes is known to the hour. Also removes
         files that killed writers left behind.

@@ -111,7 +111,7 @@ class PageCache(Protocol):
         ...
 
     def gc(self, max_size: int | None = None) -> int:
-        """Drop the least recently used pages until at most `max_size` bytes remain, and return the freed bytes.
+        """Evict least recently used pages down to `max_size` bytes; return the freed bytes.
 
         `max_size` defaults to the cache's limit. The last use by other processes is known to the hour.
         """
@@ -195,7 +195,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Recent(Generic[Stamp]):
-    """In-memory LRU of pages that were read at least twice, so that a third hit skips the read and the check.
+    """In-memory LRU of pages read at least twice. A third hit skips the read and the check.
 
     Bounded in size and safe for threads. Each page has a stamp, by which the caller detects a changed file. Pages read
     once are not held, because in a crawl those are nearly all. They would evict useful pages and cost a tenth of the

@@ -56,8 +56,8 @@ _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 # with `immutable`. With `immutable`, it ignores an existing journal.
 _TO_WRITE, _WITH_JOURNAL, _ALONE = "", "?mode=ro", "?immutable=1"
 
-# One lock for all files. Acquired before a fork, because a child cannot release a lock that another thread of its
-# parent holds, and must not inherit a connection in the middle of an operation.
+# One lock for all files. It is acquired before a fork, because a child cannot release a lock that another thread of its
+# parent holds. It also keeps a child from inheriting a connection in the middle of an operation.
 _lock = threading.Lock()
 _parents: list[sqlite3.Connection] = []  # a forked child neither uses nor closes them
 if hasattr(os, "register_at_fork"):

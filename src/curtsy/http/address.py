@@ -109,9 +109,10 @@ def refusal(address: str) -> str | None:
 
 
 def network_of(address: str) -> str:
-    """Return the network by which an address is grouped: for IPv6 its /64, because that belongs to one owner.
+    """Return the network by which an address is grouped.
 
-    An IPv4 address embedded in an IPv6 address counts as itself. Text that is not an address is returned unchanged.
+    For IPv6 it is the /64, because that belongs to one owner. An IPv4 address embedded in an IPv6 address counts as
+    itself. Text that is not an address is returned unchanged.
     """
     if ":" not in address:
         return address
@@ -193,7 +194,7 @@ class NamesBusy(OSError):
 
 
 class SystemResolver(AbstractResolver):
-    """System resolver that runs each lookup in a daemon thread, so that the program's exit does not wait for it.
+    """System resolver with a daemon thread per lookup, so that the program's exit does not wait for it.
 
     asyncio uses a few threads that it shares with file operations. Names with silent servers would block all other
     hosts, all files and the exit (Q1). At most `at_once` lookups run at once, and a quarter of them for one registered

@@ -40,10 +40,12 @@ class Cookie:
 
 
 class Cookies:
-    """Cookie jar. A cookie belongs to the exact host that set it; `Domain` only restricts which host may set it.
+    """Cookie jar.
 
-    A cookie set over http is also sent over https to the same host, but not the reverse. Limits: 50 cookies per host, 4
-    KiB each, 1,000 hosts and 8 MB in total; the oldest are dropped first. The jar is never written to disk. One request
+    A cookie belongs to the exact host that set it; `Domain` only restricts which host may set it. A cookie set over
+    http is also sent over https to the same host, but not the reverse. The jar is never written to disk.
+
+    Limits: 50 cookies per host, 4 KiB each, 1,000 hosts and 8 MB in total; the oldest are dropped first. One request
     sends at most 8,000 bytes of cookies, the latest set, because common servers accept lines of 8 KiB.
     """
 

@@ -472,8 +472,10 @@ class Connections:
 
 
 def _looker(file: int) -> Callable[[int], list[Any]]:
-    """Return a function that waits up to a timeout for readable data and returns an empty list if there is no such
-    data."""
+    """Return a function that waits up to a timeout for readable data.
+
+    It returns an empty list if no data arrives.
+    """
     if sys.platform == "win32":
         return lambda wait: select.select([file], [], [], wait)[0]
     poll = select.poll()

@@ -101,10 +101,10 @@ class Slots:
         self._hand_on()
 
     def shrink(self) -> bool:
-        """Reduce the slots because a request has no room for its connection. Return whether it can wait for room.
+        """Reduce the slots because a request has no room for its connection.
 
-        False means that it is the only request, so no other one frees room. One slot per second is added again, because
-        the shortage may have ended.
+        Return whether the request can wait for room. False means that it is the only request, so no other one frees
+        room. One slot per second is added again, because the shortage may have ended.
         """
         taken = self.most - self._lost - self._free
         if taken <= 1:
