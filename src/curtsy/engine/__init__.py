@@ -1,1 +1,1 @@
-"""Carry out a flow: gate, timers, driver, downloads and counters."""
+"""Execution of flows: gate, timers, driver, downloads and counters."""

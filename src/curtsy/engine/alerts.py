@@ -1,9 +1,9 @@
-"""Alerts: what somebody should look at (Q10), found in the statistics and in how hosts stand.
+"""Alerts for operators (Q10), derived from the statistics and the host records.
 
 breaker_open          a breaker is open
-many_blocked          more than a tenth of the last hour's requests were refused because of one
+many_blocked          open breakers refused more than a tenth of the last hour's requests
 many_trips            breakers opened more than five times in the last hour
-budget_nearly_used    a host has used nine tenths of its budget of the day, or more
+budget_nearly_used    a host has used at least nine tenths of its daily budget
 """
 
 from __future__ import annotations
@@ -19,70 +19,70 @@ from curtsy.core.statistics import StatisticsSnapshot
 from curtsy.system.log import LibraryLogger, library_logger
 
 NEARLY = 0.9
-"""The share of a day's budget from which on it is nearly used."""
+"""Share of the daily budget at which a host counts as nearly used up."""
 
 MOST_NAMED = 10
-"""Hosts that an alert names."""
+"""Maximum number of hosts named in an alert."""
 
 ALERTS = ("breaker_open", "many_blocked", "many_trips", "budget_nearly_used")
-"""Every alert there is, in the order in which they are told."""
+"""All alert names, in the order of their output."""
 
 
 class Watched(Protocol):
-    """A host as of one moment, as far as alerts look at it: `HostView` is one."""
+    """State of a host at one moment, as far as alerts need it. `HostView` implements it."""
 
     @property
     def domain(self) -> str:
-        """Its name."""
+        """Return the host's name."""
         ...
 
     @property
     def breaker(self) -> str:
-        """`closed`, `open` or `half_open`."""
+        """Return `closed`, `open` or `half_open`."""
         ...
 
     @property
     def requests_today(self) -> int:
-        """What was spent of the budget."""
+        """Return the requests counted against today's budget."""
         ...
 
     @property
     def max_requests_per_day(self) -> int:
-        """0 for unlimited."""
+        """Return the daily request limit; 0 means unlimited."""
         ...
 
     @property
     def pages_today(self) -> int:
-        """What was spent of the budget of pages."""
+        """Return the pages counted against today's budget."""
         ...
 
     @property
     def max_pages_per_day(self) -> int:
-        """0 for unlimited."""
+        """Return the daily page limit; 0 means unlimited."""
         ...
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """Something that somebody should look at."""
+    """Condition that an operator should look at."""
 
     name: str
-    """One of `ALERTS`."""
+    """Name from `ALERTS`."""
 
     message: str
-    """What it is, in a sentence with the values."""
+    """Sentence that describes the condition, with its values."""
 
     domains: tuple[str, ...] = ()
-    """The hosts that it is about, the first few; empty if it is about all together."""
+    """First `MOST_NAMED` affected hosts; empty if the alert concerns all hosts together."""
 
 
 def budget_used(host: Watched) -> float:
-    """The share of the day's budget that is used: of requests or of pages, whichever is the larger."""
+    """Return the used share of the daily budget: the larger of requests and pages."""
     spent = ((host.requests_today, host.max_requests_per_day), (host.pages_today, host.max_pages_per_day))
     return max((count / limit for count, limit in spent if limit), default=0.0)
 
 
 def alerts_of(statistics: StatisticsSnapshot, hosts: Iterable[Watched] = ()) -> tuple[Alert, ...]:
-    """What somebody should look at: in what was counted in the last hour, and in how hosts stand now."""
+    """Return the alerts for the last hour's counts and the hosts' current state."""
     lately, hosts = statistics.lately, list(hosts)
     tripped = [host.domain for host in hosts if host.breaker == State.OPEN]
     spent = [host.domain for host in hosts if budget_used(host) >= NEARLY]
@@ -110,15 +110,15 @@ def _named(domains: list[str]) -> str:
 
 
 class AlertWatch:
-    """Tells the log when an alert begins, once, and when it is over."""
+    """Log of alerts: one entry when an alert begins, one when it ends."""
 
     def __init__(self, log: LibraryLogger | None = None) -> None:
         self._log = log or library_logger("alerts")
         self.active: tuple[Alert, ...] = ()
-        """What was alarming at the last look."""
+        """Alerts found by the last `look()`."""
 
     def look(self, alerts: tuple[Alert, ...]) -> None:
-        """Take what is alarming now, and tell what has changed."""
+        """Replace the active alerts and log the differences."""
         before, self.active = {alert.name for alert in self.active}, alerts
         for alert in alerts:
             if alert.name not in before:

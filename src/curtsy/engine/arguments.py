@@ -1,4 +1,4 @@
-"""What a caller gives a client, checked: a mistake is told at once and in words, and no host ever hears of it."""
+"""Checks of a client's arguments, made before any host is contacted. Errors name the argument."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from curtsy.system.clock import FakeClock
 
 
 def check_parts(**given: object) -> None:
-    """Check what is no setting: what a client is made of, or does."""
+    """Check the arguments that are not settings: the client's parts and callbacks.
+
+    Raises PolicyError for the first wrong value.
+    """
     for name, value in given.items():
         is_right, must = _PARTS[name]
         if not is_right(value):
@@ -31,7 +34,7 @@ def check_parts(**given: object) -> None:
 
 
 def wrong(name: str, value: object, must: str) -> PolicyError:
-    """The error for a value that may be, or hold, a URL with a password."""
+    """Return the error for a value that may be, or contain, a URL with a password. It masks the password."""
     return PolicyError(mask_url(str(rule(name, value, must))))
 
 
@@ -44,7 +47,10 @@ def _is_path(value: object) -> bool:
 
 
 def _is_hearer(value: object) -> bool:
-    """Whether it can be called, and has done its work then: nobody awaits what it answers, or iterates over it."""
+    """Return whether the value is None or a synchronous callable.
+
+    Coroutine functions and generators are refused because the caller ignores their return value.
+    """
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     is_deferred = any(is_kind(value) or is_kind(type(value).__call__) for is_kind in kinds)
     return value is None or (callable(value) and not is_deferred)
@@ -55,7 +61,7 @@ def _hearer(what: str) -> str:
 
 
 def _has(*methods: str) -> Callable[[object], bool]:
-    """A check for what has these methods, or is left out."""
+    """Return a check for None or an object with these methods."""
 
     def is_right(value: object) -> bool:
         is_made = not isinstance(value, type) and all(callable(getattr(value, each, None)) for each in methods)
@@ -92,11 +98,11 @@ _PARTS: dict[str, tuple[Callable[[object], bool], str]] = {
     "clock": (lambda value: value is None or isinstance(value, FakeClock), "a FakeClock, or left out for real time"),
     "timers": (_has("now", "async_waiter", "async_sleep"), "a Timers, or left out for real time"),
 }  # fmt: skip
-"""How each is known to be right, and what it must be."""
+"""For each argument: its check, and the description of a valid value."""
 
 
 def patience_of(deadline: float | None) -> float | None:
-    """The seconds that a fetch may take; none, if the caller has counted down to less than nothing."""
+    """Return the seconds that a fetch may take; 0 for a negative deadline, None without one."""
     if deadline is None:
         return None
     is_over = isinstance(deadline, int | float) and deadline < 0
@@ -111,7 +117,7 @@ def ask_for(
     deadline: float | None,
     idempotent: bool | None,
 ) -> FetchRequest:
-    """What `fetch` is asked for."""
+    """Return the checked request for `fetch`."""
     if not isinstance(method, str):
         raise rule("method", method, "text, such as GET")
     if body is not None and not isinstance(body, bytes):
@@ -122,7 +128,7 @@ def ask_for(
 
 
 def _headers(given: Mapping[str, str]) -> Headers:
-    """The caller's headers; nothing in them may end a line (F26)."""
+    """Return the caller's headers. Raises PolicyError for line ends or NUL in them (F26)."""
     if not isinstance(given, Mapping):
         raise rule("headers", type(given).__name__, "a mapping of names and values")
     fields: tuple[tuple[Any, Any], ...] = given.fields if isinstance(given, Headers) else tuple(given.items())
@@ -135,7 +141,7 @@ def _headers(given: Mapping[str, str]) -> Headers:
 
 
 def part_for(url: str, path: str | os.PathLike[str], max_size: int | None, decode: bool) -> Part:
-    """Where `download` is to write."""
+    """Return the checked target of `download`."""
     if not _is_path(path):
         raise rule("path", path, "the path of a file")
     check_path("path", path)

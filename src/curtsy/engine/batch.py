@@ -1,4 +1,4 @@
-"""The URLs of `fetch_many`, read and handed out so that no host holds up another."""
+"""Scheduling of the URLs of `fetch_many`, so that no host blocks another."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from curtsy.core.secrets import mask_url
 from curtsy.http.registered_domain import site_of
 
 DEFAULT_CONCURRENCY = 1000
-"""Fetches that `fetch_many` has under way; what waits in a host's line is one of them."""
+"""Default number of concurrent fetches in `fetch_many`, including those waiting in a host's queue."""
 
 CROWD = 100
-"""Fetches of one host under way, most of them in its line: with so many, other hosts go first."""
+"""Concurrent fetches of one host, most of them queued, from which on other hosts go first."""
 
 AHEAD = 10_000
-"""URLs that are put off at most, while those of other hosts are looked for."""
+"""Maximum number of deferred URLs while the batch looks for other hosts."""
 
 
 class NoUrl(Enum):
-    """What is handed out in place of a URL."""
+    """Answer of `Batch.next` in place of a URL."""
 
     NOW = "there is no room, or nothing left"
     YET = "one was read, and put off"
 
 
 class Batch:
-    """Hands out URLs while there is room for them, those of one host in their order.
+    """Scheduler of URLs up to a concurrency limit; URLs of one host keep their order.
 
-    A host that has a crowd under way, or a registered domain that has a quarter of the room, is passed over for others,
-    of whose URLs there may be some further on. If there are none, it has the room all the same: so one host alone can
-    have all of it.
+    The batch defers the URLs of a host with `crowd` active fetches, and of a registered domain with a quarter of the
+    concurrency. It then reads up to `ahead` URLs to find other hosts. If it finds no other host, deferred URLs start
+    anyway: a single host can use the full concurrency.
     """
 
     def __init__(self, urls: Iterable[str], concurrency: int, *, crowd: int = CROWD, ahead: int = AHEAD) -> None:
@@ -50,14 +50,14 @@ class Batch:
         self._crowd, self._most_ahead = crowd, ahead
         self._under_way: Counter[str] = Counter()
         self._sites: Counter[str] | None = None
-        """How many are under way, by registered domain; None if they were never so many that it matters."""
+        """Active fetches by registered domain; None until their number first reaches a domain's share."""
         self._put_off: dict[str, dict[str, deque[str]]] = {}
-        """What was read and not begun, by registered domain and host; the next in turn comes first."""
+        """Deferred URLs by registered domain and host; the next in turn comes first."""
         self._ahead = 0
         self._is_read = False
 
     def next(self) -> str | NoUrl:
-        """The URL to be fetched now, if there is one. At most one is read."""
+        """Return the next URL to fetch, or why there is no URL. Reads at most one URL."""
         if not self._room:
             return NoUrl.NOW
         host = self._free_host()
@@ -71,7 +71,7 @@ class Batch:
         return NoUrl.NOW if host is None else self._begin(self._taken_up(host), host)
 
     def end(self, url: str) -> None:
-        """One of those handed out has been fetched: there is room for another."""
+        """Report that a URL's fetch has ended, which frees its slot."""
         host = _host_of(url)
         self._room += 1
         self._under_way[host] -= 1
@@ -81,7 +81,7 @@ class Batch:
             self._sites[site_of(host)] -= 1
 
     def _free_host(self) -> str | None:
-        """The next host that was put off and need not be any more."""
+        """Return the next deferred host that is below its limits; None if all are at them."""
         free = (hosts for site, hosts in self._put_off.items() if not self._has_its_share(site))
         return next((host for hosts in free for host in hosts if self._under_way[host] < self._crowd), None)
 
@@ -101,7 +101,7 @@ class Batch:
         return NoUrl.YET
 
     def _taken_up(self, host: str) -> str:
-        """The first URL of a host that was put off; its host and its registered domain are the last in turn then."""
+        """Remove and return a host's first deferred URL. The host and its registered domain move to the end."""
         site = site_of(host)
         hosts = self._put_off.pop(site)
         urls = hosts.pop(host)
@@ -122,6 +122,6 @@ class Batch:
 
 
 def _host_of(url: str) -> str:
-    """Whose line a URL's fetch stands in."""
+    """Return the host in whose queue a URL waits; empty for an invalid URL."""
     parsed = parse_url(url)
     return parsed.domain if isinstance(parsed, Url) else ""

@@ -1,4 +1,4 @@
-"""What flows look at while they run, and what both drivers do in the same way."""
+"""State and operations that the flows and both drivers share."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from curtsy.system.log import library_logger
 _log = library_logger("gate")
 
 NOT_YET = object()
-"""The answer to an effect that cannot be answered at once."""
+"""Marker: the effect cannot be answered immediately."""
 
 SMALL = 256 * 1024
-"""Bytes of body that are written to the cache at once; larger ones from another thread."""
+"""Bytes of body up to which a cache write is done in place; larger ones run in a thread."""
 
 KNOWN = 4096
-"""Origins whose rules are kept in this process's memory besides the store."""
+"""Maximum number of origins whose rules are cached in memory."""
 
 
 class HeldResources:
-    """What a flow holds at the moment."""
+    """Resources that a flow currently holds."""
 
     __slots__ = ("claimed", "is_robots", "is_sent", "lines", "on_wire", "part", "place", "result", "ticket")
 
@@ -56,25 +56,25 @@ class HeldResources:
         place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
         self.part = part
-        """Where a download goes; None if the body is wanted in memory."""
+        """File of a download; None to return the body in memory."""
         self.on_wire = on_wire
-        """Told when a request goes on the wire, and when it is off it again."""
+        """Callback for the start (True) and the end (False) of each request on the wire."""
         self.place = place
-        """What is to be waited for before a request goes on the wire, for the sake of others; None if nothing is."""
+        """Callback before each request on the wire; the request waits for the awaitable it returns, if any."""
         self.result: Any = None
-        """What has come of it, once it has ended."""
+        """Result of the flow, after its end."""
         self.ticket: Ticket | None = None
         self.is_sent = False
-        """Whether its request may be on the wire."""
+        """True while the flow's request may be on the wire."""
         self.is_robots = False
-        """Whether that is one for robots.txt, and not for the page."""
+        """True if that request is for robots.txt, not for the page."""
         self.lines: dict[str, Waiter] = {}
-        """Origins in whose line it stands."""
+        """Waiters of this flow by the origin whose rules queue they are in."""
         self.claimed: set[str] = set()
-        """Origins whose rules are its to fetch."""
+        """Origins whose rules this flow has claimed to fetch."""
 
     def leave_line(self, origin: str, gate: Gate | AsyncGate) -> None:
-        """Step out of an origin's line, so that the next one asks."""
+        """Leave an origin's queue, so that the next waiter asks."""
         self.claimed.discard(origin)
         waiter = self.lines.pop(origin, None)
         if waiter is not None:
@@ -82,9 +82,9 @@ class HeldResources:
 
 
 class RetryShare:
-    """A limit on the share of retries: a bucket of 10, and a tenth for every request.
+    """Limit on retries: a bucket of 10 that each sent request refills by a tenth.
 
-    An outage is then answered by a tenth more requests, not by four times as many.
+    In an outage, retries then add at most a tenth more requests, not three times as many.
     """
 
     def __init__(self, capacity: float = 10.0, share: float = 0.1) -> None:
@@ -93,12 +93,12 @@ class RetryShare:
         self._lock = threading.Lock()
 
     def count(self) -> None:
-        """A request was sent."""
+        """Count a sent request."""
         with self._lock:
             self._left = min(self._capacity, self._left + self._share)
 
     def take(self) -> bool:
-        """Take one retry, if there is one."""
+        """Take one retry; return False if the bucket is empty."""
         with self._lock:
             if self._left < 1:
                 return False
@@ -106,41 +106,43 @@ class RetryShare:
             return True
 
     def put_back(self) -> None:
-        """Give back a retry that was not sent after all."""
+        """Return a retry that was not sent."""
         with self._lock:
             self._left = min(self._capacity, self._left + 1)
 
 
 class RulesAtHand:
-    """The rules that are known in this process, besides the store: one for all the ways in which a client asks."""
+    """In-memory cache of robots.txt rules beside the store, shared by all contexts of a client."""
 
     def __init__(self) -> None:
         self.by_origin: Bounded[str, tuple[Rules, float, dict[str, float], float]] = Bounded(
             KNOWN, TEXTS, lambda known: known[0].weight
         )
-        """With until when (by the world's `now`) they need not be asked for, the delays of agents that heed them, and
-        the seconds for which they were to hold by the settings. What is dropped is read from the store again.
+        """Rules by origin, with their expiry by `Context.now`, Crawl-delays and TTL.
+
+        The Crawl-delays are by agent, for agents that already follow them. The TTL is the setting in seconds when the
+        rules were learned. Evicted entries are read from the store again.
         """
 
         self.since = 0.0
-        """Epoch second before which nothing that was learned of rules counts."""
+        """Epoch second; rules learned before it are ignored."""
 
 
 class CookieJar(Protocol):
-    """What keeps cookies, if they are kept."""
+    """Storage for cookies."""
 
     def header_for(self, url: Url) -> str | None:
-        """The `Cookie` header for a URL; None if there is nothing to send."""
+        """Return the `Cookie` header for a URL; None if there is nothing to send."""
         ...
 
     def take(self, url: Url, headers: Headers) -> None:
-        """Keep what an answer sets."""
+        """Store the cookies that a response sets."""
         ...
 
 
 @dataclass
 class Context:
-    """What flows look at while they run (`core.flow.World`), and what their drivers share."""
+    """Environment of flows (`core.flow.World`) and of their drivers."""
 
     settings: Callable[[], Policies]
     now: Callable[[], float]
@@ -157,27 +159,27 @@ class Context:
     number: int = field(default_factory=lambda: random.getrandbits(52))
 
     unfinished: set[asyncio.Task[Any]] = field(default_factory=set)
-    """What is being given back, or written down, though who began it was cancelled meanwhile."""
+    """Tasks that return resources or write records after their caller was cancelled."""
 
     @property
     def who(self) -> int:
-        """Who claims the fetching of rules: another one in a forked child than in its parent."""
+        """Return the number that claims rules in the store. A forked child has a different one."""
         return self.number ^ os.getpid()
 
     def forget_rules(self) -> None:
-        """Have every origin's rules fetched again."""
+        """Make every origin's rules expire, so that they are fetched again."""
         self.rules.since = self.epoch()
         self.rules.by_origin.clear()
 
     @property
     def policies(self) -> Policies:
-        """The policies in force."""
+        """Return the policies in force."""
         return self.settings()
 
     def refused_address(self, url: Url) -> str | None:
-        """Why the URL's host, if it is an address, may not be connected to; None if it may, or is a name.
+        """Return why the URL's host is a forbidden address; None if it is allowed or a name.
 
-        `localhost` is as good as an address (RFC 6761, 6.3).
+        `localhost` counts as an address (RFC 6761, 6.3).
         """
         last = url.host.rpartition(".")[2]
         is_address = ":" in url.host or last.isdigit()
@@ -185,27 +187,27 @@ class Context:
         return None if kind is None else f"{url.host} is {kind}"
 
     def is_foreign(self, one: Url, other: Url) -> bool:
-        """Whether two URLs belong to different registered domains, by the Public Suffix List."""
+        """Return whether two URLs belong to different registered domains (Public Suffix List)."""
         return are_apart(one.domain, other.domain)
 
     @property
     def keeps_cookies(self) -> bool:
-        """Whether cookies are kept."""
+        """Return whether cookies are stored."""
         return self.cookies is not None
 
     def cookies_for(self, url: Url) -> str | None:
-        """The `Cookie` header for a URL; None if there is nothing to send."""
+        """Return the `Cookie` header for a URL; None if there is nothing to send."""
         return None if self.cookies is None else self.cookies.header_for(url)
 
     def take_cookies(self, url: Url, headers: Headers) -> None:
-        """Keep the cookies of an answer, if they are kept at all."""
+        """Store the cookies of a response, if cookies are enabled."""
         if self.cookies is not None:
             self.cookies.take(url, headers)
 
-    # What both drivers do the same way
+    # Operations of both drivers
 
     def gate_request(self, effect: Enter) -> GateRequest:
-        """What is asked of the gate for an effect."""
+        """Return the gate request for an effect."""
         domain = effect.domain
 
         def renewed() -> tuple[str, Policy, Policy] | No:
@@ -231,7 +233,7 @@ class Context:
         }
 
     def at_once(self, effect: Effect) -> Any:
-        """The answer to an effect that takes no time; `NOT_YET` if it does, and must be carried out."""
+        """Answer an effect that never waits; return `NOT_YET` for any other effect."""
         answer = self._at_once.get(type(effect))
         return NOT_YET if answer is None else answer(effect)
 
@@ -242,7 +244,7 @@ class Context:
         return None
 
     def known_rules(self, origin: str) -> Known | None:
-        """Rules that hold, from memory."""
+        """Return an origin's unexpired rules from memory."""
         found = self.rules.by_origin.get(origin)
         if found is None:
             return None
@@ -251,27 +253,30 @@ class Context:
         return Known(rules, left) if left > 0 else None
 
     def _at_hand(self, effect: Claim) -> Known | None:
-        """Rules that hold, from memory, unless they are to hold for less now than when they were learned."""
+        """Return unexpired rules from memory, unless the TTL setting is now shorter than when they were learned."""
         found = self.rules.by_origin.get(effect.origin)
         return None if found is None or effect.ttl < found[3] else self.known_rules(effect.origin)
 
     def put_back_retry(self) -> None:
-        """Give back a retry that was allowed and not sent after all."""
+        """Return a retry that was granted but not sent."""
         self.retries.put_back()
 
     def heeded(self, origin: str) -> dict[str, float]:
-        """The Crawl-delay in the rules that are known of an origin, by the agents that have heeded it already."""
+        """Return the Crawl-delay of an origin's known rules, by each agent that already follows it."""
         found = self.rules.by_origin.get(origin)
         return {} if found is None else found[2]
 
     def remember(self, origin: str, rules: Rules, seconds: float, ttl: float) -> None:
-        """Keep rules in memory for as long as they hold, by a setting of `ttl` seconds."""
+        """Cache rules in memory for `seconds`; `ttl` is the setting in force."""
         self.rules.by_origin.put(origin, (rules, self.now() + seconds, {}, ttl))
 
     def claiming(
         self, effect: Claim, resources: HeldResources, gate: Gate | AsyncGate, waiter: Waiter
     ) -> Way[Known | Claimed | Late]:
-        """Have an origin's rules, or the task of fetching them: in turn by a line, among processes by a claim."""
+        """Return an origin's rules, or claim the right to fetch them.
+
+        The queue orders waiters within this process; a claim in the store excludes other processes.
+        """
         origin, key = effect.origin, rules_key(effect.origin)
         until = None if effect.deadline is None else self.now() + effect.deadline
         gate.lines.join(key, waiter)
@@ -298,7 +303,7 @@ class Context:
                         self.remember(origin, rules, seconds, effect.ttl)
                         return answer
                     case Claimed():
-                        # From here on it is the passage that stays in line, and gives the claim back.
+                        # The flow now keeps the queue position and releases the claim.
                         resources.claimed.add(origin)
                         resources.lines[origin] = waiter
                         return answer
@@ -307,7 +312,7 @@ class Context:
                 gate.lines.leave(key, waiter, holding=False)
 
     def claim_step(self, effect: Claim | Hold) -> Step[Known | Claimed | Busy]:
-        """The step that has rules or claims them."""
+        """Return the step that reads an origin's rules or claims them."""
         who, since = self.who, self.rules.since
 
         def step(rules: Rules | None, now: Now) -> tuple[Rules | None, Known | Claimed | Busy]:
@@ -319,11 +324,11 @@ class Context:
         return release_step(self.who) if isinstance(answer, Claimed) else None
 
     def recall(self, effect: Recall) -> Page | None:
-        """The kept page that answers a request."""
+        """Return the cached page for a request."""
         return None if self.cache is None else self.cache.get(effect.request)
 
     def keep(self, url: Url, what: Absorbed) -> None:
-        """Do to the cache what the core said."""
+        """Apply the core's decision to the cache."""
         if self.cache is None:
             return
         match what:
@@ -338,7 +343,7 @@ class Context:
 
 
 def limits_of(effect: Send) -> Limits:
-    """What one request may take."""
+    """Return the limits for one request."""
     limits = Limits.of(effect.policy)
     if (
         effect.timeout == limits.timeout
@@ -355,14 +360,14 @@ def limits_of(effect: Send) -> Limits:
         min_speed=limits.min_speed,
         allow_private=limits.allow_private,
         cut=effect.cut,
-        # Less than the settings have is what is left to the caller's deadline.
+        # A timeout below the setting is the rest of the caller's deadline, which includes waiting.
         counts_waiting=effect.timeout < (effect.policy.robots_timeout if effect.cut else limits.timeout),
         patience=effect.left,
     )
 
 
 def learn_step(effect: Learn) -> Step[Known]:
-    """The step that writes down what came of fetching rules."""
+    """Return the step that records the result of fetching rules."""
 
     def step(rules: Rules | None, now: Now) -> tuple[Rules, Known]:
         changed = learned(rules, now, effect.policy, effect.body, effect.why, effect.part)
@@ -372,7 +377,7 @@ def learn_step(effect: Learn) -> Step[Known]:
 
 
 def release_step(who: int) -> Step[None]:
-    """The step that gives a claim back."""
+    """Return the step that releases a claim."""
 
     def step(rules: Rules | None, now: Now) -> tuple[Rules | None, None]:
         return released(rules, who), None
@@ -381,5 +386,5 @@ def release_step(who: int) -> Step[None]:
 
 
 def rules_key(origin: str) -> str:
-    """The key of an origin's rules."""
+    """Return the store key of an origin's rules."""
     return "rules:" + origin

@@ -1,4 +1,4 @@
-"""Tally: plain counters of what a client did, per host and over all, fed by the record of each fetch."""
+"""Counters of a client's fetches, per host and in total, fed by fetch records."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from curtsy.core.statistics import (
 
 _WAITS, _LATENCIES = Waits.bounds, Latencies.bounds
 _SHORT = _WAITS[0]
-"""Seconds: who waited no longer was not delayed, and is not counted among the waits but is the rest."""
+"""Seconds: shorter waits are not delays. The first bucket of the waits is derived from the others."""
 _REFUSALS = frozenset(reason.value for reason in REFUSALS)
 _busyness = attrgetter("fetches")
 
 
 class _Host:
-    """The counters of one host, or of several together. Whatever can be worked out from the others is not counted."""
+    """Counters of one host, or of several hosts together. Values that follow from others are not stored."""
 
     __slots__ = (
         "bytes", "cache_hits", "domain", "fetches", "last", "latencies", "latency", "pages", "reasons", "requests",
@@ -53,7 +53,7 @@ class _Host:
         self.last: deque[FetchRecord] = deque(maxlen=LAST)
 
     def take(self, other: _Host) -> None:
-        """Count what another has counted, but for its last fetches."""
+        """Add another host's counts; its last fetches are excluded."""
         for name in ("fetches", "requests", "robots_requests", "retries", "pages", "bytes", "cache_hits"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("revalidated", "trips", "waited", "latency"):
@@ -64,7 +64,7 @@ class _Host:
         self.latencies = [one + two for one, two in zip(self.latencies, other.latencies, strict=True)]
 
     def counts(self) -> dict[str, Any]:
-        """The fields of `Counts`."""
+        """Return the fields of `Counts`."""
         refused = {reason: count for reason, count in self.reasons.items() if reason in _REFUSALS}
         delayed = sum(self.waits)
         waits = (self.fetches - delayed, *self.waits[1:])
@@ -89,7 +89,7 @@ class _Host:
         }
 
     def snapshot(self) -> HostStatistics:
-        """All of it as a value."""
+        """Return all counters as an immutable value."""
         sent = next((each for each in reversed(self.last) if each.attempts), None)
         return HostStatistics(
             **self.counts(),
@@ -102,10 +102,10 @@ class _Host:
 
 
 class Counters:
-    """Counts fetches as their records come. Safe for threads; a count costs well under a microsecond.
+    """Thread-safe counters of fetches. One count takes well under a microsecond.
 
-    Of hosts about as many as `hosts` are counted one by one, the busiest; when there are a quarter more, those that
-    were asked least are summed. `epoch` is the calendar's second, for tests.
+    About `hosts` hosts, the busiest, have their own counters. If there are a quarter more, the least busy are summed.
+    `epoch` returns the calendar time in seconds; tests replace it.
     """
 
     def __init__(self, *, hosts: int = MOST_HOSTS, epoch: Callable[[], float] = time.time) -> None:
@@ -115,17 +115,17 @@ class Counters:
         self.reset()
 
     def reset(self) -> None:
-        """Start again from nothing."""
+        """Reset all counters."""
         with self._lock:
             self._started_at = self._epoch()
             self._hosts: dict[str, _Host] = {}
             self._other = _Host("")
             self._further: dict[str, int] = {}
-            """Requests that are in `_other`, by domain."""
+            """Requests counted in `_other`, by domain."""
             self._bar = 0
             self._spells: tuple[Spell, ...] = ()
             self._counted = Lately()
-            """What is in the spells already, and before."""
+            """Totals at the last snapshot, which `_spells` already covers."""
 
     def count(self, record: FetchRecord) -> None:
         """Count one fetch."""
@@ -159,7 +159,7 @@ class Counters:
                 host.cache_hits += 1
 
     def count_turn(self, domain: str, *, requests: int = 0, waited: float = 0.0, reason: str | None = None) -> None:
-        """Count a turn at the gate that another client's request takes: granted requests, or why it was refused."""
+        """Count a passage through the gate for another HTTP library: granted requests, or the refusal's reason."""
         with self._lock:
             host = self._hosts.get(domain) or self._met(domain, requests)
             host.fetches += 1
@@ -171,7 +171,7 @@ class Counters:
                 host.reasons[reason] = host.reasons.get(reason, 0) + 1
 
     def _share_out(self, record: FetchRecord) -> Share:
-        """Count what went to other hosts for them; what went to the one that it ended at is returned."""
+        """Count the requests to other hosts for those hosts; return the share of the final host."""
         own, *others = record.shares()
         for share in others:
             host = self._hosts.get(share.domain) or self._met(share.domain, share.attempts)
@@ -182,12 +182,12 @@ class Counters:
         return own
 
     def count_trip(self, domain: str) -> None:
-        """Count a breaker that has opened."""
+        """Count an opening of a host's breaker."""
         with self._lock:
             (self._hosts.get(domain) or self._met(domain, 0)).trips += 1
 
     def _met(self, domain: str, requests: int) -> _Host:
-        """The counters for a host that has none of its own: new ones, or those of the others together."""
+        """Return counters for a host without its own: new ones, or `_other`."""
         if len(self._hosts) >= self._most + self._most // 4:
             requests += self._further.get(domain, 0)
             if requests <= self._bar:
@@ -198,9 +198,10 @@ class Counters:
         return host
 
     def _make_room(self) -> None:
-        """Sum those hosts that were asked least. Who wants in again must be clearly busier than the least of the rest.
+        """Merge the least busy hosts into `_other`.
 
-        Else a crawl of very many hosts, each asked as often as the next, would make and sum counters all the time.
+        A merged host needs more than twice the requests of the least busy remaining host, plus 10, to return. Otherwise
+        a crawl of many equally busy hosts would create and merge counters all the time.
         """
         busiest = nlargest(self._most, self._hosts.values(), key=_busyness)
         kept = {host.domain: host for host in busiest}
@@ -212,10 +213,10 @@ class Counters:
         self._bar = 2 * busiest[-1].fetches + 10
 
     def snapshot(self, hosts: int | None = None) -> StatisticsSnapshot:
-        """All counts as of one moment, so many of the busiest hosts one by one; None for all that are."""
+        """Return all counts, with separate rows for the `hosts` busiest hosts; None for all rows."""
         with self._lock:
             at = self._epoch()
-            known = [host for name, host in self._hosts.items() if name]  # what is no URL has no host
+            known = [host for name, host in self._hosts.items() if name]  # invalid URLs have no host
             busiest = nlargest(len(known) if hosts is None else hosts, known, key=_busyness)
             other = _sum({*self._hosts.values()}.difference(busiest), self._other)
             total = _sum(busiest, other)

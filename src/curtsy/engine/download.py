@@ -1,4 +1,4 @@
-"""Downloads: streamed to disk, resumed where the server can, there only when whole (Q8, U15)."""
+"""Downloads: streamed to disk, resumed if the server can, visible only when complete (Q8, U15)."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ if sys.platform != "win32":
 GIB = 1024**3
 
 TOO_LARGE = "Raise max_size to have it."
-"""What to do about a file that is too large."""
+"""Advice in the message for a file that is too large."""
 
 UNWANTED = 65_536
-"""Bytes of an error page, or another body that is not the file's, that are read to keep the connection."""
+"""Bytes of a body other than the file (such as an error page) that are read to keep the connection."""
 
 MOST_NOTE = 65_536
-"""Bytes of a note that are read."""
+"""Maximum bytes read from a note."""
 
 _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII | re.IGNORECASE)
 
 
 class TooLong(Exception):
-    """More came than a download may have."""
+    """Body that exceeds the maximum size of a download."""
 
 
 class Unwanted(Exception):
-    """A body that is not the file's, and does not end."""
+    """Body other than the file that exceeds `UNWANTED` bytes."""
 
     def __init__(self, status: int, headers: Headers) -> None:
         super().__init__(status)
@@ -58,19 +58,19 @@ class Unwanted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """What came of a download. It is true when the file is there, whole."""
+    """Result of a download; true if the complete file is in place."""
 
     ok: bool
     url: str
     path: Path
     size: int
-    """Bytes of the file; 0 if it is not there."""
+    """Bytes of the file; 0 without a file."""
 
     sha256: str | None
-    """Of the whole file; None if it is not there."""
+    """Hash of the complete file; None without a file."""
 
     resumed_at: int
-    """Bytes that an earlier try had left, and that were not asked for again."""
+    """Bytes reused from an earlier attempt."""
 
     status: int | None
     reason: Reason | None
@@ -87,28 +87,28 @@ class DownloadResult:
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """What is remembered beside a part, so that a later try can ask for the rest of the same file."""
+    """Metadata stored beside a partial file, so that a later attempt can request the rest."""
 
     url_sha256: str
     etag: str | None = None
     last_modified: str | None = None
     size: int | None = None
-    """Bytes of the whole file, as they were announced; None if they were not."""
+    """Announced bytes of the complete file; None if unknown."""
 
     coding: str | None = None
-    """The Content-Encoding of what has come, which is kept as it came; None if there was none."""
+    """Content-Encoding of the stored bytes, which are not decoded; None without an encoding."""
 
 
 class Part:
-    """The file as far as it has come: `<name>.part` beside where it will be, with a note in `<name>.part.json`.
+    """Partial file: `<name>.part` beside the target, with a note in `<name>.part.json`.
 
-    It is a sink for the sender: `prepare` asks for the rest, `begin` looks at what the answer is, `write` appends.
+    It is a sink for the sender: `prepare` requests the rest, `begin` checks the response, `write` appends.
     """
 
     def __init__(self, url: str, path: Path, max_size: int | None, decode: bool = False) -> None:
         if os.path.isdir(path):
             raise PolicyError(f"path = {str(path)!r} must be a file, not a directory. Add a file name.")
-        if os.path.exists(path) and not os.path.isfile(path):  # it would be replaced by a file
+        if os.path.exists(path) and not os.path.isfile(path):  # a download would replace it by a file
             raise PolicyError(
                 f"path = {str(path)!r} must be a file, not a device, pipe or socket. Choose another name."
             )
@@ -117,20 +117,20 @@ class Part:
         self.decodes = decode
         self.resumed_at = 0
         self.came = 0
-        """Bytes that the present answer has brought."""
+        """Bytes received in the current response."""
         self._part = path.with_name(path.name + ".part")
         self._note = path.with_name(path.name + ".part.json")
         self._url_sha256 = hashlib.sha256(str(url).encode("utf-8", "surrogatepass")).hexdigest()
         self._file: IO[bytes] | None = None
         self._answer = 0, Headers()
         self._asked_by: _Note | None = None
-        """What names the version of the file whose rest was asked for; None if the whole was."""
+        """Note whose validator the current range request sends; None if the whole file is requested."""
         self._is_begun = False
         self._total: int | None = None
 
     @property
     def size(self) -> int:
-        """Bytes that have come so far."""
+        """Return the bytes received so far."""
         try:
             return self._part.lstat().st_size
         except OSError:
@@ -138,19 +138,19 @@ class Part:
 
     @property
     def is_of_no_use(self) -> bool:
-        """Whether the rest was asked for, and what came is not that: the part is of another file."""
+        """Return whether a range was requested and the response does not continue the partial file."""
         return self._asked_by is not None and not self._is_begun and self._answer[0] in (206, 416)
 
     def prepare(self, request: Request) -> Request:
-        """The request for what is still missing; for everything, unless the server named this version of the file."""
+        """Return the request for the missing bytes, or for the whole file if its version is unknown."""
         self.close()
         self._is_begun, self._answer, self._total = False, (0, Headers()), None
         unfit = ("range", "if-range", "accept-encoding")
         fields = [each for each in request.headers.fields if each[0].lower() not in unfit]
-        fields.append(("Accept-Encoding", "identity"))  # a range of a coded body could not be put together
+        fields.append(("Accept-Encoding", "identity"))  # ranges of encoded bodies cannot be joined
         note, size = self._read_note(), self.size
         if note is not None and note.coding is not None and self.decodes:
-            note = None  # what has come is coded, and could not be decoded any more
+            note = None  # the stored bytes are encoded and can no longer be decoded
         validator = None if note is None else (note.etag or note.last_modified)
         self._asked_by = note if size and validator else None
         if size and validator:
@@ -158,13 +158,13 @@ class Part:
         return Request(request.url, request.method, Headers(fields), request.body)
 
     def begin(self, status: int, headers: Headers) -> bool:
-        """Make ready for a body; what is not the file's (an error page, a redirect) is read and thrown away."""
+        """Prepare for a body. Bodies other than the file (error pages, redirects) are read and discarded."""
         self.close()
         self.came, self._answer = 0, (status, headers)
         coding = _coding_of(headers)
         if status == 206:
             note, size = self._asked_by, self.size
-            # The head of a part may leave out what the whole had (RFC 9110, 15.3.7), but not contradict it.
+            # A 206 may omit headers of the whole file (RFC 9110, 15.3.7), but must not contradict them.
             if note is None or coding not in (None, note.coding) or _is_other(note, headers):
                 return True
             total = _total_of(headers, size, note.size)
@@ -178,7 +178,7 @@ class Part:
             self._part.parent.mkdir(parents=True, exist_ok=True)
             self._file = _opened(self._part)
             self._file.truncate(0)
-            # No range of what the server has would fit a body that is decoded.
+            # A decoded body matches no byte range on the server, so its note has no validator.
             is_decoded = self.decodes and coding is not None
             note = _Note(self._url_sha256) if is_decoded else _noted(self._url_sha256, coding, headers)
             self._write_note(note)
@@ -186,7 +186,7 @@ class Part:
         return True
 
     async def write(self, piece: bytes) -> None:
-        """Append what came, without holding up the event loop."""
+        """Append a piece without blocking the event loop."""
         self.came += len(piece)
         if self._file is None:
             if self.came > UNWANTED:
@@ -200,7 +200,7 @@ class Part:
             raise TooLong(f"the file is larger than {self.max_size:,} bytes")
 
     def finish(self) -> tuple[int, str]:
-        """Put the whole file in its place, in one step; answers its size and SHA-256."""
+        """Move the complete file into place atomically; return its size and SHA-256."""
         digest, size = hashlib.sha256(), 0
         number = open_own(self._part, os.O_RDONLY) if self._file is None else self._file.fileno()
         try:
@@ -218,18 +218,18 @@ class Part:
         return size, digest.hexdigest()
 
     def discard(self) -> None:
-        """Forget what has come so far, unless it is another download's, which is writing it."""
+        """Delete the partial file, unless another download is writing it."""
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file = _opened(self._part)
-            if sys.platform == "win32":  # which removes no open file
+            if sys.platform == "win32":  # Windows cannot delete an open file
                 self.close()
             self._part.unlink(missing_ok=True)
             self._note.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. Each piece was flushed: what cannot be written now was told before."""
+        """Close the file. `write()` flushed each piece, so write errors were raised there."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -241,12 +241,12 @@ class Part:
                 note = msgspec.json.decode(file.read(MOST_NOTE), type=_Note)
         except (OSError, msgspec.DecodeError):
             return None
-        # What names no version of a file could not be sent either.
+        # An unusable validator cannot be sent in a request.
         is_sound = usable_etag(note.etag) == note.etag and (not note.last_modified or http_date(note.last_modified))
         return note if is_sound and note.url_sha256 == self._url_sha256 else None
 
     def _write_note(self, note: _Note) -> None:
-        """Write the note in one step, in place of whatever has its name."""
+        """Replace the note atomically."""
         aside = self._note.with_name(f"{self._note.name}.{os.getpid()}")
         try:
             with open(create_own(aside), "wb") as file:
@@ -257,10 +257,10 @@ class Part:
             raise
 
     def result(self, result: FetchResult) -> DownloadResult:
-        """What the caller gets; a whole file is put in its place."""
+        """Return the caller's result; a complete file is moved into place."""
         message = result.message.replace(messages.TOO_LARGE, TOO_LARGE)
         size, sha256, ok, reason = 0, None, result.ok, result.reason
-        if not ok or sys.platform == "win32":  # which moves no open file
+        if not ok or sys.platform == "win32":  # Windows cannot move an open file
             self.close()
         if ok:
             try:
@@ -282,21 +282,24 @@ class Part:
 
 
 def _opened(part: Path) -> IO[bytes]:
-    """Open a part to go on with it, for one download at a time: another's would be put in place half written."""
+    """Open and lock a partial file to resume it.
+
+    Raises OSError (EBUSY) if another download has it: the file would be moved into place half written.
+    """
     file = open(open_own(part, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab")  # noqa: SIM115
     is_ours = True
     if sys.platform != "win32":
         try:
             _check_owner(part, file.fileno())
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.path.samestat(os.fstat(file.fileno()), part.lstat())  # else it was put in place meanwhile
+            is_ours = os.path.samestat(os.fstat(file.fileno()), part.lstat())  # else it was moved into place
         except (BlockingIOError, FileNotFoundError):
             is_ours = False
         except PermissionError:
             file.close()
             raise
         except OSError:
-            pass  # a file system without such locks
+            pass  # the file system has no such locks
     if not is_ours:
         file.close()
         raise OSError(errno.EBUSY, "another download is writing it")
@@ -304,9 +307,9 @@ def _opened(part: Path) -> IO[bytes]:
 
 
 def _check_owner(part: Path, number: int) -> None:
-    """Raise PermissionError for a part that is also another file, or another user's where all users can write.
+    """Raise PermissionError for a hard link, or for another user's file in a world-writable directory.
 
-    What is written to it would change the other file, or could be changed by the other user.
+    Writing would change the linked file; the other user could change the content.
     """
     found = os.fstat(number)
     if found.st_nlink > 1:
@@ -316,13 +319,13 @@ def _check_owner(part: Path, number: int) -> None:
 
 
 def _read_at(number: int, place: int) -> bytes:
-    """Some bytes of a file from a place on, wherever it is written."""
+    """Return up to 1 MiB from an offset. Writes still append (O_APPEND)."""
     os.lseek(number, place, os.SEEK_SET)
     return os.read(number, 1 << 20)
 
 
 def _coding_of(headers: Headers) -> str | None:
-    """The Content-Encoding of a body; None if there is none."""
+    """Return the Content-Encoding of a body; None if it is absent or identity."""
     coding = (headers.get("content-encoding") or "").strip().lower()
     return None if coding in ("", "identity") else coding
 
@@ -333,10 +336,10 @@ def _append(file: IO[bytes], piece: bytes) -> None:
 
 
 def _total_of(headers: Headers, start: int, announced: int | None) -> int | None:
-    """Bytes of the whole file that a part from `start` on belongs to; None if it is of no such file.
+    """Return the total bytes of the file that a 206 continues at `start`; None if it does not fit.
 
-    Where the server does not know them (`/*`), they are those that it announced before. Without these nobody can tell
-    the end of the part from the end of the file (RFC 9110, 14.4).
+    If the server sends no total (`/*`), the total announced earlier applies. Without either, the end of the part and
+    the end of the file cannot be distinguished (RFC 9110, 14.4).
     """
     found = _RANGE.fullmatch((headers.get("content-range") or "").strip())
     if found is None or int(found[1]) != start:
@@ -348,22 +351,25 @@ def _total_of(headers: Headers, start: int, announced: int | None) -> int | None
 
 
 def _is_other(note: _Note, headers: Headers) -> bool:
-    """Whether a part is of another version than the note: many servers pass over If-Range (RFC 9110, 15.3.7.3)."""
+    """Return whether a 206 is of another version: many servers ignore If-Range (RFC 9110, 15.3.7.3)."""
     if note.etag is not None:
-        # A part has the ETag that the whole has (RFC 9110, 15.3.7): one without it may be of any version.
+        # A 206 has the ETag of the whole file (RFC 9110, 15.3.7). Without it, the version is unknown.
         return usable_etag(headers.get("etag")) != note.etag
     return headers.get("last-modified") not in (None, note.last_modified)
 
 
 def _noted(url_sha256: str, coding: str | None, headers: Headers) -> _Note:
-    """What names this version of the file. A weak validator must not put parts together (RFC 9110, 13.1.5)."""
+    """Return the note for this version of the file.
+
+    A weak validator must not be used to join ranges (RFC 9110, 13.1.5).
+    """
     length = headers.get("content-length") or ""
     size = int(length) if re.fullmatch(r"\d{1,18}", length, re.ASCII) else None
     etag = headers.get("etag")
     if etag is not None:
         strong = usable_etag(etag)
         return _Note(url_sha256, None if strong is None or strong.startswith("W/") else strong, None, size, coding)
-    # Within a second of its change a file may have changed again (RFC 9110, 8.8.2.2).
+    # A file may change twice within one second (RFC 9110, 8.8.2.2).
     last_modified, sent = http_date(headers.get("last-modified")), http_date(headers.get("date"))
     is_strong = last_modified is not None and sent is not None and last_modified < sent
     return _Note(url_sha256, None, headers.get("last-modified") if is_strong else None, size, coding)

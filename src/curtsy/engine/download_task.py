@@ -1,4 +1,4 @@
-"""A download under way: one fetch, or two where what an earlier try had left is of no use, told as one."""
+"""Download in progress: one fetch, or two if the earlier partial file is unusable, reported as one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class DownloadTask:
-    """A file that is fetched by `driver`, which tells nobody, and put in place; `told` hears the one record of it."""
+    """Download of one file and its move into place.
+
+    `driver` reports no records; `told` receives the only record of the download.
+    """
 
     def __init__(self, ask: FetchRequest, part: Part, driver: AsyncDriver, told: Callable[[FetchRecord], None]) -> None:
         self._part = part
@@ -31,10 +34,10 @@ class DownloadTask:
         self._state = set_out(ask, driver.context)
         self._resources = HeldResources(part)
         self._placed: asyncio.Future[DownloadResult] | None = None
-        """What comes of putting the file in place, once that has begun."""
+        """Result of moving the file into place, once that has started."""
 
     async def work(self) -> DownloadResult:
-        """Fetch the file, and put it in place when it is whole."""
+        """Fetch the file and move it into place when complete."""
         result = await self._fetch()
         if self._part.is_of_no_use and result.reason is not Reason.TOO_LARGE:
             self._part.discard()
@@ -47,7 +50,7 @@ class DownloadTask:
         return await _seen_through(self._placed)
 
     def closed(self) -> DownloadResult:
-        """What comes of it if the client is closed: that it was, unless the file was already being put in place."""
+        """Return the result after the client was closed: the finished one if the move has started."""
         if self._placed is not None:
             return self._placed.result()
         result = closed(self._state, self._resources.is_sent, self._resources.is_robots)
@@ -61,7 +64,7 @@ class DownloadTask:
 
 
 def _anew(state: FetchState) -> FetchState:
-    """The journey from its start once more: what it has cost so far stays with it, and what is left of its deadline."""
+    """Return a new state that starts over, with the costs and the start time of the old one."""
     first = parse_url(state.ask.url)
     assert isinstance(first, Url)
     assert state.url is not None
@@ -84,9 +87,9 @@ def _anew(state: FetchState) -> FetchState:
 
 
 async def _seen_through(work: asyncio.Future[T]) -> T:
-    """What comes of work in a thread. That cannot be stopped, so who is cancelled meanwhile goes only when it ends.
+    """Return the result of work in a thread; raise a cancellation only after the work ends.
 
-    Else it would put in place what is another download's by then.
+    A thread cannot be stopped: it could otherwise move another download's partial file into place.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():

@@ -1,6 +1,6 @@
-"""Carry out a flow's effects: `adrive()` for tasks, `drive()` for threads.
+"""Drivers that carry out a flow's effects: `adrive()` for tasks, `drive()` for threads.
 
-What a flow holds when it ends, however it ends, is given back: its place at the host, its budget, its claim on rules.
+At the end of a flow, also after an error, the driver returns its slot at the host, its budget and its claim on rules.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ Flow = Generator[Effect, Any, Result]
 
 
 STORE_GRACE = 0.1
-"""Seconds after which a deadline ends a wait that the gate should have ended itself."""
+"""Seconds past the deadline until the driver aborts a wait that the gate should have ended."""
 
 _log = library_logger("drive")
 
 
 def _tell(request: Request, reply: Reply) -> None:
-    """Log one request and what came of it, for debugging. The log masks the URL."""
+    """Log one request and its reply at debug level. The log masks the URL."""
     asked = {"method": request.method, "url": request.url.text}
     if isinstance(reply, Response):
         _log.debug("Answered", **asked, status=reply.status, bytes=reply.wire_bytes)
@@ -73,14 +73,14 @@ def _tell(request: Request, reply: Reply) -> None:
 
 
 def never(ask: FetchRequest) -> bool:
-    """Whether somebody renews a kept copy later: nobody does."""
+    """Decline to revalidate a cached page later."""
     return False
 
 
 class _Keeping:
-    """Renew the place of a request at its host for as long as it takes.
+    """Periodic renewal of a request's lease, every third of its duration.
 
-    A download may take longer than any lease, and so may a request that first waits for a connection of ours.
+    A download may outlast any lease. So may a request that first waits for one of the client's connections.
     """
 
     __slots__ = ("_gate", "_task", "_ticket", "_timer")
@@ -92,7 +92,7 @@ class _Keeping:
         self._timer = asyncio.get_running_loop().call_later(ticket.lease.lasts / 3, self._begin)
 
     def end(self) -> None:
-        """Renew it no more."""
+        """Stop the renewal."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
@@ -108,7 +108,7 @@ class _Keeping:
 
 
 class AsyncDriver:
-    """Carries out flows for tasks."""
+    """Driver of flows for tasks."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class AsyncDriver:
         self._later = later
 
     async def run(self, flow: Flow[Result]) -> Result:
-        """Carry out a flow to its end."""
+        """Run a flow to its end and return its result."""
         resources = HeldResources()
         return await self.go_on(flow, self.begin(flow, resources), resources)
 
     def begin(self, flow: Flow[Result], resources: HeldResources, answer: Any = None) -> Effect | None:
-        """Go as far as nothing is waited for, and nothing held: the effect that comes next, or None at the end.
+        """Run a flow until an effect must wait; return that effect, or None at the end.
 
-        What has come of it then is the passage's `result`.
+        At the end, the flow's result is in `resources.result`.
         """
         at_once = self.context.at_once
         try:
@@ -146,7 +146,7 @@ class AsyncDriver:
             return None
 
     async def go_on(self, flow: Flow[Result], effect: Effect | None, resources: HeldResources) -> Result:
-        """Carry out a flow that was begun, to its end."""
+        """Run a started flow to its end and return its result."""
         try:
             while effect is not None:
                 if isinstance(effect, Send):
@@ -164,11 +164,11 @@ class AsyncDriver:
                 await self._finish(self._give_back(resources))
 
     def _at_the_gate(self, effect: Effect, resources: HeldResources) -> Any:
-        """The gate's answer to an effect, if it need not be waited for; else `NOT_YET`."""
+        """Return the gate's answer to an effect if it needs no wait; otherwise `NOT_YET`."""
         if isinstance(effect, Enter):
             policies = self.context.policies
             if policies.of(effect.domain) is not effect.policy:
-                return NOT_YET  # the settings have changed since: in line it goes by what holds now
+                return NOT_YET  # the settings changed: the queue uses the current ones
             answer = self.gate.enter_at_once(
                 effect.key, effect.policy, policies.overall_for(effect.policy), page=effect.page, robots=effect.robots,
                 crawl_delay=effect.crawl_delay, foreign=effect.foreign, guest=effect.guest,
@@ -183,16 +183,19 @@ class AsyncDriver:
         return NOT_YET
 
     async def _finish(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """See something through, though nobody waits for it any more: `Context.unfinished` knows of it."""
+        """Complete work even if its caller is cancelled; `Context.unfinished` tracks it."""
         if self.gate.is_immediate:
-            return await work  # it does not wait for anything, so nothing can come between
+            return await work  # an immediate store never suspends, so no cancellation can come between
         task = asyncio.ensure_future(work)
         self.context.unfinished.add(task)
         task.add_done_callback(self.context.unfinished.discard)
         return await asyncio.shield(task)
 
     async def _in_time(self, seconds: float | None, work: Coroutine[Any, Any, Result]) -> Result | Late:
-        """Wait for the store no longer than the deadline allows: one that hangs does not know of it (C18)."""
+        """Run work on the store until the deadline: a store that hangs does not know it (C18).
+
+        Returns `Late` after the deadline.
+        """
         if seconds is None or self.gate.is_immediate:
             return await work
         try:
@@ -251,7 +254,7 @@ class AsyncDriver:
         ticket = effect.ticket
         assert isinstance(ticket, Ticket)
         if self.gate.timers.now() + effect.timeout > ticket.good_until:
-            # The process was stopped, or asleep: before the answer comes, the place may be another's.
+            # The process was suspended: the lease may expire before the response arrives.
             resources.ticket = None
             await self._finish(self.gate.leave(ticket, UNSENT))
             return None
@@ -261,7 +264,7 @@ class AsyncDriver:
             if waited is None:
                 resources.ticket = None
                 await self._finish(self.gate.leave(ticket, UNSENT))
-                return None  # it lines up anew, and there its deadline is looked at
+                return None  # the flow queues again, and the gate checks its deadline
             if limits.counts_waiting:
                 limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
             elif limits.patience is not None:
@@ -289,7 +292,7 @@ class AsyncDriver:
         return reply
 
     async def _wait_for(self, place: Awaitable[None], most: float, ticket: Ticket) -> float | None:
-        """Wait for a place on the wire: the seconds that took, or None if there was none within so many."""
+        """Wait up to `most` seconds for permission to send; return the seconds waited, or None on timeout."""
         began, keeping = time.monotonic(), _Keeping(self.gate, ticket)
         try:
             async with asyncio.timeout(most):
@@ -301,7 +304,10 @@ class AsyncDriver:
         return time.monotonic() - began
 
     async def _stream(self, request: Request, limits: Limits, part: Part) -> Reply:
-        """Send, and write the body to a file. What the sender lets through is the file's own: the disk, its size."""
+        """Send a request and write the body to a file.
+
+        Exceptions that the sender lets through come from the file: disk errors and its size limit.
+        """
         began = time.monotonic()
         limits = replace(limits, max_body=part.max_size)
         try:
@@ -315,7 +321,7 @@ class AsyncDriver:
             return Response(error.status, error.headers, b"", took, took, part.came)
 
     async def _give_back(self, resources: HeldResources) -> None:
-        """Give back what a flow held that did not come to its own end."""
+        """Return the resources of a flow that did not release them itself."""
         if resources.ticket is not None:
             await self.gate.leave(resources.ticket, UNHEARD if resources.is_sent else UNSENT)
         for origin in list(resources.lines):
@@ -325,15 +331,15 @@ class AsyncDriver:
 
 
 class BlockingSender(Protocol):
-    """What sends for `drive()`: another library's sender, wrapped."""
+    """Blocking sender for `drive()`: a wrapper of another HTTP library."""
 
     def __call__(self, request: Request, limits: Limits) -> Reply:
-        """Send one request, one hop, once."""
+        """Send one request once, without following redirects."""
         ...
 
 
 class Driver:
-    """Carries out flows for threads, with a blocking sender."""
+    """Driver of flows for threads, with a blocking sender."""
 
     def __init__(self, context: Context, store: Store, gate: Gate, sender: BlockingSender) -> None:
         self.context = context
@@ -342,7 +348,7 @@ class Driver:
         self._sender = sender
 
     def run(self, flow: Flow[Result]) -> Result:
-        """Carry out a flow to its end."""
+        """Run a flow to its end and return its result."""
         resources = HeldResources()
         answer: Any = None
         try:
@@ -411,7 +417,7 @@ class Driver:
             case Amend(key, policy, change):
                 return self.gate.amend(key, policy, change)
             case Later():
-                return False  # a thread that may block asks at once instead
+                return False  # a blocking thread revalidates immediately instead
             case Recall() | MayRetry() | Tell():
                 raise AssertionError("these are answered at once")
 
@@ -425,10 +431,10 @@ class Driver:
 
 
 async def adrive(flow: Flow[Result], driver: AsyncDriver) -> Result:
-    """Carry out a flow, for a task."""
+    """Run a flow in a task and return its result."""
     return await driver.run(flow)
 
 
 def drive(flow: Flow[Result], driver: Driver) -> Result:
-    """Carry out a flow, for a thread."""
+    """Run a flow in a thread and return its result."""
     return driver.run(flow)

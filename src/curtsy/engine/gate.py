@@ -1,11 +1,11 @@
-"""The queue before the decision: first come, first served per host, and no host waits for another.
+"""Gate that admits requests in FIFO order per host; no host waits for another.
 
-Nothing is consumed until the moment of departure. A waiter stands in its host's line; only the first of a line asks the
-store, and when its moment has come the decision is made and it leaves. So a cancelled waiter has nothing to give back,
-ten thousand of them cost nothing, and one heap with one timer (per event loop) wakes exactly the one that may go.
+Nothing is charged until a request leaves. Each waiter is in its host's queue, and only the first one asks the store. A
+cancelled waiter therefore has nothing to return, and ten thousand waiters cost nothing. One heap with one timer per
+event loop wakes exactly the waiter that may go.
 
-There is one set of lines per process and store, whoever comes through it: tasks of any loop, and threads. The way
-through is one generator, `resources`, carried out by `Gate` for threads and by `AsyncGate` for tasks.
+There is one set of queues per process and store, shared by the tasks of all loops and by threads. The passage is one
+generator, `resources`, which `Gate` runs for threads and `AsyncGate` for tasks.
 """
 
 from __future__ import annotations
@@ -46,55 +46,57 @@ from curtsy.system.log import library_logger
 _log = library_logger("gate")
 
 TOLD = 1.0
-"""Seconds: shorter waits are not told, not even to who looks for a fault."""
+"""Seconds: shorter waits are not logged, even at debug level."""
 
 GLOBAL = "global"
-"""The key of the one record that every request passes."""
+"""Key of the record of the global rate, which every request passes."""
 
 POLL = 0.25
-"""Seconds after which a place that another process holds is asked for again: it cannot tell us."""
+"""Seconds between checks of a slot that another process holds: it cannot notify this one."""
 
 HELD = ("in_flight", "trial")
-"""Waits for a place that somebody holds: it may be given back at any moment, whatever its lease says."""
+"""Causes of waits for a slot that another request holds. It may be released before its lease expires."""
 
 LOOK_AGAIN = 30.0
-"""Seconds after which a long wait is looked at again, or a quarter of it if that is more: a hand may have ended it."""
+"""Seconds until a long wait is checked again, or a quarter of it if longer: a user may have ended it."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """What is asked of the gate."""
+    """Request for admission."""
 
     key: str
     policy: Policy
     overall: Policy | None = None
-    """The policy of the global rate; None if there is none."""
+    """Policy of the global rate; None for no global rate."""
 
     page: bool = True
     robots: bool = False
     count: int = 1
-    """How many tokens of the rate are needed at once."""
+    """Rate tokens needed together."""
 
     deadline: float | None = None
-    """Seconds that may be waited; None for as long as it takes."""
+    """Maximum seconds to wait; None for no limit."""
 
     renew: Callable[[], tuple[str, Policy, Policy | None] | No] | None = None
-    """The key, the host's policy and the global one as they are now, for limits that change while one waits; a No for
-    one that may not go any more."""
+    """Function that returns the current key, host policy and global policy, which may change during a wait.
+
+    It returns a No if the request is now forbidden.
+    """
 
     crawl_delay: int = 0
-    """Microseconds that robots.txt asks of who asks, whatever the record says."""
+    """Microseconds of Crawl-delay for this user agent, whatever the record says."""
 
     rank: float | None = None
-    """If it goes before those who stand in line: where among those who do so, too."""
+    """Position among the waiters at the front of the queue, lowest first; None for the end of the queue."""
 
     foreign: bool = False
-    """Whether a redirect from another registered domain led here (C22)."""
+    """True if a redirect from another registered domain led here (C22)."""
 
     guest: bool = False
-    """Whether that was one of a robots.txt."""
+    """True if that redirect was of a robots.txt."""
 
     def present(self) -> Request | No:
-        """The same under the policies of the moment."""
+        """Return the request under the current policies, or a No if they forbid it."""
         if self.renew is None:
             return self
         renewed = self.renew()
@@ -106,45 +108,48 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, key=key, policy=policy, overall=overall)
 
     def looked(self) -> Step[Decision]:
-        """Decide, and change nothing."""
+        """Return the step that decides without changing the record."""
         return look(
             self.policy, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
             foreign=self.foreign, guest=self.guest,
         )  # fmt: skip
 
     def charged(self, roll: float) -> Step[tuple[Decision, int]]:
-        """Decide for good."""
+        """Return the step that decides and charges the record."""
         return charge(
             self.policy, roll, page=self.page, robots=self.robots, count=self.count, crawl_delay=self.crawl_delay,
             foreign=self.foreign, guest=self.guest,
         )  # fmt: skip
 
     def foreseen(self, ahead: int, more: int) -> Step[float]:
-        """The seconds that it must wait at the least, with so many before it who need so many tokens more."""
+        """Return the step that computes the minimum wait in seconds.
+
+        `ahead` waiters are in front; they and this request need `more` tokens beyond one each.
+        """
         return foresee(self.policy, ahead, self.crawl_delay, more, self.count)
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
-    """Leave now, already charged."""
+    """Permission to send now, already charged."""
 
     key: str
     policy: Policy
     go: Go
     waited: float
-    """Seconds spent in the line."""
+    """Seconds spent in the queue."""
 
     good_until: float
-    """By the alarm's clock, counted from before the store was asked: later than that the place may be another's."""
+    """Time of the timers' clock until which the slot is certain, counted from before the store was called."""
 
     epoch: int = 0
-    """When it left, in microseconds since 1970 by the store's calendar."""
+    """Departure in microseconds since 1970, by the store's calendar."""
 
     beside: tuple[str, Step[Any]] | None = None
-    """What gives back the token of the global rate that went with it."""
+    """Key and step that return the global token of this ticket."""
 
     @property
     def lease(self) -> Lease:
-        """What must be given back by `leave()`."""
+        """Return the lease, which `leave()` gives back."""
         return self.go.lease
 
 
@@ -152,45 +157,45 @@ Answer = Ticket | No | Late
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """Change a record by a step: answered by what the step answers."""
+    """Effect: update a record by a step, and answer with the step's result."""
 
     key: str
     step: Step[Any]
     undo: Callable[[Any], Step[Any] | None] | None = None
-    """What takes back an answer that came when nobody waited for it any more; its None leaves all as it is."""
+    """Function from the answer to a step that reverts it if the caller was cancelled; None from it keeps the change."""
 
     beside: tuple[str, Step[Any]] | None = None
-    """Another change that goes with taking it back: what the asker had in hand already."""
+    """Another key and step for the revert: the caller's global token."""
 
 
 class Sleep(msgspec.Struct, frozen=True, gc=False):
-    """Wait to be woken, at most so long."""
+    """Effect: wait to be woken, at most `seconds`; None for no limit."""
 
     seconds: float | None
 
 
 Result = TypeVar("Result")
 Way = Generator[Update | Sleep, Any, Result]
-"""Something that updates and waits: carried out by `Gate` for threads and by `AsyncGate` for tasks."""
+"""Generator of updates and waits, run by `Gate` for threads and by `AsyncGate` for tasks."""
 
 
 _Beside = tuple[str, Step[Any]] | None
-"""A change that takes back what goes with another, if there is such a thing."""
+"""Key and step that revert a related change, if there is one."""
 
 
 class _Way:
-    """What both gates share: the lines, the alarm, the dice, and the way through as a generator."""
+    """Common base of both gates: queues, timers, random source and the passage as a generator."""
 
     def __init__(self, store: Store | AsyncStore, timers: Timers | None, roll: Callable[[], float]) -> None:
         self.tripped: Callable[[str], None] = lambda key: None
-        """Told the key of a host whose breaker has been opened by a reply, if anybody counts that."""
+        """Callback with the key of a host whose breaker a reply has opened."""
         self._fallback: Any = store
         self.lines = lines_of(store.identity)
         self.timers: Timers = timers or SystemTimers()
         self._roll = roll
 
     def resources(self, request: Request, waiter: Waiter) -> Way[Answer]:
-        """The way of one request through the gate."""
+        """Run one request through the gate, as a generator."""
         lines, key = self.lines, request.key
         began = self.timers.now()
         until = None if request.deadline is None else began + request.deadline
@@ -208,7 +213,7 @@ class _Way:
                 if isinstance(present, No):
                     return present
                 request = present
-                if request.key != key:  # another record is its own now: to the end of that one's line
+                if request.key != key:  # its record has changed: it joins the end of that queue
                     lines.leave(key, waiter, holding=False)
                     key = request.key
                     lines.join(key, waiter, request.count)
@@ -231,7 +236,7 @@ class _Way:
                     case Wait(seconds, because):
                         left = None if until is None else until - self.timers.now()
                         if left is not None:
-                            # How long a place is held nobody knows: only what comes besides is certain.
+                            # The release of a held slot is unpredictable. Only the other waits are certain.
                             needed = seconds
                             if because in HELD:
                                 needed = yield Update(key, request.foreseen(0, request.count - 1))
@@ -250,8 +255,11 @@ class _Way:
     def _ask(
         self, request: Request, waiter: Waiter, until: float | None
     ) -> Way[tuple[Request, Decision, int, float, _Beside]]:
-        """Ask for the first of a line; also says by which request, and when, by the store's calendar and (from before)
-        by our clock, and what would give back the global token, which is in hand before the host is charged."""
+        """Decide for the first waiter of a queue. The global token is taken before the host is charged.
+
+        Returns the request used, the decision, its epoch by the store in microseconds, the timers' time before the
+        call, and the change that returns the global token.
+        """
         decision: Decision
         beside: _Beside = None
         if request.overall is not None and request.overall.qps is not None:
@@ -277,7 +285,7 @@ class _Way:
         return request, decision, epoch, asked_at, beside
 
     def _put_back(self, beside: _Beside) -> Way[None]:
-        """Give back a global token that is not needed after all, and tell who waits for it."""
+        """Return an unused global token and wake the next waiter for it."""
         if beside is not None:
             try:
                 yield Update(*beside, undo=_let_it_be)
@@ -285,9 +293,9 @@ class _Way:
                 self.lines.nudge(GLOBAL)
 
     def _token(self, request: Request, waiter: Waiter, until: float | None, news: int) -> Way[Lease | Wait | No]:
-        """Wait for a token of the global rate, in a line of its own, where registered domains take turns.
+        """Wait for a token of the global rate, in a queue where registered domains take turns.
 
-        Whenever there are other news of the host than the ones given, it is looked at again.
+        If the news number of the host's queue differs from `news`, the host's record is checked again.
         """
         lines = self.lines
         ahead, _ = lines.join_shared(GLOBAL, waiter, request.key.removeprefix("host:"))
@@ -304,7 +312,7 @@ class _Way:
                     if not isinstance(looked, Go):
                         return looked
                 if request.overall is None or request.overall.qps is None:
-                    return PREPAID  # the limit was lifted meanwhile
+                    return PREPAID  # the global limit was removed meanwhile
                 overall = self._shared_out(request.overall)
                 batch = _batch(overall)
                 left = None if until is None else until - self.timers.now()
@@ -323,7 +331,7 @@ class _Way:
                 while lines.prepaid:
                     if lines.prepaid.popleft() > self.timers.now():
                         return PREPAID
-                # What is left of a batch lapses when the next can be had: so no two of them are saved up.
+                # Unused tokens of a batch expire when the next batch is available, so batches do not accumulate.
                 lapses_at = self.timers.now() + batch * overall.interval_us / SECOND
                 decision: Decision = yield Update(GLOBAL, take(overall, batch), partial(untake, overall, batch))
                 if isinstance(decision, Go):
@@ -336,21 +344,21 @@ class _Way:
             lines.leave(GLOBAL, waiter, holding=False)
 
     def _told(self, ticket: Ticket, answer: tuple[Settled, bool]) -> Settled:
-        """Tell of a breaker that a reply has opened; what holds for the host now is handed on."""
+        """Report a breaker that this reply opened; return the host's new state."""
         settled, has_tripped = answer
         if has_tripped:
             self.tripped(ticket.key)
         return settled
 
     def _give_way(self, ticket: Ticket) -> None:
-        """Let the next one ask: there is a place again, or it is to be refused now."""
+        """Wake the next waiter: a slot is free, or the host now refuses."""
         if ticket.policy.concurrency is not None:
             self.lines.returned(ticket.key)
         else:
             self.lines.nudge(ticket.key)
 
     def _shared_out(self, overall: Policy) -> Policy:
-        """The global policy, or this process's share of it while the shared store cannot be reached."""
+        """Return the global policy, or this process's share of it while the shared store is unreachable."""
         share: float = getattr(self._fallback, "share", 1.0)
         if share >= 1.0 or overall.qps is None:
             return overall
@@ -358,26 +366,26 @@ class _Way:
 
 
 PREPAID = Lease(0, 0, 0.0, False)
-"""A global token that was paid for with others; it is not worth giving back."""
+"""Token from a batch taken earlier; it is not returned if unused."""
 
 
 def _batch(overall: Policy) -> int:
-    """How many global tokens are taken at once: a twentieth of a second's worth, so 1 at rates that one can follow."""
+    """Return how many global tokens to take at once: those of a twentieth of a second, at least 1."""
     return max(1, int((overall.qps or 0.0) / 20))
 
 
 def _still(request: Request) -> Request | Wait | No:
-    """The request under the policies of the moment, if its record is still the same; else it must ask anew."""
+    """Return the request under the current policies; a zero wait if it must start over on another record."""
     present = request.present()
     return Wait(0.0, "changed") if isinstance(present, Request) and present.key != request.key else present
 
 
 def _let_it_be(answer: object) -> None:
-    """The undo of what is to be done to its end, though nobody waits for it."""
+    """Undo nothing: the update must complete even if its caller is cancelled."""
 
 
 class Gate(_Way):
-    """The gate for threads."""
+    """Gate for threads."""
 
     def __init__(
         self, store: Store, *, timers: Timers | None = None, roll: Callable[[], float] = random.random
@@ -386,12 +394,12 @@ class Gate(_Way):
         self._store = store
 
     def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
-        """Wait until the request may leave, and charge it. Nothing is taken when the answer is not a Ticket."""
+        """Wait until the request may leave, and charge it. Only a Ticket charges anything."""
         waiter = waiter or self.timers.waiter()
         return self.carry(self.resources(request, waiter), waiter)
 
     def carry(self, way: Way[Result], waiter: Waiter) -> Result:
-        """Carry out a way to its end."""
+        """Run a passage to its end and return its result."""
         try:
             effect = next(way)
             while True:
@@ -407,7 +415,7 @@ class Gate(_Way):
             way.close()
 
     def put_back(self, ticket: Ticket) -> None:
-        """Give back a place that is not needed after all, with its turn, as if it had never been taken."""
+        """Return an unused ticket: slot, budget and rate are as if it had never been taken."""
         try:
             self._store.update(ticket.key, uncharged(ticket.policy, ticket.lease))
             if ticket.beside is not None:
@@ -417,21 +425,21 @@ class Gate(_Way):
             self.lines.nudge(GLOBAL)
 
     def leave(self, ticket: Ticket, outcome: Outcome) -> Settled:
-        """Write the consequences of what came back, and let the next one ask."""
+        """Record the consequences of a reply and wake the next waiter."""
         try:
             return self._told(ticket, self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
         finally:
             self._give_way(ticket)
 
     def amend(self, key: str, policy: Policy, change: Amendment) -> Host:
-        """Change a host's record by hand, and let who waits for it ask again."""
+        """Apply a user's change to a host's record and wake its first waiter."""
         host = self._store.update(key, amended(policy, change))
         self.lines.nudge(key)
         return host
 
 
 class AsyncGate(_Way):
-    """The gate for tasks."""
+    """Gate for tasks."""
 
     def __init__(
         self, store: AsyncStore, *, timers: Timers | None = None, roll: Callable[[], float] = random.random
@@ -439,11 +447,11 @@ class AsyncGate(_Way):
         super().__init__(store, timers, roll)
         self._store = store
         self.is_immediate: bool = getattr(store, "is_immediate", False)
-        """Whether the store answers without waiting, as memory does."""
+        """True if the store never suspends, as with memory."""
         self._at_once: Store | None = getattr(store, "at_once", None) if self.is_immediate else None
         self._background: set[asyncio.Future[None]] = set()
         self._undone: set[Way[Any]] = set()
-        """Ways that end when what they have taken is back: until then nobody else gets on in their lines."""
+        """Passages whose cancelled update is being reverted. Until that is done, their queues do not advance."""
 
     def enter_at_once(
         self,
@@ -457,10 +465,10 @@ class AsyncGate(_Way):
         foreign: bool = False,
         guest: bool = False,
     ) -> Ticket | No | None:
-        """The short way through, for a request that need not wait; None if it must stand in line.
+        """Admit a request that need not wait; return None if it must queue.
 
-        That is so when the store would have to be waited for, when there is a global rate, when others stand in line
-        already, and when the decision is to wait. Nothing is taken unless the answer is a Ticket.
+        It must queue if the store may suspend, a global rate applies, other requests are queued, or the decision is to
+        wait. Only a Ticket charges anything.
         """
         store, lines = self._at_once, self.lines
         if store is None or (overall is not None and overall.qps is not None) or lines.is_queued(key):
@@ -477,7 +485,7 @@ class AsyncGate(_Way):
         return decision if isinstance(decision, No) else None
 
     def leave_at_once(self, ticket: Ticket, outcome: Outcome) -> Settled:
-        """The same as `leave()`, where the store need not be waited for (`is_immediate`)."""
+        """Do the same as `leave()` on a store that never suspends (`is_immediate`)."""
         assert self._at_once is not None
         try:
             return self._told(ticket, self._at_once.update(ticket.key, settled(ticket.policy, ticket.lease, outcome)))
@@ -485,12 +493,12 @@ class AsyncGate(_Way):
             self._give_way(ticket)
 
     async def enter(self, request: Request, waiter: Waiter | None = None) -> Answer:
-        """Wait until the request may leave, and charge it. Nothing is taken when the answer is not a Ticket."""
+        """Wait until the request may leave, and charge it. Only a Ticket charges anything."""
         waiter = waiter or self.timers.async_waiter()
         return await self.carry(self.resources(request, waiter), waiter)
 
     async def carry(self, way: Way[Result], waiter: Waiter) -> Result:
-        """Carry out a way to its end."""
+        """Run a passage to its end and return its result."""
         try:
             effect = next(way)
             while True:
@@ -509,7 +517,7 @@ class AsyncGate(_Way):
                 way.close()
 
     async def _update(self, effect: Update, undo: Callable[[Any], Step[Any] | None], way: Way[Any]) -> Any:
-        """Update, and take it back by `undo(answer)` if the task is cancelled while the store is at it."""
+        """Update a record; if the task is cancelled meanwhile, revert the update by `undo(answer)`."""
         update = asyncio.ensure_future(self._store.update(effect.key, effect.step))
         try:
             return await asyncio.shield(update)
@@ -524,7 +532,7 @@ class AsyncGate(_Way):
         self, effect: Update, update: Awaitable[Any], undo: Callable[[Any], Step[Any] | None], way: Way[Any]
     ) -> None:
         try:
-            # A store that is out cannot be told: then a place comes back when its lease runs out.
+            # If the store is unreachable, the slot is freed when its lease expires.
             with contextlib.suppress(StoreError):
                 if (step := undo(await update)) is not None:
                     await self._store.update(effect.key, step)
@@ -539,7 +547,7 @@ class AsyncGate(_Way):
             way.close()
 
     async def put_back(self, ticket: Ticket) -> None:
-        """Give back a place that is not needed after all, with its turn, as if it had never been taken."""
+        """Return an unused ticket: slot, budget and rate are as if it had never been taken."""
         try:
             await self._store.update(ticket.key, uncharged(ticket.policy, ticket.lease))
             if ticket.beside is not None:
@@ -549,7 +557,7 @@ class AsyncGate(_Way):
             self.lines.nudge(GLOBAL)
 
     async def leave(self, ticket: Ticket, outcome: Outcome) -> Settled:
-        """Write the consequences of what came back, and let the next one ask."""
+        """Record the consequences of a reply and wake the next waiter."""
         try:
             return self._told(
                 ticket, await self._store.update(ticket.key, settled(ticket.policy, ticket.lease, outcome))
@@ -558,7 +566,7 @@ class AsyncGate(_Way):
             self._give_way(ticket)
 
     async def amend(self, key: str, policy: Policy, change: Amendment) -> Host:
-        """Change a host's record by hand, and let who waits for it ask again."""
+        """Apply a user's change to a host's record and wake its first waiter."""
         host = await self._store.update(key, amended(policy, change))
         self.lines.nudge(key)
         return host

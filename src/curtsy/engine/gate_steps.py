@@ -1,4 +1,4 @@
-"""Steps: what the gate does to a record, each as one atomic change for a store to run."""
+"""Steps of the gate: atomic changes of a record, run by a store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def charge(
     foreign: bool = False,
     guest: bool = False,
 ) -> Step[tuple[Decision, int]]:
-    """Admit for good; answers the decision, and the epoch in microseconds at which it was made."""
+    """Return the step that admits and charges; it answers the decision and its epoch in microseconds."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Decision, int]]:
         host, decision = admit(
@@ -46,13 +46,13 @@ def charge(
 
 
 def uncharge(policy: Policy, count: int, answer: tuple[Decision, int]) -> Step[None] | None:
-    """Give back place, budget and tokens of a request that was charged but never left; None if it was not charged."""
+    """Return the step that reverts a charge (slot, budget, tokens); None if nothing was charged."""
     decision, _ = answer
     return uncharged(policy, decision.lease, count) if isinstance(decision, Go) else None
 
 
 def uncharged(policy: Policy, lease: Lease, count: int = 1) -> Step[None]:
-    """The same, of one that surely was."""
+    """Return the step that reverts the charge of a lease."""
 
     def step(host: Host | None, now: Now) -> tuple[Host, None]:
         host = settle(host, now, policy, lease, Outcome(Kind.ABANDONED, sent=False))
@@ -71,7 +71,7 @@ def look(
     foreign: bool = False,
     guest: bool = False,
 ) -> Step[Decision]:
-    """Decide, and change nothing."""
+    """Return the step that decides without changing the record."""
     deciding = charge(
         policy, 0.0, page=page, robots=robots, count=count, crawl_delay=crawl_delay, foreign=foreign, guest=guest
     )  # fmt: skip
@@ -83,7 +83,10 @@ def look(
 
 
 def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, count: int = 1) -> Step[float]:
-    """The seconds that one with so many before it must wait at the least; they and it take `more` than a token each."""
+    """Return the step that computes the minimum wait in seconds.
+
+    `ahead` waiters are in front; they and this request need `more` tokens beyond one each.
+    """
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, float]:
         return host, forecast(host, now, policy, ahead, crawl_delay, more, count)
@@ -92,7 +95,7 @@ def foresee(policy: Policy, ahead: int, crawl_delay: int = 0, more: int = 0, cou
 
 
 def take(overall: Policy, count: int) -> Step[Decision]:
-    """Take tokens of the global rate."""
+    """Return the step that takes tokens of the global rate."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, Decision]:
         return admit(host, now, overall, page=False, count=count, scheduled=True)
@@ -101,12 +104,12 @@ def take(overall: Policy, count: int) -> Step[Decision]:
 
 
 def untake(overall: Policy, count: int, decision: Decision) -> Step[None] | None:
-    """Give back tokens that were taken, if they were."""
+    """Return the step that returns taken tokens; None if no token was taken."""
     return give_back(overall, decision.lease, count) if isinstance(decision, Go) else None
 
 
 def give_back(overall: Policy, token: Lease, count: int = 1) -> Step[None]:
-    """Give back tokens of the global rate."""
+    """Return the step that returns tokens of the global rate."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, None]:
         return (None, None) if host is None else (amend(host, now, overall, Return(token, count)), None)
@@ -115,9 +118,9 @@ def give_back(overall: Policy, token: Lease, count: int = 1) -> Step[None]:
 
 
 def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple[Settled, bool]]:
-    """Write the consequences of a reply.
+    """Return the step that records the consequences of a reply.
 
-    Answers what holds for the host now, and whether this has opened the breaker.
+    It answers the host's new state, and whether this reply opened the breaker.
     """
 
     def step(host: Host | None, now: Now) -> tuple[Host, tuple[Settled, bool]]:
@@ -129,7 +132,7 @@ def settled(policy: Policy, lease: Lease | None, outcome: Outcome) -> Step[tuple
 
 
 def amended(policy: Policy, change: Amendment) -> Step[Host]:
-    """Change a record by hand; answers it as it is then."""
+    """Return the step that applies a user's change; it answers the new record."""
 
     def step(host: Host | None, now: Now) -> tuple[Host, Host]:
         host = amend(host, now, policy, change)
@@ -139,7 +142,7 @@ def amended(policy: Policy, change: Amendment) -> Step[Host]:
 
 
 def amended_if_known(policy: Policy, change: Amendment) -> Step[Host | None]:
-    """The same; if there is no record, none is made, and the answer is None."""
+    """Return the same step for existing records only; it answers None without a record."""
 
     def step(host: Host | None, now: Now) -> tuple[Host | None, Host | None]:
         host = None if host is None else amend(host, now, policy, change)

@@ -1,4 +1,4 @@
-"""HostView: what is known of one host, as figures of the moment, ready to be shown or written as JSON."""
+"""Read-only view of a host's record, for display and JSON."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ from curtsy.stores import Store
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """One host as of one moment. Durations are seconds."""
+    """State of a host at one moment. Durations are in seconds."""
 
     domain: str
     next_in: float | None
-    """Until the next page can be asked for; None if nobody knows (paused until resumed)."""
+    """Seconds until the next page may be requested; None if unknown (paused until resumed)."""
 
     waiting_for: str | None
-    """What that wait is for, as `Wait.because` or a `Reason` has it; None if there is none."""
+    """Cause of that wait, from `Wait.because` or `Reason`; None without a wait."""
 
     requests_today: int
     max_requests_per_day: int
-    """0 for unlimited."""
+    """Daily request limit; 0 means unlimited."""
 
     pages_today: int
     max_pages_per_day: int
     budget_resets_in: float
     breaker: str
-    """`closed`, `open` or `half_open`."""
+    """Breaker state: `closed`, `open` or `half_open`."""
 
     breaker_left: float | None
-    """How long it stays open; None if it is not."""
+    """Seconds until the open breaker allows a trial; None if it is not open."""
 
     failures: int
-    """In a row."""
+    """Consecutive failures."""
 
     trips: int
-    """Times that the breaker has opened."""
+    """Number of times the breaker has opened."""
 
     paused: bool
     paused_left: float | None
-    """None if it is not paused, or until it is resumed."""
+    """Seconds left of a pause; None without a pause, or for one that lasts until resumed."""
 
     in_flight: int
     last_asked_ago: float | None
     last_status: int | None
     requests: int
-    """Sent, ever."""
+    """Requests sent in total."""
 
     pages: int
-    """Received, ever."""
+    """Pages received in total."""
 
     crawl_delay: float | None
-    """What its robots.txt asks for."""
+    """Delay that robots.txt requests."""
 
     adapted_delay: float | None
-    """What its pace was slowed to."""
+    """Delay that adaptive pacing has reached."""
 
     latency: float | None
-    """Its response time, smoothed."""
+    """Smoothed response time."""
 
     changed_limits: dict[str, float | None]
-    """By hand, over its policy."""
+    """Limits that a user changed, which override the policy."""
 
 
 def _reset_in(spending: Spending, now: Now, policy: Policy) -> float:
-    """Seconds until what was spent counts no more, or some of it, if a limit is reached."""
+    """Return the seconds until the budget resets, or until a reached limit has room again."""
     opens = [spending.day.ends - now.epoch / SECOND]
     if 0 < policy.max_requests_per_day <= spending.requests:
         opens.append(spending.opens_in(policy.max_requests_per_day, "requests", now))
@@ -85,7 +85,7 @@ def _reset_in(spending: Spending, now: Now, policy: Policy) -> float:
 
 
 def view_of(domain: str, host: Host | None, now: Now, policy: Policy) -> HostView:
-    """The figures of one host; None is one that nothing is known of."""
+    """Return the view of a host; a `host` of None is an unknown one."""
     host = fresh(now) if host is None else in_time(host, now)
     policy = changed(policy, host)
     decision = admit(host, now, policy)[1]
@@ -132,19 +132,19 @@ def _seconds(microseconds: int) -> float:
 
 
 def changed(policy: Policy, host: Host) -> Policy:
-    """The policy with the limits that were changed by hand, as far as they fit it."""
+    """Return the policy with the user's changed limits; without them if they are invalid for it."""
     changes: dict[str, Any] = {
         name: int(value) if value is not None and OVERRIDABLE.get(name) is int else value
         for name, value in host.overrides
     }
     try:
         return policy.replace(**changes) if changes else policy
-    except (PolicyError, TypeError):  # of another version of curtsy, or the settings have changed since
+    except (PolicyError, TypeError):  # written by another curtsy version, or the settings changed since
         return policy
 
 
 def pace_alone(host: Host | None, now: Now, policy: Policy) -> Wait | None:
-    """What rate, pause and delays alone ask to wait, whatever else stands in the way; None for nothing."""
+    """Return the wait due to rate, pause and delays alone; None if they impose no wait."""
     if host is None:
         return None
     bare = msgspec.structs.replace(in_time(host, now), places=(), retry_after_until=0, tripped_at=0, paused_until=0)
@@ -154,7 +154,7 @@ def pace_alone(host: Host | None, now: Now, policy: Policy) -> Wait | None:
 
 
 def views(store: Store, policies: Policies, domain: str | None = None) -> Iterator[HostView]:
-    """The hosts that a store knows: all, or a domain and the hosts under it."""
+    """Yield the hosts of a store: all, or a domain and its subdomains."""
     for key in store.keys("host:"):
         name = key.removeprefix("host:")
         if domain is not None and not is_under(name, domain):
@@ -165,6 +165,6 @@ def views(store: Store, policies: Policies, domain: str | None = None) -> Iterat
 
 
 def is_under(name: str, domain: str) -> bool:
-    """Whether a host is a domain or lies under it, on any port unless the domain has one."""
+    """Return whether a host is a domain or its subdomain. The port is ignored unless `domain` has one."""
     host = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() and not name.endswith("]") else name
     return any(each == domain or each.endswith("." + domain) for each in (name, host))

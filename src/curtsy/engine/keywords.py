@@ -1,6 +1,6 @@
-"""The keywords that both clients take, for type checkers: one list, so that the two cannot drift apart.
+"""Keyword arguments of both clients for type checkers, in one list to keep the clients consistent.
 
-What a setting means, and within which bounds, is said in `curtsy.settings.keys`.
+`curtsy.settings.keys` defines the meaning and the bounds of each setting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from curtsy.system.clock import FakeClock
 
 
 class SettingKeywords(TypedDict, total=False):
-    """The settings that a client takes besides those in its signature."""
+    """Settings that a client accepts besides the parameters in its signature."""
 
     global_qps: float | None
     global_burst: int
@@ -75,7 +75,7 @@ class SettingKeywords(TypedDict, total=False):
 
 
 class ClientKeywords(SettingKeywords, total=False):
-    """All that a client takes."""
+    """All keyword arguments of a client."""
 
     preset: Preset | None
     config: str | os.PathLike[str] | None
@@ -100,7 +100,7 @@ class ClientKeywords(SettingKeywords, total=False):
 
 
 class FetchKeywords(TypedDict, total=False):
-    """What may be said of one fetch, or of all fetches of a batch."""
+    """Options of one fetch, or of all fetches of a batch."""
 
     method: str
     headers: Mapping[str, str] | None
@@ -110,4 +110,4 @@ class FetchKeywords(TypedDict, total=False):
 
 
 OWN = tuple(name for name in ClientKeywords.__annotations__ if name not in SettingKeywords.__annotations__)
-"""What is in a client's signature: the settings know some of it, and nothing of the rest."""
+"""Parameters in a client's signature. Only some of them are settings."""

@@ -1,4 +1,4 @@
-"""Where a client remembers and keeps: its store and its cache, opened as it was told."""
+"""Opening of a client's store and cache."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from curtsy.stores.threaded import ThreadedStore, is_async_store, is_store
 from curtsy.system.clock import FakeClock
 
 UNBOUNDED = 2**62
-"""Bytes: more than any disk has."""
+"""Bytes: more than any disk holds."""
 
 
 def opened_store(
     store: str | os.PathLike[str] | Store | AsyncStore | None, settings: Settings, clock: FakeClock | None
 ) -> AsyncStore:
-    """The store that a client was given, for tasks; else the one of the settings, or with a fake clock memory."""
+    """Return the client's store for tasks: the given one, memory with a fake clock, or that of the settings."""
     if isinstance(store, MemoryStore):
         return AsyncMemoryStore(store)
     if store is None and clock is not None:
@@ -35,7 +35,7 @@ def opened_store(
 def opened_cache(
     cache: str | os.PathLike[str] | PageCache | bool | None, settings: Settings
 ) -> PageCache | None:  # fmt: skip
-    """The cache that a client was given; else the one of the settings."""
+    """Return the client's cache: the given one or that of the settings; None if caching is off."""
     if cache is False or settings.cache_mode == "off":
         return None
     if cache is None or cache is True:

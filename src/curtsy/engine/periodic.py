@@ -1,4 +1,4 @@
-"""Rhythm: something to be done now and then, while something happens."""
+"""Periodic work that runs only while there is activity."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 
 class Periodic:
-    """Does its work so many seconds after `start()`, and again as long as the work answers that there is more.
+    """Work that runs `every` seconds after `start()`, and repeats while it returns True.
 
-    What happens starts it if it does not run; so it costs nothing while nothing happens, and what has happened last is
-    worked on too. For the tasks of one event loop.
+    Activity calls `start()` if the timer is not running. An idle program therefore has no timer, and the last activity
+    is still handled. For the tasks of one event loop.
     """
 
     def __init__(self, work: Callable[[], Awaitable[bool]], every: float) -> None:
@@ -20,10 +20,10 @@ class Periodic:
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
         self.is_running = False
-        """Whether its time will come by itself. Ask this before `start()`: it is cheaper."""
+        """True if a run is scheduled or active. Check it before `start()`: it is cheaper."""
 
     def start(self) -> None:
-        """Set it going, unless it was stopped for good."""
+        """Schedule the next run, unless `stop()` was called."""
         self.is_running = True
         if not self._is_stopped:
             self._timer = asyncio.get_running_loop().call_later(self._every, self._due)
@@ -41,7 +41,7 @@ class Periodic:
                 self.start()
 
     async def stop(self) -> None:
-        """End it for good. What is under way is seen through."""
+        """Stop permanently, after the current run has ended."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()

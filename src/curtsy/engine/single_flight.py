@@ -1,4 +1,4 @@
-"""What is under way in a client, so that others may join it, and that it can be ended before its time."""
+"""Deduplication of concurrent work: callers join the same work, and `close()` ends it early."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ T = TypeVar("T")
 
 
 def always(result: object) -> bool:
-    """Whether what came of work is for all who joined it: yes."""
+    """Return True: the result is for every caller that joined."""
     return True
 
 
 class _Flight:
-    """Work under way in the task that asked first, and the others that wait for what comes of it."""
+    """Work in the task of the first caller, with the other callers that wait for its result."""
 
     __slots__ = ("_waiting", "is_closing", "task", "was_cancelling")
 
@@ -28,29 +28,29 @@ class _Flight:
         self._waiting: list[asyncio.Future[tuple[bool, Any]]] = []
 
     def end(self) -> asyncio.Future[tuple[bool, Any]]:
-        """Its end, to be waited for: whether it came to it by itself, and what came of it."""
+        """Return a future of the end: whether the result can be shared, and the result."""
         future: asyncio.Future[tuple[bool, Any]] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         return future
 
     def land(self, is_whole: bool, result: Any = None) -> None:
-        """Tell those who wait."""
+        """Pass the result to the waiting callers."""
         for future in self._waiting:
             if not future.done():
                 future.set_result((is_whole, result))
 
     def close(self) -> None:
-        """End it before its time: the client is being closed."""
+        """End the work early because the client is closing."""
         self.is_closing = True
         self.task.cancel()
 
     def was_closed(self) -> bool:
-        """Whether that is what its cancellation meant, and not that its task is to end (as in `asyncio.timeout`)."""
+        """Return whether `close()` caused the cancellation, not the task's owner (as in `asyncio.timeout`)."""
         return self.is_closing and self.task.uncancel() <= self.was_cancelling
 
 
 class SingleFlight:
-    """All that is under way, each by a key."""
+    """All work in progress, by key."""
 
     def __init__(self) -> None:
         self.under_way: dict[object, _Flight] = {}
@@ -66,10 +66,10 @@ class SingleFlight:
         closed: Callable[[], T],
         is_for_all: Callable[[T], bool] = always,
     ) -> T:
-        """Do work that others may join; `closed` says what comes of it if it is ended before its time, or not begun.
+        """Run work that other callers with the same key join. `closed` returns the result after an early end.
 
-        It runs in the task of the first; if that is cancelled, or what came of it is for the first alone, the next
-        takes over, unless all was closed meanwhile.
+        The work runs in the first caller's task. If that task is cancelled, or its result is for it alone, the next
+        caller takes over, unless `close()` was called.
         """
         while (flight := self.under_way.get(key)) is not None:
             is_whole, result = await flight.end()
@@ -93,11 +93,11 @@ class SingleFlight:
         return result
 
     async def close(self) -> None:
-        """End everything, for good: what is cancelled gives back what it held."""
+        """End all work permanently; cancelled work returns what it holds."""
         self._is_closed = True
         while single_flight := list(self.under_way.values()):
             ends = [flight.end() for flight in single_flight]
             for flight in single_flight:
                 flight.close()
             await asyncio.gather(*ends)
-        await asyncio.sleep(0)  # who has joined one that has just ended has not woken yet, and has something to say
+        await asyncio.sleep(0)  # callers that joined work that just ended must still run

@@ -1,4 +1,4 @@
-"""The line of statistics that is logged every minute, and the alerts that are looked for then (Q10)."""
+"""Statistics line that is logged every minute, and the check for alerts (Q10)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TOLD = (
     "fetches", "ok", "requests", "robots_requests", "pages", "bytes", "cache_hits", "revalidated", "retries",
     "delayed", "trips", "refused", "failed",
 )  # fmt: skip
-"""The fields of the line: everything since the start."""
+"""Counters in the line, since the start."""
 
 
 class StatsLog:
-    """Tells the log what a tally has counted, and what is alarming."""
+    """Log of the counters and their alerts."""
 
     def __init__(self, counters: Counters, store: AsyncStore, policies: Callable[[], Policies]) -> None:
         self._counters = counters
@@ -34,20 +34,20 @@ class StatsLog:
         self.alerts = AlertWatch()
 
     async def report(self) -> bool:
-        """Write the line, if there is anything new; answers whether to look again though nothing more happens."""
+        """Log the statistics if they changed; return whether to check again without further activity."""
         counted = self._counters.snapshot()
         if counted.fetches != self._told:
             self._told = counted.fetches
             _log.info("Statistics", **line(counted))
         try:
             hosts = [await self._view(host.domain) for host in counted.hosts.values() if self._is_suspect(host)]
-        except CurtsyError:  # a store that fails: who fetches is told of it
+        except CurtsyError:  # the store failed: the fetches report it
             return True
         self.alerts.look(alerts_of(counted, hosts))
-        return bool(self.alerts.active)  # so that its end is told
+        return bool(self.alerts.active)  # so that the end of an alert is logged
 
     def _is_suspect(self, host: HostStatistics) -> bool:
-        """Whether the host may be the reason of an alert, so that its record is worth a look."""
+        """Return whether the host may cause an alert, so that its record must be read."""
         policy = self._policies().of(host.domain)
         left = ((host.requests_left, policy.max_requests_per_day), (host.pages_left, policy.max_pages_per_day))
         is_nearly_spent = any(count is not None and limit - count >= NEARLY * limit for count, limit in left)
@@ -60,7 +60,7 @@ class StatsLog:
 
 
 def line(counted: StatisticsSnapshot) -> dict[str, Any]:
-    """The fields of the line of statistics."""
+    """Return the fields of the statistics line."""
     return {
         **{name: getattr(counted, name) for name in TOLD},
         "hosts": len(counted.domains),

@@ -1,6 +1,6 @@
-"""What a process has counted, told in the store to whoever watches: the dashboard, `curtsy status`, other machines.
+"""Publication of a process's counts in the store, for the dashboard, `curtsy status` and other machines.
 
-Each process adds what it has counted to a record of its own every few seconds, and readers sum them:
+Each process adds its counts to its own record every few seconds, and readers sum the records:
 
     summed(read_statistics(store)).requests
 """
@@ -29,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 EVERY = 5.0
-"""Seconds between two tellings."""
+"""Seconds between two publications."""
 
 
 @lru_cache(maxsize=1)
@@ -38,30 +38,30 @@ def _name_of(number: int) -> str:
 
 
 def process_name() -> str:
-    """The name of this process among all that share a store: machine, process number, a few random letters."""
-    return _name_of(os.getpid())  # another one in a forked child
+    """Return this process's unique name in a store: machine, process id, random letters."""
+    return _name_of(os.getpid())  # a forked child has another name
 
 
 class Publisher:
-    """Adds what a tally has counted to this process's record. The clients of one process have one record."""
+    """Publisher of new counts to this process's record, which all its clients share."""
 
     def __init__(self, counters: Counters, store: AsyncStore) -> None:
         self._counters = counters
         self._store = store
-        self._told = StatisticsSnapshot(started_at=-1.0)  # as of before anything
+        self._told = StatisticsSnapshot(started_at=-1.0)  # older than any count
         _PUBLISHERS.add(self)
 
     @property
     def identity(self) -> str:
-        """The identity of the store that this publishes to."""
+        """Return the identity of the store that this publishes to."""
         return self._store.identity
 
     def pending(self) -> StatisticsSnapshot:
-        """Return what is counted and not published yet."""
+        """Return the counts that are not yet published."""
         return self._counters.snapshot(PUBLISHED_HOSTS).since(self._told)
 
     def publish_blocking(self, store: Store) -> None:
-        """Publish from a thread that may block, by the blocking store of the same records."""
+        """Publish from a blocking thread, through the blocking form of the same store."""
         counted = self._counters.snapshot(PUBLISHED_HOSTS)
         news = counted.since(self._told)
         if (news.fetches or news.trips) and not getattr(store, "held", 0):
@@ -71,15 +71,15 @@ class Publisher:
                 self._told = counted
 
     async def publish(self) -> bool:
-        """Tell what is new, if anything is; answers whether to look again though nothing more happens.
+        """Publish new counts; return whether to retry without further activity.
 
-        A store that fails is not our business: who fetches is told of it. What could not be told now is told later.
+        Store failures are ignored because the fetches report them. Unpublished counts are published later.
         """
         counted = self._counters.snapshot(PUBLISHED_HOSTS)
         news = counted.since(self._told)
         if not (news.fetches or news.trips):
             return False
-        if getattr(self._store, "held", 0):  # an outage is bridged in memory, where nobody else can read it
+        if getattr(self._store, "held", 0):  # in an outage the store writes to memory, invisible to other processes
             return True
         process = process_name()
         try:
@@ -91,7 +91,7 @@ class Publisher:
 
 
 def _told(process: str, news: StatisticsSnapshot) -> Step[None]:
-    """The step that adds what is new to a process's record."""
+    """Return the step that adds new counts to a process's record."""
 
     def step(record: Record | None, now: Now) -> tuple[ProcessStatistics, None]:
         at = now.epoch / SECOND
@@ -107,7 +107,7 @@ _PUBLISHERS: WeakSet[Publisher] = WeakSet()
 
 
 def whole_statistics(store: Store) -> list[ProcessStatistics]:
-    """Return what all processes have counted, with what this one has not published yet."""
+    """Return the counts of all processes, with this one's unpublished counts."""
     found = read_statistics(store)
     for publisher in list(_PUBLISHERS):
         if publisher.identity == store.identity:
@@ -116,17 +116,17 @@ def whole_statistics(store: Store) -> list[ProcessStatistics]:
 
 
 def read_statistics(store: Store) -> list[ProcessStatistics]:
-    """What the processes that share a store have counted, the one that told last first."""
+    """Return the counts of the processes that share a store, the latest publication first."""
     return _current([record for _, record in read_all(store, stats_key(""))], store.now())
 
 
 async def aread_statistics(store: AsyncStore) -> list[ProcessStatistics]:
-    """The same for tasks."""
+    """Return the same for tasks."""
     keys = await store.keys(stats_key(""))
     return _current([await store.read(key) for key in keys], await store.now())
 
 
 def _current(records: list[object], now: Now) -> list[ProcessStatistics]:
-    """Those that say something still: a store may keep one for a while after that."""
+    """Return the unexpired records, the latest first. A store may keep records beyond their expiry."""
     found = [each for each in records if isinstance(each, ProcessStatistics) and (each.lasts(now) or 0) > 0]
     return sorted(found, key=lambda each: each.at, reverse=True)

@@ -1,6 +1,6 @@
-"""How a wait is waited: threads on an event each, tasks on one heap and one timer per event loop.
+"""Timers for waits: one event per thread; one heap and one timer per event loop for tasks.
 
-A fake alarm waits on a fake clock: then a day passes in milliseconds.
+Fake timers use a fake clock, on which a day passes in milliseconds.
 """
 
 from __future__ import annotations
@@ -17,52 +17,57 @@ from curtsy.core.message import SECOND
 from curtsy.system.clock import FakeClock
 
 EARLY = 0.0011
-"""Seconds by which a loop's timer is set too early, for epoll rounds up to a millisecond and the kernel adds some. What
-is left over is spun: on average half a millisecond."""
+"""Seconds by which a loop's timer fires early, because epoll rounds up to a millisecond and the kernel adds some.
+
+The loop spins for the rest: half a millisecond on average.
+"""
 
 LATE = 0.0001
-"""Seconds by which a task is woken after its time. From its admission until it goes on, a task takes some microseconds,
-now more, now fewer: without this, the gap that it sees itself would now and then be short by them."""
+"""Seconds by which a task is woken after its time.
+
+A task resumes some microseconds after its admission, and that delay varies. Without this margin, the gap between two
+requests that a task measures would sometimes be too short.
+"""
 
 SLACK = 0.002
-"""The share of a long wait by which its timer is set too early besides: the kernel may be late by a thousandth."""
+"""Share of a long wait by which its timer also fires early: the kernel may be late by a thousandth."""
 
 
 LONGEST = threading.TIMEOUT_MAX
-"""Seconds that are waited at most, some centuries: no timer can be set for ever, or for what is no number."""
+"""Maximum wait in seconds, some centuries: timers reject infinity and NaN."""
 
 
 def _bounded(seconds: float) -> float:
-    """As long as can be waited; 0 for what is past, or no number."""
+    """Return the seconds within the allowed range; 0 for negative values and NaN."""
     return min(max(0.0, seconds), LONGEST)
 
 
 class Waiter:
-    """One thread or task that waits, and can be woken from anywhere. A wake-up is never lost, only merged."""
+    """Thread or task that waits and can be woken from any thread. Wake-ups are merged, never lost."""
 
     __slots__ = ("__weakref__", "closed", "due")
 
     loop: asyncio.AbstractEventLoop | None = None
-    """Where its task runs; None for a thread."""
+    """Event loop of the waiting task; None for a thread."""
 
     def __init__(self) -> None:
         self.closed = False
-        """Told to give up: what it waits for has been closed."""
+        """True if the object that it waits for was closed: the waiter must give up."""
         self.due: float | None = None
-        """When its present wait ends by itself; None if it does not. What an alarm has noted besides is past."""
+        """Time at which the current wait ends by itself; None without one. Heap entries with another time are stale."""
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody can get up here any more."""
+        """Return whether the waiter's event loop is closed."""
         return False
 
     def wake(self) -> None:
-        """End the present wait, or the next one at once."""
+        """End the current wait, or the next one immediately."""
         raise NotImplementedError
 
 
 class ThreadWaiter(Waiter):
-    """A thread that waits."""
+    """Waiting thread."""
 
     __slots__ = ("event",)
 
@@ -71,12 +76,12 @@ class ThreadWaiter(Waiter):
         self.event = threading.Event()
 
     def wake(self) -> None:
-        """End the present wait, or the next one at once."""
+        """End the current wait, or the next one immediately."""
         self.event.set()
 
 
 class TaskWaiter(Waiter):
-    """A task that waits, on the event loop that it was made in."""
+    """Waiting task, on the event loop that is running at construction."""
 
     __slots__ = ("_thread", "future", "loop", "woken")
 
@@ -89,18 +94,18 @@ class TaskWaiter(Waiter):
 
     @property
     def is_gone(self) -> bool:
-        """Whether its loop was closed, with no word to those who wait in it."""
+        """Return whether the waiter's event loop is closed, which happens without notice to its waiters."""
         return self.loop.is_closed()
 
     def wake(self) -> None:
-        """End the present wait, or the next one at once."""
+        """End the current wait, or the next one immediately."""
         if threading.get_ident() == self._thread:
             self._set()
         else:
             try:
                 self.loop.call_soon_threadsafe(self._set)
             except RuntimeError:
-                pass  # its loop is closed: nobody waits there any more
+                pass  # a closed loop has no waiters
 
     def _set(self) -> None:
         self.woken = True
@@ -119,35 +124,35 @@ class TaskWaiter(Waiter):
 
 
 class Timers(Protocol):
-    """What the gate waits on."""
+    """Clock and waits of the gate."""
 
     def now(self) -> float:
-        """The present, in seconds of a clock that never jumps."""
+        """Return the time in seconds of a monotonic clock."""
         ...
 
     def waiter(self) -> Waiter:
-        """A waiter for the calling thread."""
+        """Return a waiter for the calling thread."""
         ...
 
     def async_waiter(self) -> Waiter:
-        """A waiter for the running task."""
+        """Return a waiter for the running task."""
         ...
 
     def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most so long."""
+        """Wait until woken, at most `seconds`; None for no limit."""
         ...
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most so long."""
+        """Wait until woken, at most `seconds`; None for no limit."""
         ...
 
 
 class _Timer:
-    """The one timer of an event loop, and the heap of those who wait for it."""
+    """Timer of an event loop, with the heap of its waiters."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, TaskWaiter]] = []
-        self._past = 0  # entries of waits that ended before their time
+        self._past = 0  # stale entries, of waits that ended early
         self._count = itertools.count()
         self._handle: asyncio.Handle | None = None
         self._due = 0.0
@@ -160,7 +165,7 @@ class _Timer:
             self._arm(due, time.monotonic())
 
     def unset(self, waiter: TaskWaiter) -> None:
-        """End a wait, perhaps before its time. Once such entries are most of the heap, they are dropped."""
+        """End a wait, perhaps early. Stale entries are dropped once they are most of the heap."""
         if waiter.due is None:
             return
         waiter.due = None
@@ -197,31 +202,31 @@ class _Timer:
 
 
 class SystemTimers:
-    """Real time."""
+    """Timers in real time."""
 
     _timers: ClassVar[dict[asyncio.AbstractEventLoop, _Timer]] = {}
-    """One per event loop, whatever gate its tasks wait at."""
+    """One timer per event loop, for all gates."""
 
     def now(self) -> float:
-        """The present, in seconds of the monotonic clock."""
+        """Return the time in seconds of the monotonic clock."""
         return time.monotonic()
 
     def waiter(self) -> Waiter:
-        """A waiter for the calling thread."""
+        """Return a waiter for the calling thread."""
         return ThreadWaiter()
 
     def async_waiter(self) -> Waiter:
-        """A waiter for the running task."""
+        """Return a waiter for the running task."""
         return TaskWaiter()
 
     def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most so long."""
+        """Wait until woken, at most `seconds`; None for no limit."""
         assert isinstance(waiter, ThreadWaiter)
         waiter.event.wait(None if seconds is None else _bounded(seconds))
         waiter.event.clear()
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most so long."""
+        """Wait until woken, at most `seconds`; None for no limit."""
         assert isinstance(waiter, TaskWaiter)
         if seconds is None or waiter.woken:
             await waiter.rest()
@@ -237,7 +242,7 @@ class SystemTimers:
         loop = asyncio.get_running_loop()
         timer = self._timers.get(loop)
         if timer is None:
-            for each in list(self._timers):  # a weak table would not do: a timer that is set holds its loop
+            for each in list(self._timers):  # not a weak table: an armed timer references its loop
                 if each.is_closed():
                     self._timers.pop(each, None)
             timer = self._timers[loop] = _Timer()
@@ -245,7 +250,7 @@ class SystemTimers:
 
 
 class _FakeThreadWaiter(ThreadWaiter):
-    """One whose alarm hears of every wake-up."""
+    """Waiting thread that reports each wake-up to its fake timers."""
 
     __slots__ = ("_heard",)
 
@@ -254,13 +259,13 @@ class _FakeThreadWaiter(ThreadWaiter):
         self._heard = heard
 
     def wake(self) -> None:
-        """End the present wait, or the next one at once."""
+        """End the current wait, or the next one immediately."""
         self._heard(self)
         super().wake()
 
 
 class _FakeTaskWaiter(TaskWaiter):
-    """The same for a task."""
+    """Waiting task that reports each wake-up to its fake timers."""
 
     __slots__ = ("_heard",)
 
@@ -269,23 +274,25 @@ class _FakeTaskWaiter(TaskWaiter):
         self._heard = heard
 
     def wake(self) -> None:
-        """End the present wait, or the next one at once."""
+        """End the current wait, or the next one immediately."""
         self._heard(self)
         super().wake()
 
 
 class FakeTimers:
-    """Waits on a fake clock. With `jump` (the default) time passes by itself whenever everybody waits.
+    """Timers on a fake clock. With `jump` (the default), time advances whenever all waiters wait.
 
-    `quiet` says whether nothing is going on besides the waiting; while it is False, time stands still.
+    `quiet` returns whether nothing but waiting is in progress. While it returns False, time does not advance.
     """
 
     PATIENCE = 0.001
-    """Real seconds without news after which everybody is taken to be waiting."""
+    """Real seconds without a change after which all waiters count as waiting."""
 
     BUSY = 1.0
-    """Real seconds for which an event loop that somebody waits in may be at work without time passing. After them it is
-    taken to be held up by a wait of its own."""
+    """Real seconds for which a busy event loop with waiters stops time.
+
+    Afterwards the loop counts as blocked by its own wait.
+    """
 
     def __init__(self, clock: FakeClock, *, jump: bool = True, quiet: Callable[[], bool] = lambda: True) -> None:
         self.clock = clock
@@ -296,24 +303,24 @@ class FakeTimers:
         self._count = itertools.count()
         self._news = 0
         self._asleep: set[Waiter] = set()
-        self._stirring: set[Waiter] = set()  # woken, but not up yet
+        self._stirring: set[Waiter] = set()  # woken, but not yet running
         self._jumper: threading.Thread | None = None
         clock.on_advance(self._fire)
 
     def now(self) -> float:
-        """The present, in seconds of the fake clock."""
+        """Return the time in seconds of the fake clock."""
         return self.clock.now().at / SECOND
 
     def waiter(self) -> Waiter:
-        """A waiter for the calling thread."""
+        """Return a waiter for the calling thread."""
         return _FakeThreadWaiter(self._heard)
 
     def async_waiter(self) -> Waiter:
-        """A waiter for the running task."""
+        """Return a waiter for the running task."""
         return _FakeTaskWaiter(self._heard)
 
     def sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most so long in fake time."""
+        """Wait until woken, at most `seconds` of fake time; None for no limit."""
         assert isinstance(waiter, ThreadWaiter)
         self._set(waiter, seconds)
         try:
@@ -323,7 +330,7 @@ class FakeTimers:
             self._unset(waiter)
 
     async def async_sleep(self, waiter: Waiter, seconds: float | None) -> None:
-        """Wait until woken, at most so long in fake time."""
+        """Wait until woken, at most `seconds` of fake time; None for no limit."""
         assert isinstance(waiter, TaskWaiter)
         self._set(waiter, seconds)
         try:
@@ -336,7 +343,7 @@ class FakeTimers:
             self._news += 1
             self._asleep.add(waiter)
             if seconds is not None:
-                # Rounded up, as the decision's own microseconds are: else a wait would end just before its time.
+                # Rounded up like the decision's microseconds. Otherwise a wait would end just before its time.
                 due = self.clock.now().at - int(-_bounded(seconds) * SECOND // 1)
                 waiter.due = due
                 heapq.heappush(self._heap, (due, next(self._count), waiter))
@@ -386,9 +393,9 @@ class FakeTimers:
             self.clock.advance(max(0, due - self.clock.now().at) / SECOND)
 
     def _wait_for_loops(self) -> set[asyncio.AbstractEventLoop]:
-        """Let every event loop that somebody waits in end what it is at; answers those that did not.
+        """Wait until every event loop with waiters has run its ready callbacks; return the loops that did not.
 
-        On a busy machine that takes a while.
+        On a busy machine this takes a while.
         """
         busy: set[asyncio.AbstractEventLoop] = set()
 
@@ -402,12 +409,12 @@ class FakeTimers:
             try:
                 loop.call_soon_threadsafe(went_round, loop)
             except RuntimeError:
-                busy.discard(loop)  # it is closed: nobody waits there any more
+                busy.discard(loop)  # a closed loop has no waiters
         self._changed.wait_for(lambda: not busy, self.BUSY)
         return busy
 
     def _is_awaited(self) -> bool:
-        """Whether anybody still waits for time to pass; nobody's next moment is forgotten."""
+        """Return whether a waiter waits for time to pass; drop stale heap entries."""
         while self._heap and self._heap[0][2].due != self._heap[0][0]:
             heapq.heappop(self._heap)
         return bool(self._heap)

@@ -1,4 +1,4 @@
-"""Who waits for which host, in order: one set of lines per process and store."""
+"""Queues of waiters by host: one set per process and store."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from curtsy.http.registered_domain import group_of, site_of
 
 
 class WaitQueue:
-    """Who waits for one host, in order. The first is the one that asks."""
+    """Queue of waiters for one host. Only the first one asks the store."""
 
     __slots__ = ("__weakref__", "is_mixed", "more", "news", "out", "ranks", "waiters")
 
     def __init__(self) -> None:
         self.waiters: OrderedDict[Waiter, int] = OrderedDict()
-        """Each with the tokens that it needs. Whoever gives up is out in no time, wherever it stands."""
+        """Waiters in order, with the tokens that each needs. Removal takes constant time at any position."""
 
         self.ranks: dict[Waiter, float] = {}
-        """Of those who stand in front."""
+        """Ranks of the waiters at the front."""
 
         self.more = 0
-        """Tokens that they need beyond one each."""
+        """Tokens that the waiters need beyond one each."""
 
         self.out = 0
-        """Places that this process holds: when one of them is given back, the first of the line is told."""
+        """Slots that this process holds. The release of a slot wakes the first waiter."""
 
         self.news = 0
-        """How often something has changed for those who wait."""
+        """Number of changes that affect the waiters."""
 
         self.is_mixed = False
-        """Whether somebody waits behind one of another event loop, which may be closed with no word."""
+        """True if a waiter is behind one of another event loop, which may be closed without notice."""
 
     @property
     def first(self) -> Waiter | None:
-        """Whose turn it is to ask."""
+        """Return the waiter whose turn it is; None if the queue is empty."""
         return next(iter(self.waiters), None)
 
     def add(self, waiter: Waiter, count: int, rank: float | None) -> tuple[int, int]:
-        """Add a waiter: at the end, or with a rank in front, behind lower ranks. Answer as `WaitQueues.ahead`."""
+        """Add a waiter: at the end, or with a rank at the front, behind lower ranks. Return as `WaitQueues.ahead`."""
         beside = next(reversed(self.waiters), None) if rank is None else self.first
         if beside is not None and beside.loop is not waiter.loop:
             self.is_mixed = True
@@ -59,12 +59,12 @@ class WaitQueue:
         return len(before), count - 1 + sum(self.waiters[each] - 1 for each in before)
 
     def drop(self, waiter: Waiter) -> None:
-        """Have one less."""
+        """Remove a waiter."""
         self.ranks.pop(waiter, None)
         self.more -= self.waiters.pop(waiter) - 1
 
     def ahead(self, waiter: Waiter) -> tuple[int, int]:
-        """How many stand before a waiter, and how many tokens they and it need beyond one each."""
+        """Return the number of waiters ahead, and the tokens that they and this one need beyond one each."""
         more = 0
         for ahead, (each, count) in enumerate(self.waiters.items()):
             more += count - 1
@@ -73,7 +73,7 @@ class WaitQueue:
         raise AssertionError("it stands in no line")
 
     def clear(self) -> bool:
-        """Let nobody be first who cannot ask any more; whether anybody was."""
+        """Remove first waiters whose event loop is closed; return whether there were any."""
         is_cleared = False
         while (first := self.first) is not None and first.is_gone:
             self.drop(first)
@@ -82,7 +82,7 @@ class WaitQueue:
 
 
 class SharedWaitQueue(WaitQueue):
-    """Queue for what all hosts share: registered domains take turns (core/fair_share.py), each FIFO.
+    """Queue for a resource of all hosts: registered domains take turns (core/fair_share.py), each FIFO.
 
     The first waiter stays first until it leaves.
     """
@@ -94,17 +94,17 @@ class SharedWaitQueue(WaitQueue):
         self._turns = turns
         self._called: Waiter | None = None
         self._numbers: dict[Waiter, int] = {}
-        """Of all but the first, by which the turns know them."""
+        """Numbers of all waiters but the first, as the fair queue knows them."""
         self._waiting: dict[int, Waiter] = {}
         self._unused: list[int] = []
 
     @property
     def first(self) -> Waiter | None:
-        """Whose turn it is to ask."""
+        """Return the waiter whose turn it is; None if the queue is empty."""
         return self._called
 
     def queue(self, waiter: Waiter, group: str) -> tuple[int, int]:
-        """Have one more, of a host of this name; answers as `WaitQueues.ahead`."""
+        """Add a waiter for the host `group`. Return as `WaitQueues.ahead`."""
         _, more = super().add(waiter, 1, None)
         if self._called is None:
             self._called = waiter
@@ -117,7 +117,7 @@ class SharedWaitQueue(WaitQueue):
         return self.ahead(waiter)
 
     def drop(self, waiter: Waiter) -> None:
-        """Have one less."""
+        """Remove a waiter."""
         super().drop(waiter)
         number = self._numbers.pop(waiter, 0)
         if number:
@@ -132,29 +132,30 @@ class SharedWaitQueue(WaitQueue):
             self._unused.append(number)
 
     def ahead(self, waiter: Waiter) -> tuple[int, int]:
-        """How many go before a waiter at the least, and that nobody needs more than one token."""
+        """Return the minimum number of waiters ahead, and 0 because each needs one token."""
         number = self._numbers.get(waiter)
         return (0 if number is None else 1 + self._turns().ahead(number)), 0
 
 
 class WaitQueues:
-    """All lines of one process before one store. Safe for threads; the lock is held for moments only."""
+    """All queues of one process for one store. Thread-safe; the lock is held only briefly."""
 
     def __init__(self) -> None:
         self.empty()
 
     def empty(self) -> None:
-        """Start from nothing, as a forked child does: those who wait in its parent do not wait in it."""
+        """Start with empty queues. A forked child calls this because its parent's waiters do not exist in it."""
         self._lock = threading.Lock()
         self._lines: dict[str, WaitQueue] = {}
         self._turns: FairQueue | None = None
         self.prepaid: deque[float] = deque()
-        """Global tokens taken from the store in advance, as the moments at which each lapses."""
+        """Global tokens taken from the store in advance, as the time at which each expires."""
 
     def join(self, key: str, waiter: Waiter, count: int = 1, *, rank: float | None = None) -> tuple[int, int]:
-        """Stand in line for so many tokens; answers the same as `ahead`.
+        """Join a queue for `count` tokens. Return as `ahead`.
 
-        With a rank it goes in front: what the others wait for as well, and who had its turn and could not use it.
+        A rank puts the waiter at the front: for a request that the others also wait for, and for one that had its turn
+        but could not use it.
         """
         with self._lock:
             line = self._lines.get(key)
@@ -167,7 +168,7 @@ class WaitQueues:
         return found
 
     def join_shared(self, key: str, waiter: Waiter, host: str) -> tuple[int, int]:
-        """Stand in a line that all hosts share, for one token; answers the same as `ahead`."""
+        """Join a queue that all hosts share, for one token. Return as `ahead`."""
         with self._lock:
             line = self._lines.get(key)
             if line is None:
@@ -180,21 +181,21 @@ class WaitQueues:
         return found
 
     def _shared_turns(self) -> FairQueue:
-        """The turns of the one line that all hosts share; made when a second one waits there."""
+        """Return the fair queue of the shared queue; it is created when a second waiter joins."""
         if self._turns is None:
             self._turns = FairQueue()
         return self._turns
 
     def leave(self, key: str, waiter: Waiter, *, holding: bool) -> None:
-        """Step out of the line; if it was the first, the next one is woken to ask."""
-        # Of one whose loop was closed, it is the garbage collector that says so, perhaps while this very thread has the
-        # lock. Then others put it out.
+        """Leave a queue; if the waiter was first, wake the next one."""
+        # If the waiter's loop is closed, the garbage collector makes this call, perhaps while this thread holds the
+        # lock. Other calls then remove the waiter.
         if not self._lock.acquire(blocking=not waiter.is_gone):
             return
         try:
             line = self._lines.get(key)
             if line is None or waiter not in line.waiters:
-                return  # a forked child clears up what its parent began, and nobody of that stands in its lines
+                return  # a forked child cleans up its parent's work, whose waiters are not in its queues
             was_first = line.first is waiter
             line.drop(waiter)
             was_first = line.clear() or was_first
@@ -208,7 +209,7 @@ class WaitQueues:
             following.wake()
 
     def hold(self, key: str) -> None:
-        """Note a place that was had without standing in line."""
+        """Count a slot that was taken without queueing."""
         with self._lock:
             line = self._lines.get(key)
             if line is None:
@@ -216,7 +217,7 @@ class WaitQueues:
             line.out += 1
 
     def returned(self, key: str) -> None:
-        """A place was given back."""
+        """Count the release of a slot and wake the first waiter."""
         with self._lock:
             line = self._lines.get(key)
             if line is None:
@@ -231,7 +232,7 @@ class WaitQueues:
             first.wake()
 
     def nudge(self, key: str) -> None:
-        """Something changed: let the first of the line ask again."""
+        """Wake the first waiter because something has changed."""
         with self._lock:
             line = self._lines.get(key)
             if line is None:
@@ -243,7 +244,7 @@ class WaitQueues:
             first.wake()
 
     def tidy(self, key: str) -> bool:
-        """Put those out who cannot ask any more; whether more of them may come, and it is to be done again."""
+        """Remove first waiters of closed loops; return whether more may follow, so that this must be repeated."""
         with self._lock:
             line = self._lines.get(key)
             if line is None or not line.is_mixed:
@@ -254,22 +255,22 @@ class WaitQueues:
         return True
 
     def news(self, key: str) -> int:
-        """A number that is another one when something has changed for those who wait."""
+        """Return a number that changes with every change that affects the waiters."""
         line = self._lines.get(key)
         return 0 if line is None else line.news
 
     def held(self, key: str) -> int:
-        """How many places of the host this process holds."""
+        """Return how many slots of the host this process holds."""
         line = self._lines.get(key)
         return 0 if line is None else line.out
 
     def ahead(self, key: str, waiter: Waiter) -> tuple[int, int]:
-        """How many stand before a waiter now, and how many tokens they and it need beyond one each."""
+        """Return the number of waiters ahead, and the tokens that they and this one need beyond one each."""
         with self._lock:
             return self._lines[key].ahead(waiter)
 
     def is_queued(self, key: str) -> bool:
-        """Whether anybody waits for the host."""
+        """Return whether a waiter is queued for the host. Waiters of closed event loops do not count."""
         line = self._lines.get(key)
         if line is None or not line.waiters:
             return False
@@ -277,7 +278,7 @@ class WaitQueues:
             return not all(each.is_gone for each in line.waiters)
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
-        """Whether it is this waiter's turn to ask."""
+        """Return whether it is this waiter's turn."""
         line = self._lines.get(key)
         if line is None:
             return False
@@ -286,13 +287,13 @@ class WaitQueues:
 
     @property
     def out(self) -> int:
-        """Places that this process holds, over all hosts."""
+        """Return the number of slots that this process holds over all hosts."""
         with self._lock:
             return sum(line.out for line in self._lines.values())
 
     @property
     def waiting(self) -> int:
-        """Waiters in all lines."""
+        """Return the number of waiters in all queues."""
         with self._lock:
             return sum(len(line.waiters) for line in self._lines.values())
 
@@ -302,7 +303,7 @@ _all_lines_lock = threading.Lock()
 
 
 def lines_of(identity: str) -> WaitQueues:
-    """The one set of lines of this process before a store."""
+    """Return this process's queues for a store."""
     with _all_lines_lock:
         lines = _all_lines.get(identity)
         if lines is None:
