@@ -1,4 +1,4 @@
-"""Publication of a process's counts in the store, for the dashboard, `curtsy status` and other machines.
+"""Publication of a process's counts in the store. Dashboard, `curtsy status` and other machines read them.
 
 Each process adds its counts to its own record every few seconds, and readers sum the records:
 

@@ -205,7 +205,7 @@ class SystemTimers:
     """Timers in real time."""
 
     _timers: ClassVar[dict[asyncio.AbstractEventLoop, _Timer]] = {}
-    """One timer per event loop, for all gates."""
+    """Timer of each event loop, shared by all gates."""
 
     def now(self) -> float:
         """Return the time in seconds of the monotonic clock."""

@@ -168,7 +168,7 @@ class WaitQueues:
         return found
 
     def join_shared(self, key: str, waiter: Waiter, host: str) -> tuple[int, int]:
-        """Join a queue that all hosts share, for one token. Return as `ahead`."""
+        """Join a queue of all hosts to get one token. Return as `ahead`."""
         with self._lock:
             line = self._lines.get(key)
             if line is None:

@@ -1,7 +1,7 @@
-"""The parts, usable by themselves with the names and signatures of the documents that they come from.
+"""Standalone parts: limiter, breaker, budget, bucket, retry and robots.txt checker.
 
-They are thin: every rule is the core's, on any store. `AsyncClient` asks all of them in one atomic step; these are for
-programs that want one.
+Their names and signatures are those of the requirement documents. Each part applies the core's rules on any store. They
+are for programs that need a single part; `AsyncClient` applies all rules in one atomic step.
 """
 
 from curtsy.limits.breaker import CircuitBreaker

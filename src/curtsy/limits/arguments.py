@@ -1,4 +1,4 @@
-"""What the parts check of their arguments, so that an error names the one that is wrong."""
+"""Checks of the parts' arguments; errors name the wrong argument."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from curtsy.engine.timers import Timers
 
 
 def checked_alarm(timers: Timers | None) -> Timers | None:
-    """Check what is waited on."""
+    """Return the timers if they are valid; raise PolicyError otherwise."""
     if timers is not None and not hasattr(timers, "async_waiter"):
         raise rule("timers", timers, "a Timers, or left out for real time")
     return timers
 
 
 def checked_key(key: str) -> str:
-    """Check the name of a record."""
+    """Return the name of a record if it is text; raise PolicyError otherwise."""
     if not isinstance(key, str):
         raise rule("key", key, "text, the name of a record in the store")
     return key
 
 
 def named_domain(argument: str, domain: str) -> str:
-    """The canonical domain; an error says in which argument it stands."""
+    """Return the canonical domain. An InvalidDomain error names the argument."""
     try:
         return parse_domain(domain)
     except InvalidDomain as error:

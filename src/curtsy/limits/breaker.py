@@ -1,4 +1,4 @@
-"""CircuitBreaker: leave alone what fails (Q4)."""
+"""CircuitBreaker: stops requests to failing hosts (Q4)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from curtsy.system.log import library_logger
 _log = library_logger("guards")
 
 SHORT = 300.0
-"""A cooldown below this is warned about: a site that blocks us wants a rest (Q4)."""
+"""Seconds below which a cooldown causes a warning: a site that blocks wants a longer rest (Q4)."""
 
 
 def checked_cooldown(seconds: float) -> float:
-    """Check a cooldown that was configured, and warn of a short one."""
+    """Return a configured cooldown in seconds; log a warning if it is short."""
     seconds = number("cooldown_seconds", seconds, above=True, most=30 * DAY, default=300)
     if seconds < SHORT:
         _log.warning(f"cooldown_seconds = {seconds:g} is below {SHORT:g}; a site that blocks us wants a longer rest")
@@ -30,7 +30,10 @@ def checked_cooldown(seconds: float) -> float:
 
 
 def outcome_of(status: int | None) -> Outcome:
-    """What a status reported by hand means: 403 and 429 are a block, 5xx and None a failure, others an answer (U6)."""
+    """Return the outcome of a reported status (U6).
+
+    403 and 429 are a block, 5xx and None (no response) a failure, all others an answer.
+    """
     if status is None:
         return Outcome(Kind.FAILED)
     if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 999:
@@ -43,9 +46,10 @@ def outcome_of(status: int | None) -> Outcome:
 
 
 class CircuitBreaker:
-    """Opens at a block or after failures in a row, stays open for a cooldown, then lets one trial through.
+    """Breaker that opens at a block or after consecutive failures, and allows one trial after a cooldown.
 
-    `on_429` is `trip` here: every 429 opens it (Q5). Breakers with the same `store` (or its URL) and `key` are one.
+    `on_429` is `trip`: every 429 opens it (Q5). Breakers with the same `store` (or its URL) and `key` share their
+    state.
     """
 
     def __init__(
@@ -73,17 +77,17 @@ class CircuitBreaker:
         self._is_store_ours = isinstance(store, str)
 
     def trip(self) -> None:
-        """Open it, now."""
+        """Open the breaker now."""
         self._change(lambda host, now: amend(host, now, self._policy, Trip()))
 
     def reset(self) -> None:
-        """Close it, whatever happened."""
+        """Close the breaker and clear its failures."""
         self._change(lambda host, now: amend(host, now, self._policy, Reset()))
 
     def attempt_reset(self) -> bool:
-        """Ask to be let through: True if it is closed, or if this is the one trial after the cooldown.
+        """Request permission: True if the breaker is closed, or for the single trial after the cooldown.
 
-        Report how a trial went by `record_success` or `record_failure`; until then nobody else gets one.
+        Report the trial by `record_success` or `record_failure`; until then all other calls return False.
         """
 
         def step(host: Host | None, now: Now) -> tuple[Host | None, bool]:
@@ -95,42 +99,42 @@ class CircuitBreaker:
         return self._store.update(self._key, step)
 
     def record_success(self) -> None:
-        """A request succeeded: failures in a row are forgotten, and a trial closes it."""
+        """Report a success, which clears consecutive failures; after a trial it closes the breaker."""
         self._change(lambda host, now: settle(host, now, self._policy, None, Outcome(Kind.ANSWERED)))
 
     def record_failure(self, status: int | None = None) -> None:
-        """A request failed; 403 and 429 open it at once, 5xx and no status after some in a row.
+        """Report a failure. 403 and 429 open the breaker immediately, 5xx and None after `failures` in a row.
 
-        Any other status is an answer, and counts as a success (U6).
+        Any other status is an answer and counts as a success (U6).
         """
         outcome = outcome_of(status)
         self._change(lambda host, now: settle(host, now, self._policy, None, outcome))
 
     @property
     def state(self) -> State:
-        """Closed, open or half open."""
+        """Return the state: closed, open or half open."""
         host, now = self._look()
         return State.CLOSED if host is None else host.breaker_state(now)
 
     @property
     def is_open(self) -> bool:
-        """Whether every request is refused now."""
+        """Return whether the breaker refuses every request now."""
         return self.state is State.OPEN
 
     @property
     def time_left(self) -> float:
-        """Seconds until a trial is let through; 0 if it is not open."""
+        """Return the seconds until a trial is allowed; 0 if the breaker is not open."""
         host, now = self._look()
         return 0.0 if host is None else host.breaker_left(now)
 
     @property
     def trips(self) -> int:
-        """How often it has opened."""
+        """Return how often the breaker has opened."""
         host, _ = self._look()
         return 0 if host is None else host.trips
 
     def close(self) -> None:
-        """Let go of a store that was opened by its URL. Idempotent; the breaker itself stays as it is."""
+        """Close a store that was opened by its URL. Idempotent; the breaker's record is kept."""
         if self._is_store_ours:
             self._store.close()
 

@@ -1,4 +1,4 @@
-"""TokenBucket: one rate, nothing else (Q3)."""
+"""TokenBucket: a single rate limit (Q3)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from curtsy.limits.opening import AnyStore, opened_for_both
 
 
 class TokenBucket:
-    """Tokens that flow in at a steady rate; each request takes one.
+    """Token bucket: tokens arrive at a steady rate, and each request takes one.
 
-    It starts full. `capacity` is twice the rate if it is left out, but never below 1: else a rate under a half could
-    never send anything. Buckets with the same `store` and `key` are one: `store` is the URL of one, or a store; without
-    it, the bucket is this one's own.
+    The bucket starts full. `capacity` defaults to twice the rate, but at least 1: otherwise a rate below one half could
+    never send. `store` is a store or its URL; buckets with the same `store` and `key` share their tokens. Without
+    `store`, the bucket is private.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class TokenBucket:
         self._gate = AsyncGate(self._async_store, timers=timers)
 
     async def acquire(self) -> float:
-        """Wait for a token, first come first served, and take it. Returns the seconds waited."""
+        """Wait in FIFO order for a token and take it; return the seconds waited."""
         answer = await self._gate.enter(Request(self._key, self._policy, page=False))
-        assert isinstance(answer, Ticket)  # without a deadline, budget or breaker there is nothing to refuse it
+        assert isinstance(answer, Ticket)  # no deadline, budget or breaker can refuse it
         return answer.waited
 
     def try_acquire(self) -> bool:
-        """Take a token if there is one, without waiting and without going ahead of those who wait."""
+        """Take a token if one is available and no waiter is queued; return whether it was taken."""
         if self._gate.lines.is_queued(self._key):
             return False
 
@@ -60,7 +60,7 @@ class TokenBucket:
         return self._store.update(self._key, step)
 
     async def aclose(self) -> None:
-        """Let go of a store that was opened by its URL. Idempotent."""
+        """Close a store that was opened by its URL. Idempotent."""
         if self._is_store_ours:
             await self._async_store.close()
             self._store.close()

@@ -1,7 +1,7 @@
-"""DomainDailyBudgetManager: how much of a domain's day is spent (B10).
+"""DomainDailyBudgetManager: daily budgets of domains (B10).
 
-Used by hand, `can_request_to_domain` only looks and `record_domain_request` counts. Between the two others may come: a
-program that must never go over the limit uses the client, which does both in one atomic step (B4).
+`can_request_to_domain` only checks and `record_domain_request` counts, so other requests may come between them. A
+program that must never exceed the limit uses the client, which does both in one atomic step (B4).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _log = library_logger("guards")
 
 UNLIMITED = 2**31 - 1
-"""What is left of a budget that has no limit."""
+"""Remainder of a budget without a limit."""
 
 
 class DomainBudgetCheckResult(BaseModel):
-    """Whether a domain may be asked today, and how often still."""
+    """Result of a budget check: permission for one more request today, and the remaining budget."""
 
     allowed: bool = Field(description="Whether one more request may be sent today.")
     reason: str | None = Field(default=None, description="`domain_budget_exceeded` if not allowed.")
@@ -52,7 +52,7 @@ class DomainBudgetCheckResult(BaseModel):
 
 
 class DomainDailyBudget(BaseModel):
-    """What a domain has had today, of what it may have."""
+    """Requests and pages of a domain today, with their limits."""
 
     domain: str = Field(description="The domain, in lower case.")
     requests_today: int = Field(default=0, ge=0, description="Requests sent today.")
@@ -72,21 +72,21 @@ class DomainDailyBudget(BaseModel):
     @computed_field(description="Requests left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
     @property
     def requests_remaining(self) -> int:
-        """Requests left today; 2**31-1 if unlimited."""
+        """Return the requests left today; 2**31-1 if unlimited."""
         return _left(self.max_requests_per_day, self.requests_today)
 
     @computed_field(description="Pages left today; 2**31-1 if unlimited.")  # type: ignore[prop-decorator]
     @property
     def pages_remaining(self) -> int:
-        """Pages left today; 2**31-1 if unlimited."""
+        """Return the pages left today; 2**31-1 if unlimited."""
         return _left(self.max_pages_per_day, self.pages_today)
 
 
 class DomainDailyBudgetManager:
-    """The daily budgets of all domains, on the store that the client uses too.
+    """Daily budgets of all domains, on the store that clients use too.
 
-    `policies` may be a function that gives the present ones, for settings that are read again while running. When they
-    or the store fail, the request is allowed and counted in memory, and a warning is logged once per outage (B8).
+    `policies` may be a function that returns the current policies, so that changed settings apply. If the policies or
+    the store fail, requests are allowed and counted in memory, with one logged warning per outage (B8).
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class DomainDailyBudgetManager:
         _all_managers.add(self)
 
     def _renew_locks(self) -> None:
-        """Start with a free lock, as a forked child does: who held it is not there."""
+        """Create a free lock. A forked child calls this because the thread that held it does not exist there."""
         self._lock = threading.Lock()
 
     def can_request_to_domain(self, domain: str) -> DomainBudgetCheckResult:
-        """Say whether the domain's budget allows one more request today. Counts nothing."""
+        """Return whether the domain's budget allows one more request today. Counts nothing."""
         policy, budget, now = self._look(domain)
         spent, retry_after = None, None
         if policy.max_requests_per_day and budget.requests >= policy.max_requests_per_day:
@@ -127,7 +127,7 @@ class DomainDailyBudgetManager:
         )
 
     def record_domain_request(self, domain: str, is_page: bool = False) -> None:
-        """Count a request that was sent to the domain, and its page if it brought one."""
+        """Count a request that was sent to the domain; with `is_page`, also a page."""
         if not isinstance(is_page, bool):
             raise rule("is_page", is_page, "True or False")
         policy = self._policy(domain)
@@ -138,7 +138,7 @@ class DomainDailyBudgetManager:
         self._update(policy.key_for(parse_domain(domain)), step)
 
     def get_domain_budget(self, domain: str) -> DomainDailyBudget:
-        """What the domain has had today, of what it may have."""
+        """Return the domain's requests and pages today, with their limits."""
         policy, budget, now = self._look(domain)
         return DomainDailyBudget(
             domain=parse_domain(domain),
@@ -150,11 +150,11 @@ class DomainDailyBudgetManager:
         )
 
     def _look(self, domain: str) -> tuple[Policy, Spending, Now]:
-        """Return what holds for the domain, what counts against its limits, and the store's present."""
+        """Return the domain's policy, its spending against the limits, and the store's time."""
         policy = self._policy(domain)
 
         def step(host: Host | None, now: Now) -> tuple[Host | None, tuple[Policy, Spending, Now]]:
-            # After a reboot, the record with its instants moved is kept: what was spent must run out (C19).
+            # After a reboot, keep the record with its shifted times: the spending must expire (C19).
             host = host and in_time(host, now)
             spending = (host or fresh(now)).spending(now, policy.calendar)
             return host, (_by_hand(policy, host), spending, now)
@@ -165,7 +165,7 @@ class DomainDailyBudgetManager:
         name = parse_domain(domain)
         try:
             policy = self._policies().of(name)
-        except Exception as error:  # whatever is wrong with the settings, the default limits hold (B8)
+        except Exception as error:  # the default limits apply whatever is wrong with the settings (B8)
             self._warn("policy", f"the policy of {name} cannot be read ({error}); the default limits hold")
             return _DEFAULT
         self._out.discard("policy")
@@ -174,14 +174,14 @@ class DomainDailyBudgetManager:
     def _update(self, key: str, step: Step[Answer]) -> Answer:
         try:
             answer = self._store.update(key, step)
-        except Exception as error:  # not a failure that the shelter knows: all the same, nothing is refused (B8)
+        except Exception as error:  # errors that the fallback store does not handle refuse no request either (B8)
             self._warn("store", f"the budget cannot be determined ({error}); counting in memory")
             return self._memory.update(key, step)
         self._out.discard("store")
         return answer
 
     def _warn(self, part: str, what: str) -> None:
-        """Warn, once per outage of a part."""
+        """Log a warning once per outage of a part."""
         with self._lock:
             if part not in self._out:
                 self._out.add(part)
@@ -189,21 +189,21 @@ class DomainDailyBudgetManager:
 
 
 _TRY_EVERY = 1.0
-"""Seconds between two looks at settings that were broken from the start."""
+"""Seconds between two attempts to read settings that were invalid from the start."""
 
 _DEFAULT = Policy()
 _LIMITS = ("max_requests_per_day", "max_pages_per_day")
 
 
 def _by_hand(policy: Policy, host: Host | None) -> Policy:
-    """The policy with the limits of the day that a hand has put in the record, as `admit()` has them."""
+    """Return the policy with the daily limits that a user set in the record, as `admit()` applies them."""
     limits = {} if host is None else {name: value for name, value in host.overrides if name in _LIMITS}
     changes = {name: int(value) for name, value in limits.items() if value is not None}
     return policy.replace(**changes) if changes else policy
 
 
 def _sheltered(store: Store | str | None) -> Store:
-    """A store whose outages are bridged in memory, and what was counted there brought home (B8)."""
+    """Return a store that bridges outages in memory and merges those counts afterwards (B8)."""
     found = open_store() if store is None else opened(store)
     return found if isinstance(found, FallbackStore | MemoryStore) else FallbackStore(found)
 
@@ -229,10 +229,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def get_domain_budget_manager() -> DomainDailyBudgetManager:
-    """The program's own manager, on the settings and the store that everything else uses.
+    """Return the program's manager, on the settings and the store of the whole program.
 
-    Settings that cannot be read mean the default limits and one warning, at the start too (C17). Files that have
-    changed are read again (U9); the store stays the one of the start.
+    Settings that cannot be read, also at the start, cause the default limits and one warning (C17). Changed files are
+    read again (U9); the store remains the one of the start.
     """
     global _manager
     with _manager_lock:
@@ -243,7 +243,7 @@ def get_domain_budget_manager() -> DomainDailyBudgetManager:
 
 
 class _Settings:
-    """The program's settings, which may be broken for a while."""
+    """The program's settings, which may be invalid for a while."""
 
     def __init__(self) -> None:
         self._live: LiveSettings | None = None
@@ -251,10 +251,10 @@ class _Settings:
         self._tried_at = -_TRY_EVERY
 
     def policies(self) -> Policies:
-        """The present policies. Raises PolicyError while the settings cannot be read."""
+        """Return the current policies. Raises PolicyError while the settings cannot be read."""
         if self._live is None and time.monotonic() >= self._tried_at + _TRY_EVERY:
             from curtsy.settings import new_notices
-            from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
+            from curtsy.settings.live import LiveSettings  # late import: settings are slow to import
 
             self._tried_at = time.monotonic()
             try:
@@ -270,17 +270,17 @@ class _Settings:
         raise self._error
 
     def store(self) -> str | None:
-        """The store that the settings name; None for the default one."""
+        """Return the store URL of the settings; None for the default store."""
         with contextlib.suppress(PolicyError):
             self.policies()
         return None if self._live is None else self._live.current.store
 
 
 def can_request_to_domain(domain: str) -> DomainBudgetCheckResult:
-    """Say whether the domain's budget allows one more request today. Counts nothing."""
+    """Return whether the domain's budget allows one more request today. Counts nothing."""
     return get_domain_budget_manager().can_request_to_domain(domain)
 
 
 def record_domain_request(domain: str, is_page: bool = False) -> None:
-    """Count a request that was sent to the domain, and its page if it brought one."""
+    """Count a request that was sent to the domain; with `is_page`, also a page."""
     get_domain_budget_manager().record_domain_request(domain, is_page)

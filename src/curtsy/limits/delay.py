@@ -1,4 +1,4 @@
-"""The delay between two requests to a domain, as it adapts by itself (N8)."""
+"""Adaptive delay between two requests to a domain (N8)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from curtsy.core.errors import FetchError
 
 
 def adapt_delay(current: float, error: BaseException | None, *, max_delay: float = 10.0) -> float:
-    """Return the delay after an error (N8): doubled by a 429 up to `max_delay`, or its Retry-After.
+    """Return the delay after an error (N8): a 429 doubles it up to `max_delay`, or sets its Retry-After.
 
-    Any other status, and anything that is not a `FetchError`, leaves the delay as it is.
+    The delay never decreases. Any other status, and errors other than `FetchError`, leave it unchanged.
     """
     if not isinstance(error, FetchError) or error.status != 429:
         return current

@@ -31,13 +31,13 @@ _log = library_logger("guards")
 
 
 class DomainLimiter:
-    """The limiter of one domain. `RateLimiter` makes one for each domain that it meets.
+    """Limiter of one domain. `RateLimiter` creates one for each domain.
 
-    With a `limiter`, it is of that one: its rate, its tokens and its statistics of the domain.
+    With `limiter`, it shares that limiter's rate, tokens and statistics of the domain.
     """
 
     def __init__(self, domain: str, config: LimitConfig | None = None, *, limiter: RateLimiter | None = None) -> None:
-        from curtsy.limits.limiter import RateLimiter  # which makes us, so it cannot come first
+        from curtsy.limits.limiter import RateLimiter  # late import: circular
 
         if limiter is None:
             limiter = RateLimiter(config)
@@ -53,13 +53,13 @@ class DomainLimiter:
         self._warned: str | None = None
 
     def use(self, terms: DomainLimits) -> Rates:
-        """Have what some terms say of the domain. Tokens and statistics stay."""
+        """Apply new limits to the domain and return its rates. Tokens and statistics are kept."""
         self._rates = terms.of(self.domain)
         return self._rates
 
     @property
     def rates(self) -> Rates:
-        """What holds for the domain now: worked out again when something has changed, not before."""
+        """Return the current rates of the domain, recomputed only after a change."""
         terms, rates = self._limiter.terms(), self._rates
         if rates is None or rates.terms is not terms:
             rates = self._limiter.renewed(self)
@@ -72,26 +72,26 @@ class DomainLimiter:
 
     @property
     def config(self) -> LimitConfig:
-        """The configuration, or what the domain's policy says of the same."""
+        """Return the configuration, or the equivalent of the domain's policy."""
         return self.rates.config
 
     @property
     def policy(self) -> Policy:
-        """The rate alone, for `wait` and `allow`."""
+        """Return the policy with the rate only, for `wait` and `allow`."""
         return self.rates.policy
 
     @property
     def guarded(self) -> Policy:
-        """The rate and the breaker, for `acquire`."""
+        """Return the policy with rate and breaker, for `acquire`."""
         return self.rates.guarded
 
     @property
     def key(self) -> str:
-        """The key of the record."""
+        """Return the key of the domain's record."""
         return self.rates.key
 
     async def wait(self, timeout: float | None = None, n: int = 1) -> None:
-        """Wait for `n` tokens, first come first served."""
+        """Wait in FIFO order for `n` tokens and take them; `timeout` is in seconds."""
         limiter = self._limiter
         request = self._request(n, timeout)
         with limiter.waiting(limiter.async_gate.timers.async_waiter(), self) as waiter:
@@ -99,7 +99,7 @@ class DomainLimiter:
         self.count(answer, timeout, n)
 
     def wait_blocking(self, timeout: float | None = None, n: int = 1) -> None:
-        """Wait for `n` tokens, first come first served, in a thread that may block."""
+        """Wait in FIFO order for `n` tokens in a blocking thread; `timeout` is in seconds."""
         limiter = self._limiter
         request = self._request(n, timeout)
         with limiter.waiting(limiter.gate.timers.waiter(), self) as waiter:
@@ -107,7 +107,7 @@ class DomainLimiter:
         self.count(answer, timeout, n)
 
     def allow(self, n: int = 1) -> bool:
-        """Take `n` tokens if they are there, without waiting and without going ahead of those who wait."""
+        """Take `n` tokens if they are available and no waiter is queued; return whether they were taken."""
         limiter = self._limiter
         limiter.check_open()
         request = self._request(n, None)
@@ -138,7 +138,7 @@ class DomainLimiter:
         )  # fmt: skip
 
     def _present(self, n: int) -> tuple[str, Policy, None]:
-        """What holds now for who waits; whoever would wait for more than there will ever be is told so."""
+        """Return the current key and policy for a waiter. Raises PolicyError if `n` now exceeds the burst."""
         rates = self.rates
         if n > rates.most:
             self.stats.count_canceled()
@@ -152,7 +152,7 @@ class DomainLimiter:
         )
 
     def count(self, answer: Answer, timeout: float | None = None, n: int = 1) -> None:
-        """Count what became of a wait, and raise if it did not end well."""
+        """Count the result of a wait; raise its error if it was not granted."""
         match answer:
             case Ticket():
                 self._limiter.count_granted(self, answer.epoch, answer.waited, n)
@@ -170,8 +170,8 @@ class DomainLimiter:
                 raise self._refused(answer)
 
     def _refused(self, no: No) -> Refused:
-        """The error for what stands in a shared record, by another hand: a pause, a Crawl-delay, a budget."""
-        if no.reason is Reason.DOMAIN_BUDGET_EXCEEDED:  # the limit is the record's own: this part has none
+        """Return the error for a refusal by a shared record: a pause, a Crawl-delay, a budget."""
+        if no.reason is Reason.DOMAIN_BUDGET_EXCEEDED:  # the limit comes from the record: a limiter has no budget
             wait = "" if no.retry_after is None else f" The next can go in {span(no.retry_after)}."
             what = f"{self.domain} has had its {no.limit} of today.{wait} Raise its max_{no.limit}_per_day"
             message = f"{what} only if the site agreed."

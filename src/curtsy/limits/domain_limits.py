@@ -1,4 +1,4 @@
-"""Terms: what the settings of a limiter make of a domain. Worked out when it is asked for, not for all at once."""
+"""Limits of each domain from a limiter's settings, computed on first use."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from curtsy.core.policy import MOST_BURST, UNLIMITED, LimitConfig, Policies, Pol
 from curtsy.limits.breaker import checked_cooldown
 
 WINDOW = 256
-"""The largest burst of `sliding_window`, which remembers each request."""
+"""Maximum burst of `sliding_window`, which stores each request."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """What holds for one domain under some terms."""
+    """Limits of one domain."""
 
     terms: DomainLimits
     config: LimitConfig
     policy: Policy
-    """The rate alone, for `wait` and `allow`."""
+    """Policy with the rate only, for `wait` and `allow`."""
 
     guarded: Policy
-    """The rate and the breaker, for `acquire`."""
+    """Policy with rate and breaker, for `acquire`."""
 
     key: str
-    """Of the record: the domain's own, or that of its entry, if its hosts are `shared` (C6)."""
+    """Key of the record: the domain's own, or that of its entry if its hosts are `shared` (C6)."""
 
     denied: bool = False
-    """Whether it is on the denylist (U9)."""
+    """True if the domain is on the denylist (U9)."""
 
     warning: str | None = None
-    """What is odd about a configuration of the domain's own; of policies, who reads them has told (L6)."""
+    """Warning about the domain's own configuration; the settings reader reports those of policies (L6)."""
 
     @property
     def most(self) -> int:
-        """How many tokens can be had at once."""
+        """Return the maximum number of tokens available at once."""
         return MOST_BURST if self.policy.qps is None else self.config.burst_capacity
 
 
 class DomainLimits:
-    """The settings of a limiter. What was asked of them holds until there are others.
+    """Settings of a limiter. Their results hold until they are replaced.
 
-    A domain has the rate and burst of its own configuration, else of its policy, else of `default`; and everything else
-    of its policy, or without policies of the templates.
+    Rate and burst of a domain come from its own configuration, else its policy, else `default`. Everything else comes
+    from its policy, or without policies from the templates.
     """
 
     def __init__(
@@ -67,17 +67,17 @@ class DomainLimits:
             self._check(domain, config)
 
     def under(self, policies: Policies) -> DomainLimits:
-        """The same under other policies."""
+        """Return the same settings with other policies."""
         return DomainLimits(self._default, self._configs, (self._base, self._guarded), self._unlimited, policies)
 
     def having(self, domain: str, config: LimitConfig) -> Self:
-        """The same with another configuration of one domain."""
+        """Return the same settings with another configuration of one domain."""
         self._check(domain, config)
-        self._configs[domain] = config  # not in a copy of thousands: whoever has terms asks for those of the moment
+        self._configs[domain] = config  # in place: copying thousands is slow, and all callers read the current limits
         return copy.copy(self)
 
     def of(self, domain: str) -> Rates:
-        """What holds for a canonical domain."""
+        """Return the limits of a canonical domain."""
         policy = self._policy(domain)
         key, denied = (policy or UNLIMITED).key_for(domain), policy is not None and policy.denied
         is_free = self._unlimited.of(domain).category == "unlimited"
@@ -89,12 +89,12 @@ class DomainLimits:
 
     @property
     def warning(self) -> str | None:
-        """What is odd about the configuration of all domains that have none of their own (L6)."""
+        """Return the warning about the configuration of domains without their own (L6)."""
         return self._default.warning if self._policies is None else None
 
     @property
     def usual(self) -> Policy:
-        """The rate and the breaker of a domain of which nothing is said."""
+        """Return the policy with rate and breaker of a domain without an entry."""
         return self._shared(None if self._policies is None else self._policies.default, False)[2]
 
     def _policy(self, domain: str) -> Policy | None:
@@ -104,7 +104,7 @@ class DomainLimits:
         _check(config, (self._policy(domain) or self._base).strategy)
 
     def _shared(self, policy: Policy | None, is_free: bool) -> tuple[LimitConfig, Policy, Policy]:
-        """What all domains of a policy have in common, made once."""
+        """Return the configuration and policies that all domains of a policy share; computed once."""
         made = self._made.get((policy, is_free))
         if made is None:
             if policy is None:
@@ -122,21 +122,21 @@ class DomainLimits:
 
 
 def _at(config: LimitConfig, is_free: bool, base: Policy, guarded: Policy) -> tuple[Policy, Policy]:
-    """Two policies at the rate of a configuration, or at none."""
+    """Return both policies at the rate of a configuration, or without a rate limit."""
     qps, burst = None if is_free else config.requests_per_second, config.burst_capacity
     rate = {"qps": qps, "burst": burst, "global_rate": base.global_rate and not is_free}
     return base.replace(**rate), guarded.replace(**rate)
 
 
 def _check(config: LimitConfig, strategy: Strategy) -> None:
-    """Raise PolicyError if a domain of this strategy could not have this configuration."""
+    """Raise PolicyError if the strategy does not allow this configuration."""
     if strategy == "sliding_window" and config.burst_capacity > WINDOW:
         must = f"at most {WINDOW} with sliding_window, which remembers each request"
         raise rule("burst_capacity", config.burst_capacity, must)
 
 
 def templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float) -> tuple[Policy, Policy]:
-    """What the policies of all domains have in common, but for their rate: without and with the breaker."""
+    """Return the policies that all domains share apart from the rate: without and with the breaker."""
     base = UNLIMITED.replace(strategy=strategy)
     guarded = base.replace(
         breaker=circuit_breaker,
@@ -148,7 +148,7 @@ def templates(strategy: Strategy, circuit_breaker: bool, cooldown_seconds: float
 
 
 def _with_breaker(base: Policy, policy: Policy) -> Policy:
-    """`base` with the breaker of a policy."""
+    """Return `base` with the breaker of a policy."""
     return base.replace(
         breaker=policy.breaker,
         breaker_failures=policy.breaker_failures,

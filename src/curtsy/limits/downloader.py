@@ -1,4 +1,4 @@
-"""PDFDownloader: save a file through the gate (Q8)."""
+"""PDFDownloader: saves files through the gate (Q8)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _log = library_logger("guards")
 
 
 class PDFDownloader:
-    """Saves files, PDFs or others, with a client's manners, and says only whether it worked.
+    """Downloader of PDFs and other files that returns only success or failure.
 
-    Without `enable_rate_limit` there is no pace and no budget; every request passes the gate all the same, and
-    robots.txt holds (C13). `AsyncClient.download` says more of what came of it. With `enable_rate_limit` it shares one
-    limiter with the rest of the program: `rate_limiter` is `get_rate_limiter()` (C15).
+    With `enable_rate_limit`, `rate_limiter` is `get_rate_limiter()`, which the whole program shares (C15). Without it,
+    there is no pace and no budget; requests still pass the gate, and robots.txt applies (C13). `AsyncClient.download`
+    returns more details.
     """
 
     def __init__(self, enable_rate_limit: bool = True, **settings: Any) -> None:
@@ -30,18 +30,18 @@ class PDFDownloader:
 
     @property
     def rate_limiter(self) -> RateLimiter | None:
-        """The program's own limiter; None without `enable_rate_limit`."""
+        """Return the program's limiter; None without `enable_rate_limit`."""
         return get_rate_limiter() if self._is_limited else None
 
     async def download(self, url: str, save_path: str | os.PathLike[str]) -> bool:
-        """Save a URL as a file; True if it is there now, whole."""
+        """Save a URL as a file; return whether the complete file is in place."""
         result = await self._client.download(url, save_path)
         if not result.ok:
             _log.warning("Not downloaded", url=url, reason=result.reason, message=result.message)
         return result.ok
 
     async def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Close the client. Idempotent."""
         await self._client.close()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""RateLimiter: a rate per domain, one for all, and a breaker (L, Q6, U8)."""
+"""RateLimiter: a rate per domain, a global rate and a breaker (L, Q6, U8)."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from curtsy.system.log import library_logger
 _log = library_logger("guards")
 
 STATS_EVERY = 60.0
-"""Seconds between two lines of statistics in the log (Q10)."""
+"""Seconds between two statistics lines in the log (Q10)."""
 
 BATCH = 64
-"""Records that are read at once for that line: whoever waits for the store meanwhile waits for no more than these."""
+"""Records read together for that line, which bounds the delay of other users of the store."""
 
 LEAVE = 2.0
-"""Seconds that `aclose()` gives those who wait to leave: their event loop may never run again."""
+"""Seconds that `aclose()` waits for waiters to leave: their event loop may never run again."""
 
 
 class RateLimiter:
-    """Limits how fast domains are asked, each by itself and all together, and leaves failing ones alone.
+    """Limiter of the request rate per domain and in total, with a breaker per domain.
 
-    `config` is the rate and burst of a domain that is not in `domains`; a path is read as the JSON file of that form.
-    With `policies`, such a domain has those of its policy, and every domain has the strategy, breaker, shared record
-    and denial of its policy. By itself a limiter knows no global rate: `get_rate_limiter()` is the program's own, which
-    does.
+    `config` is the rate and burst of domains that are not in `domains`; a path is read as a JSON file in that format.
+    With `policies`, such a domain has the rate and burst of its policy. Every domain then has the strategy, breaker,
+    shared record and denial of its policy. Without `global_qps` there is no global rate; `get_rate_limiter()` returns
+    the program's limiter, which takes it from the settings.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RateLimiter:
             )
         listed: Mapping[str, LimitConfig] = {}
         if isinstance(config, str | os.PathLike):
-            from curtsy.settings import load_limits  # not before it is needed: settings are slow to import
+            from curtsy.settings import load_limits  # late import: settings are slow to import
 
             default, listed = load_limits(Path(config))
         else:
@@ -122,7 +122,7 @@ class RateLimiter:
         )
 
     def _renew_locks(self) -> None:
-        """Start with free locks and nobody waiting, as a forked child does: who held them is not there."""
+        """Create free locks and forget waiters. A forked child calls this: their threads do not exist there."""
         self._lock = threading.Lock()
         self._waiters: WeakSet[Waiter] = WeakSet()
         self._closing: WeakSet[TaskWaiter] = WeakSet()
@@ -130,44 +130,47 @@ class RateLimiter:
         for limiter in self._limiters.values():
             limiter.stats.renew_lock()
 
-    # The limiter of L
+    # Limiter of L
 
     async def wait(self, domain: str, timeout: float | None = None) -> None:
-        """Wait for a token of the domain, first come first served.
+        """Wait in FIFO order for a token of the domain; `timeout` is in seconds.
 
-        A timeout that cannot be met raises `WaitTimeout` at once. Cancelled or timed out, no token is lost. What others
-        have said in a shared record raises `Refused`, with the reason: a pause, a Crawl-delay too long, a spent budget.
+        A timeout that cannot be met raises `WaitTimeout` immediately. Cancellation and timeout lose no token. An entry
+        in a shared record raises `Refused` with its reason: a pause, a Crawl-delay that is too long, a spent budget.
         """
         await self.domain(domain).wait(timeout)
 
     async def wait_n(self, domain: str, n: int, timeout: float | None = None) -> None:
-        """Wait for `n` tokens at once; more than the burst is an error, also if it is lowered meanwhile."""
+        """Wait for `n` tokens at once. Raises PolicyError if `n` exceeds the burst, also if it is lowered meanwhile."""
         await self.domain(domain).wait(timeout, n)
 
     def wait_blocking(self, domain: str, timeout: float | None = None) -> None:
-        """Wait for a token of the domain in a thread that may block."""
+        """Wait in a blocking thread for a token of the domain; `timeout` is in seconds."""
         self.domain(domain).wait_blocking(timeout)
 
     def allow(self, domain: str) -> bool:
-        """Take a token if there is one, and say so. Never waits; False changes nothing."""
+        """Take a token if one is available, without waiting; return whether it was taken."""
         return self.domain(domain).allow()
 
     def allow_n(self, domain: str, n: int) -> bool:
-        """Take `n` tokens if they are there, and say so. Never waits; more than the burst is an error."""
+        """Take `n` tokens if available, without waiting; return whether they were taken.
+
+        Raises PolicyError if `n` exceeds the burst.
+        """
         return self.domain(domain).allow(n)
 
     def update_config(self, domain: str, config: LimitConfig) -> None:
-        """Replace the rate and burst of a domain, while running. They hold for the very next request."""
+        """Replace the rate and burst of a domain at runtime. The next request uses them."""
         if not isinstance(config, LimitConfig):
             raise rule("config", config, "a LimitConfig(requests_per_second, burst_capacity)")
         limiter = self.domain(domain)
-        key = limiter.key  # those who wait stand in the line of this one
+        key = limiter.key  # the waiters are in the queue of this key
         with self._lock:
             self._terms = self._terms.having(limiter.domain, config)
         self.gate.lines.nudge(key)
 
     def domain(self, domain: str) -> DomainLimiter:
-        """The limiter of one domain, made on first use."""
+        """Return the limiter of a domain, created on first use."""
         self.check_open()
         limiter = self._limiters.get(domain) if isinstance(domain, str) else None
         if limiter is None:
@@ -178,29 +181,29 @@ class RateLimiter:
         return limiter
 
     def adopt(self, limiter: DomainLimiter) -> DomainLimiter:
-        """Know a domain's limiter, whoever made it; answers the first one of the domain, which keeps its statistics."""
+        """Register a domain's limiter; return the first one of the domain, which keeps the statistics."""
         with self._lock:
             return self._limiters.setdefault(limiter.domain, limiter)
 
     def terms(self) -> DomainLimits:
-        """What holds now."""
+        """Return the current limits."""
         return self._terms
 
     def renewed(self, limiter: DomainLimiter) -> Rates:
-        """Have a domain's limiter use the terms that hold now."""
-        with self._lock:  # so that other terms come either before, or after
+        """Apply the current limits to a domain's limiter and return its rates."""
+        with self._lock:  # orders this with changes of the limits
             return limiter.use(self._terms)
 
     def is_unlimited(self, domain: str) -> bool:
-        """Whether a domain is on the list of those that have no limit, or its policy has none (Q12)."""
+        """Return whether a domain has no rate limit, by the `unlimited` list or its policy (Q12)."""
         return self.terms().of(parse_domain(domain)).policy.qps is None
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
-        """The statistics of every domain seen, by domain: a copy."""
+        """Return a copy of the statistics of every known domain."""
         return {limiter.domain: limiter.stats.snapshot() for limiter in self._known()}
 
     def reset(self, domain: str | None = None) -> None:
-        """Zero the statistics of a domain, or of all. Its tokens and its breaker stay as they are."""
+        """Reset the statistics of a domain, or of all. Tokens and breakers are kept."""
         for limiter in self._known() if domain is None else [self._seen(domain)]:
             with self._lock:
                 self._blocked.pop(limiter.domain, None)
@@ -217,12 +220,13 @@ class RateLimiter:
             raise UnknownDomain(f"{name} was never asked for, so there are no statistics of it.")
         return limiter
 
-    # The limiter of Q
+    # Limiter of Q
 
     async def acquire(self, url: str) -> bool:
-        """Wait until the URL's domain and the global rate let a request go.
+        """Wait until the URL's domain and the global rate allow a request.
 
-        False if its breaker is open or it is on the denylist: why, and for how long, is in `refusal(url)`.
+        Returns False if the breaker is open or the domain is denied; `refusal(url)` has the reason and the remaining
+        seconds.
         """
         limiter = self._of_url(url)
         rates = limiter.rates
@@ -244,11 +248,11 @@ class RateLimiter:
         return True
 
     def count_granted(self, limiter: DomainLimiter, epoch: int, waited: float, n: int) -> None:
-        """Count `n` requests that may go, at `epoch` microseconds, after so many seconds."""
+        """Count `n` granted requests at `epoch` (microseconds), after `waited` seconds."""
         limiter.stats.count(epoch, waited, n)
 
     def count_refused(self, limiter: DomainLimiter, no: No) -> None:
-        """Count a request that was refused, and keep the reason."""
+        """Count a refused request and keep the reason."""
         with self._lock:
             self._blocked[limiter.domain] += 1
             self._refusals[limiter.domain] = no
@@ -258,39 +262,39 @@ class RateLimiter:
         _log.warning("Circuit breaker opened", domain=limiter.domain)
 
     def _overall_for(self, rates: Rates) -> Policy:
-        """Return the global rate for a domain; no limit for one that is outside it (C16)."""
+        """Return the global rate for a domain; no limit for a domain excluded from it (C16)."""
         return self.overall if rates.guarded.global_rate else UNLIMITED
 
     def _present(self, limiter: DomainLimiter) -> tuple[str, Policy, Policy] | No:
-        """Return the key and the policies that hold now for a waiter."""
+        """Return the current key and policies for a waiter."""
         rates = limiter.rates
         if rates.denied:
             return No(Reason.DOMAIN_DENIED, None)
         return rates.key, rates.guarded, self._overall_for(rates)
 
     def refusal(self, url: str) -> No | None:
-        """Why the last `acquire` for the URL's domain was refused, with the seconds left; None if it was not."""
+        """Return why the last `acquire` of the URL's domain was refused, with the seconds left; None if granted."""
         self.check_open()
         return self._refusals.get(_domain_of(url))
 
     def record_success(self, url: str) -> None:
-        """A request succeeded: failures in a row are forgotten, and a trial closes the breaker."""
+        """Report a success, which clears consecutive failures; after a trial it closes the breaker."""
         self._report(url, Outcome(Kind.ANSWERED))
 
     def record_failure(self, url: str, status: int | None = None) -> None:
-        """A request failed; 403 and 429 open the domain's breaker at once, 5xx and no status after three in a row.
+        """Report a failure. 403 and 429 open the domain's breaker immediately, 5xx and None after three in a row.
 
-        Any other status is an answer, and counts as a success (U6).
+        Any other status is an answer and counts as a success (U6).
         """
         self._report(url, outcome_of(status))
 
     def reset_breaker(self, domain: str) -> None:
-        """Close a domain's breaker by hand."""
+        """Close a domain's breaker."""
         rates = self.domain(domain).rates
         self.gate.amend(rates.key, rates.guarded, Reset())
 
     def breaker_state(self, domain: str) -> tuple[State, float]:
-        """Where a domain's breaker stands, and the seconds until a trial is let through."""
+        """Return the state of a domain's breaker and the seconds until a trial is allowed."""
         self.check_open()
         key = self.terms().of(parse_domain(domain)).key
         view = self.store.update(key, _breaker)
@@ -298,26 +302,26 @@ class RateLimiter:
 
     @property
     def global_bucket(self) -> BucketView:
-        """The bucket of the global rate, as of now. Read-only."""
+        """Return a read-only view of the global bucket, as of now."""
         overall = self.overall
         return self.store.update(GLOBAL, lambda host, now: (host, bucket_view(overall, host, now)))
 
     @property
     def domain_buckets(self) -> Mapping[str, BucketView]:
-        """The bucket of each domain seen, as of now. Read-only."""
+        """Return read-only views of the buckets of all known domains, as of now."""
         seen = self._rates_seen()
         buckets = self.store.update_many([(each.key, _bucket(each.policy)) for each in seen.values()])
         return MappingProxyType(dict(zip(seen, buckets, strict=True)))
 
     @property
     def circuit_breakers(self) -> Mapping[str, BreakerView]:
-        """The breaker of each domain seen, as of now. Read-only."""
+        """Return read-only views of the breakers of all known domains, as of now."""
         seen = self._rates_seen()
         breakers = self.store.update_many([(each.key, _breaker) for each in seen.values()])
         return MappingProxyType(dict(zip(seen, breakers, strict=True)))
 
     def _rates_seen(self) -> dict[str, Rates]:
-        """Return what holds for each domain seen, by domain."""
+        """Return the limits of each known domain."""
         return {each.domain: each.rates for each in self._known()}
 
     @overload
@@ -327,16 +331,17 @@ class RateLimiter:
     def get_stats(self, domain: str) -> StatsSnapshot: ...
 
     def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
-        """The statistics of a domain (an error if it was never seen), or without one the totals over all.
+        """Return the statistics of a domain, or the totals of all domains.
 
-        The totals count the breakers in the store: `LimiterClosed` if `aclose()` has let go of it.
+        An unknown domain raises UnknownDomain. The totals count the breakers in the store: they raise `LimiterClosed`
+        after `aclose()` has closed it.
         """
         if domain is not None:
             return self._seen(domain).stats.snapshot()
         if self._has_let_go:
             raise self.closed_error()
         limiters = self._known()
-        keys = dict.fromkeys(limiter.key for limiter in limiters)  # each once: some may share a record
+        keys = dict.fromkeys(limiter.key for limiter in limiters)  # once each: domains may share a record
         breakers = self.store.update_many([(key, _breaker) for key in keys])
         return self._totals([limiter.stats.snapshot() for limiter in limiters], breakers)
 
@@ -354,27 +359,27 @@ class RateLimiter:
         )
 
     def use_policies(self, policies: Policies) -> None:
-        """Have each domain go by its policy from now on; the global rate stays. It holds for those who wait already.
+        """Apply new policies at runtime, also to current waiters; the global rate is kept.
 
-        A domain that was given a configuration keeps that rate and burst, and has all else of its policy.
+        A domain with its own configuration keeps that rate and burst, and has the rest of its policy.
         """
         self._put(policies)
 
     def use_global(self, global_qps: float | None) -> None:
-        """Change the global rate, while running; None for no limit. It holds for those who wait already."""
+        """Change the global rate at runtime, also for current waiters; None for no limit."""
         with self._lock:
             self.overall = overall_of(global_qps, self.overall.burst)
         self.gate.lines.nudge(GLOBAL)
 
     def _put(self, policies: Policies, overall: Policy | None = None) -> None:
-        """Put other settings in place, all or none of them, and tell those who wait."""
+        """Replace the policies and the global rate together, and wake all waiters."""
         if not isinstance(policies, Policies):
             raise rule("policies", policies, "a Policies(default, entries)")
         with self._lock:
             self._terms = self._terms.under(policies)
             self.overall = overall or self.overall
             waiters = list(self._waiters)
-        for waiter in waiters:  # each of them, for what is new to one may not be to those before it
+        for waiter in waiters:  # all of them: a change may affect a waiter and not those ahead of it
             waiter.wake()
 
     def _of_url(self, url: str) -> DomainLimiter:
@@ -394,7 +399,7 @@ class RateLimiter:
         self.gate.lines.nudge(rates.key)
 
     def _tell(self) -> None:
-        """Write the line of statistics when it is time, and alerts as they begin and end (Q10)."""
+        """Log the statistics line when it is due, and alerts as they begin and end (Q10)."""
         now = self.gate.timers.now()
         if self._stats_every is None or now - self._told_at < self._stats_every:
             return
@@ -408,7 +413,7 @@ class RateLimiter:
                 self._telling = asyncio.ensure_future(self._tell_slowly())
 
     async def _tell_slowly(self) -> None:
-        """Write the line of statistics without holding up the event loop, or anybody who waits for the store."""
+        """Log the statistics line without blocking the event loop or other users of the store."""
         limiters, seen = self._known(), set[str]()
         each: list[StatsSnapshot] = []
         breakers: list[BreakerView] = []
@@ -425,7 +430,7 @@ class RateLimiter:
             self._log(self._totals(each, breakers))
 
     def log_stats(self) -> None:
-        """Write a line of statistics to the log now, and what has become alarming, or no longer is."""
+        """Log a statistics line now, with the alerts that begin or end."""
         self._log(self.get_stats())
 
     def _log(self, stats: TotalStats) -> None:
@@ -439,10 +444,10 @@ class RateLimiter:
             if alert not in alerts:
                 _log.warning(f"Alert over: {alert}", alert=alert)
 
-    # Its end
+    # Closing
 
     def close(self) -> None:
-        """Tell everybody who waits, and refuse everybody who comes. Idempotent."""
+        """Close the limiter: waiters and later calls raise `LimiterClosed`. Idempotent."""
         with self._lock:
             if self.is_closed:
                 return
@@ -456,7 +461,7 @@ class RateLimiter:
                 telling.get_loop().call_soon_threadsafe(telling.cancel)
 
     async def aclose(self) -> None:
-        """Close it, and let go of a store that it opened by its URL, once those who wait have left. Idempotent."""
+        """Close the limiter, and, after its waiters have left, a store opened by its URL. Idempotent."""
         self.close()
         if self._telling is not None and self._telling.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([self._telling])
@@ -475,7 +480,7 @@ class RateLimiter:
         await self.aclose()
 
     async def _emptied(self) -> None:
-        """Wait until those who were told to leave have left, for they may be asking the store."""
+        """Wait until closed waiters have left, because they may be using the store."""
         waiter = TaskWaiter()
         self._closing.add(waiter)
         with contextlib.suppress(TimeoutError):
@@ -493,13 +498,13 @@ class RateLimiter:
             raise self.closed_error()
 
     def closed_error(self) -> LimiterClosed:
-        """The error for whoever waits when it is closed, or comes later."""
+        """Return the error for waiters at `close()` and for later calls."""
         return LimiterClosed("This rate limiter is closed. Make another one to go on.")
 
     @contextlib.contextmanager
     def waiting(self, waiter: Waiter, limiter: DomainLimiter) -> Iterator[Waiter]:
-        """Have a waiter told when the limiter is closed or changed; count it if it gives up."""
-        with self._lock:  # so that `close()` comes either before, or finds it
+        """Register a waiter, so that closing or changing the limiter wakes it; count it if it is cancelled."""
+        with self._lock:  # orders this with `close()`
             self.check_open()
             self._waiters.add(waiter)
         try:
@@ -508,7 +513,7 @@ class RateLimiter:
             limiter.stats.count_canceled()
             raise
         finally:
-            if not waiter.is_gone:  # else the garbage collector says so, perhaps while this very thread has the lock
+            if not waiter.is_gone:  # else the garbage collector runs this, perhaps while this thread holds the lock
                 with self._lock:
                     self._waiters.discard(waiter)
                     closing = list(self._closing)
@@ -517,7 +522,7 @@ class RateLimiter:
 
 
 def _checked(domains: Mapping[str, LimitConfig] | None) -> dict[str, LimitConfig]:
-    """The configurations by canonical domain."""
+    """Return the configurations by canonical domain."""
     if domains is not None and not isinstance(domains, Mapping):
         raise rule("domains", domains, "a dict of a LimitConfig for each domain")
     given: dict[str, str] = {}
@@ -538,17 +543,17 @@ def _domain_of(url: str) -> str:
 
 
 def overall_of(global_qps: float | None, burst: float = 1) -> Policy:
-    """The policy of a global rate; None for no limit."""
+    """Return the policy of a global rate; None for no limit."""
     return UNLIMITED.replace(qps=None if global_qps is None else rate("global_qps", global_qps), burst=burst)
 
 
 def _breaker(host: Host | None, now: Now) -> tuple[Host | None, BreakerView]:
-    """The step that reads a breaker."""
+    """Read a breaker, as a step."""
     return host, breaker_view(host, now)
 
 
 def _bucket(policy: Policy) -> Step[BucketView]:
-    """The step that reads a bucket of this policy."""
+    """Return the step that reads a bucket of this policy."""
     return lambda host, now: (host, bucket_view(policy, host, now))
 
 

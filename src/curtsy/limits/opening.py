@@ -1,4 +1,4 @@
-"""Where the parts keep their records: in any store, named in any way."""
+"""Opening of the stores of the parts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from curtsy.settings import Settings
 
 AnyStore = str | Store | tuple[Store, AsyncStore]
-"""The URL of a store; a store; or one and the same for threads and for tasks."""
+"""URL of a store, a store, or a pair of the same store for threads and for tasks."""
 
 
 def opened(store: str | Store | None) -> Store:
-    """A store to be used by threads; without one, memory of our own."""
+    """Return a store for threads; None opens a private one in memory."""
     if store is None:
         return MemoryStore()
     if isinstance(store, str):
@@ -37,7 +37,7 @@ def opened_by_settings(settings: Settings) -> tuple[Store, AsyncStore]:
 
 
 def opened_for_both(store: AnyStore | None) -> tuple[Store, AsyncStore]:
-    """A store to be used by threads and by tasks."""
+    """Return a store for threads and for tasks; None opens a private one in memory."""
     if store is None or (isinstance(store, str) and parse_store_url(store)[0] == "memory"):
         store = MemoryStore()
     if isinstance(store, MemoryStore):

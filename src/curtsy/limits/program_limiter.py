@@ -1,4 +1,4 @@
-"""The program's own limiter: one for everything in it that sends requests (Q1, Q6, Q7, C15)."""
+"""The program's limiter, shared by everything in it that sends requests (Q1, Q6, Q7, C15)."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _lock = threading.Lock()
 
 
 def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
-    """Return the program's own limiter, on the settings and the store that clients, crawls and downloads use.
+    """Return the program's limiter, on the settings and the store that clients, crawls and downloads use.
 
-    All of them share one global rate, one breaker for each host and one set of statistics, over processes too. If
-    `global_qps` differs from the settings, the lower rate holds, with one warning. Settings files that have changed are
-    read again while it is used. After `close()` the next call makes a new one.
+    They share one global rate, one breaker per host and one set of statistics, also across processes. If `global_qps`
+    differs from the settings, the lower rate applies, with one warning. Changed settings files are read again while the
+    limiter is in use. After `close()`, the next call creates a new limiter.
     """
     global _program
     with _lock:
         if _program is None or _program.is_closed:
             from curtsy.settings import new_notices
-            from curtsy.settings.live import LiveSettings  # not before it is needed: settings are slow to import
+            from curtsy.settings.live import LiveSettings  # late import: settings are slow to import
 
             live = LiveSettings()
             for warning in (*live.current.warnings, *new_notices(live.current)):
@@ -56,7 +56,7 @@ def get_rate_limiter(global_qps: float | None = None) -> RateLimiter:
 
 
 class ProgramLimiter(RateLimiter):
-    """A limiter that follows the settings (U9) and shares records and statistics through their store (C15)."""
+    """Limiter that follows the settings (U9) and shares records and statistics through their store (C15)."""
 
     def __init__(self, live: LiveSettings) -> None:
         policies = live.current.policies
@@ -68,7 +68,7 @@ class ProgramLimiter(RateLimiter):
             store=opened_by_settings(live.current),
         )
         self._is_store_ours = True
-        # The reader of the settings has checked them and warned: as arguments they would be checked twice.
+        # The settings reader has already checked these and logged warnings; as arguments they would be checked twice.
         self._put(policies, overall_of(self.overall.qps, policies.overall.burst))
         self._live = live
         self._stats_every = live.current.stats_every
@@ -76,28 +76,28 @@ class ProgramLimiter(RateLimiter):
         self._counters = Counters()
         self._publisher = Publisher(self._counters, self._async_store)
         self._before: dict[str, HostStatistics] = {}
-        """What each domain had counted at its last `reset()`; the hosts without a row of their own are under ""."""
+        """Counts by domain at the last `reset()`; "" is the sum of hosts without their own row."""
 
     def _renew_locks(self) -> None:
-        """Start with free locks, as a forked child must: the threads that held them do not exist there."""
+        """Create free locks. A forked child calls this because the threads that held them do not exist there."""
         super()._renew_locks()
         self._following = threading.Lock()
         self._timer: threading.Timer | None = None
 
     def domain(self, domain: str) -> DomainLimiter:
-        """The limiter of one domain, made on first use, by the settings as they are now."""
+        """Return the limiter of a domain, created on first use, under the current settings."""
         self.terms()
         return super().domain(domain)
 
     def terms(self) -> DomainLimits:
-        """What the settings say now."""
+        """Return the limits under the current settings."""
         policies = self._live.check().policies
         if policies is not self._followed:
             self._follow(policies)
         return super().terms()
 
     def use_global(self, global_qps: float | None) -> None:
-        """Change the global rate, while running. If the settings have a lower one, that holds (C26)."""
+        """Change the global rate at runtime. A lower rate in the settings takes precedence (C26)."""
         with self._following:
             own = None if global_qps is None else rate("global_qps", global_qps)
             is_news, self._own_qps = own != self._own_qps, own
@@ -111,7 +111,7 @@ class ProgramLimiter(RateLimiter):
             )
 
     def _lower(self, policies: Policies) -> float | None:
-        """Return the lower of the settings' global rate and the program's own; None if there is neither."""
+        """Return the lower of the settings' global rate and the program's own; None without either."""
         return min((qps for qps in (self._own_qps, policies.global_qps) if qps is not None), default=None)
 
     def _follow(self, policies: Policies) -> None:
@@ -121,9 +121,9 @@ class ProgramLimiter(RateLimiter):
             wrong = None
             try:
                 self._put(policies, overall_of(self._lower(policies), policies.overall.burst))
-            except Exception as error:  # wrong settings never fail a request (U9)
+            except Exception as error:  # invalid settings never fail a request (U9)
                 wrong = error
-            # Set even if they cannot be used, so that this is logged once; and not before, because of forks.
+            # Also set for unusable policies, so that this is logged once; and set last because of forks.
             self._followed = policies
         if wrong is not None:
             _log.warning("The limiter cannot use the changed settings; it keeps the ones before", error=str(wrong))
@@ -131,25 +131,25 @@ class ProgramLimiter(RateLimiter):
     # Statistics, shared with all clients and processes on the store
 
     def count_granted(self, limiter: DomainLimiter, epoch: int, waited: float, n: int) -> None:
-        """Count `n` requests that may go, at `epoch` microseconds, after so many seconds."""
+        """Count `n` granted requests at `epoch` (microseconds), after `waited` seconds."""
         super().count_granted(limiter, epoch, waited, n)
         self._counters.count_turn(limiter.domain, requests=n, waited=waited)
         self._publish_soon()
 
     def count_refused(self, limiter: DomainLimiter, no: No) -> None:
-        """Count a request that was refused, and keep the reason."""
+        """Count a refused request and keep the reason."""
         super().count_refused(limiter, no)
         self._counters.count_turn(limiter.domain, reason=no.reason.value)
         self._publish_soon()
 
     def count_trip(self, limiter: DomainLimiter) -> None:
-        """Count a breaker that has opened."""
+        """Count an opening of a domain's breaker."""
         super().count_trip(limiter)
         self._counters.count_trip(limiter.domain)
         self._publish_soon()
 
     def _publish_soon(self) -> None:
-        """Publish the counts within a few seconds, for the dashboard and for other processes."""
+        """Schedule publication of the counts in `EVERY` seconds, so that the dashboard and other processes see them."""
         if self._timer is None and not self.async_gate.is_immediate:
             with self._lock:
                 if self._timer is not None:
@@ -158,11 +158,11 @@ class ProgramLimiter(RateLimiter):
                 self._timer.daemon = True
             try:
                 self._timer.start()
-            except RuntimeError:  # the program ends: `close()` publishes
+            except RuntimeError:  # the program ends, and `close()` publishes
                 pass
 
     def publish(self) -> None:
-        """Publish now what was counted."""
+        """Publish the new counts now."""
         with self._lock:
             timer, self._timer = self._timer, None
         if timer is not None:
@@ -177,9 +177,10 @@ class ProgramLimiter(RateLimiter):
     def get_stats(self, domain: str) -> StatsSnapshot: ...
 
     def get_stats(self, domain: str | None = None) -> StatsSnapshot | TotalStats:
-        """The statistics of a domain (an error if it was never seen), or without one the totals over all.
+        """Return the statistics of a domain, or the totals of all domains.
 
-        They count what clients, crawls and other processes on the same store did in the last day, since `reset()`.
+        An unknown domain raises UnknownDomain. The counts include clients, crawls and other processes on the same store
+        in the last day, since `reset()`.
         """
         if domain is not None:
             name = parse_domain(domain)
@@ -204,18 +205,18 @@ class ProgramLimiter(RateLimiter):
         )
 
     def get_all_stats(self) -> dict[str, StatsSnapshot]:
-        """The statistics of every domain seen, by domain: a copy."""
+        """Return a copy of the statistics of every known domain."""
         return super().get_all_stats() | {
             name: self._snapshot(host) for name, host in self._counted().items() if name
         }  # fmt: skip
 
     def _rates_seen(self) -> dict[str, Rates]:
-        """Return what holds for each domain that this limiter, a client or another process has asked for, by domain."""
+        """Return the limits of each domain that this limiter, a client or another process has requested."""
         terms = self.terms()
         return {name: terms.of(name) for name in self._shared() if name} | super()._rates_seen()
 
     def reset(self, domain: str | None = None) -> None:
-        """Zero the statistics of a domain, or of all, for this limiter. Tokens and breakers stay as they are."""
+        """Reset this limiter's statistics of a domain, or of all. Tokens and breakers are kept."""
         shared = self._shared()
         if domain is None:
             super().reset()
@@ -228,7 +229,7 @@ class ProgramLimiter(RateLimiter):
             self._before[name] = shared[name]
 
     def _shared(self) -> dict[str, HostStatistics]:
-        """Return what all processes have counted, by domain; the hosts without a row of their own under ""."""
+        """Return the counts of all processes by domain; "" is the sum of hosts without their own row."""
         whole = summed(whole_statistics(self.store))
         return {**whole.hosts, "": whole.other}
 
@@ -249,7 +250,7 @@ class ProgramLimiter(RateLimiter):
             _log.warning("The statistics cannot be read", error=str(error))
 
     def close(self) -> None:
-        """Tell every waiter, and refuse every later call. Idempotent."""
+        """Publish the counts and close the limiter. Idempotent."""
         if not self.is_closed:
             self.publish()
         super().close()

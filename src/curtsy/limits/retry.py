@@ -1,4 +1,4 @@
-"""with_retry: try again what may fare better in a while (N2, N3, N4)."""
+"""with_retry: retries after temporary errors (N2, N3, N4)."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from curtsy.core.policy import number, rule
 Result = TypeVar("Result")
 
 LONGEST = 86_400.0
-"""Seconds beyond which no `retry_after` is believed (C2)."""
+"""Maximum seconds accepted from `retry_after` (C2)."""
 
 _DISK = frozenset({errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
 _PASSING_KINDS = frozenset(
     {
-        "ConnectionError", "TimeoutError",  # Python's own, and those of that name elsewhere
+        "ConnectionError", "TimeoutError",  # Python's own, and classes of these names in other libraries
         "ClientConnectionError", "ClientPayloadError",  # aiohttp
         "NetworkError", "TimeoutException", "RemoteProtocolError",  # httpx
         "Timeout", "ChunkedEncodingError",  # requests
         "IncompleteRead", "ContentTooShortError", "urllib3.ProtocolError",  # urllib and urllib3
     }
 )  # fmt: skip
-"""Errors of names, connections and timeouts by the names of their classes: the libraries need not be there."""
+"""Class names of connection, name resolution and timeout errors, so that their libraries need not be installed."""
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether an error may be over in a moment: 429, 500 to 599, names and connections, timeouts (N3).
+    """Return whether an error may be temporary: 429, 500 to 599, name resolution, connection, timeout (N3).
 
-    Besides `FetchError` and Python's own, those of aiohttp, httpx, requests and urllib3 are known: by the status that
-    they carry, else by their class.
+    Besides `FetchError` and Python's errors, it recognizes those of aiohttp, httpx, requests and urllib3: by their
+    status, else by their class.
     """
     if isinstance(error, FetchError):
         if error.reason is not None and error.reason is not Reason.HTTP_STATUS:
@@ -49,16 +49,16 @@ def is_retryable(error: BaseException) -> bool:
     if status is not None:
         return _is_passing(status)
     reason = getattr(error, "reason", None)
-    if isinstance(reason, Exception):  # what is behind a URLError, or urllib3's MaxRetryError
+    if isinstance(reason, Exception):  # the cause of a URLError or of urllib3's MaxRetryError
         return is_retryable(reason)
-    # A ValueError is of a URL that is none, or an answer that is no JSON, though requests makes an OSError of it too.
+    # A ValueError is an invalid URL or invalid JSON, even if requests derives it from OSError too.
     if isinstance(error, ValueError | PermissionError) or _is_of_certificate(error):
         return False
     names = {name for kind in type(error).__mro__ for name in (kind.__name__, f"{_package(kind)}.{kind.__name__}")}
     if not names.isdisjoint(_PASSING_KINDS):
         return True
-    # An OSError is of a connection or a name (socket.gaierror), unless it is of a file. What a library makes of
-    # something else has no number.
+    # An OSError concerns a connection or a name (socket.gaierror), unless it concerns a file. An OSError that a library
+    # makes from another error has no errno.
     if not isinstance(error, OSError) or (error.errno is None and _package(type(error)) != "builtins"):
         return False
     return error.filename is None and error.errno not in _DISK
@@ -73,12 +73,12 @@ def _package(kind: type) -> str:
 
 
 def _is_of_certificate(error: BaseException) -> bool:
-    """Whether a certificate is behind an error, however a library calls it: httpx makes a ConnectError of it."""
+    """Return whether a certificate caused an error: httpx, for example, wraps it in a ConnectError."""
     causes: list[BaseException] = [error]
     for each in causes:
         if isinstance(each, ssl.CertificateError):
             return True
-        # What was being handled when Python itself raised is another matter; a library raises what it made of it.
+        # The context of Python's own exceptions is unrelated; a library's exception wraps its context.
         is_made = _package(type(each)) not in ("builtins", "socket", "ssl")
         for cause in (each.__cause__, each.__context__ if is_made else None):
             if cause is not None and cause not in causes:
@@ -87,18 +87,18 @@ def _is_of_certificate(error: BaseException) -> bool:
 
 
 def _answers(error: BaseException) -> tuple[object, object]:
-    """Where an answer's status and headers may be: on the error (aiohttp, urllib), or on its response."""
+    """Return where the response's status and headers may be: the error (aiohttp, urllib) or its response."""
     return error, getattr(error, "response", None)
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of the answer that an error is about; None if there is none."""
+    """Return the status of the error's response; None without one."""
     found = (getattr(answer, name, None) for answer in _answers(error) for name in ("status", "status_code"))
     return next((each for each in found if isinstance(each, int) and each >= 100), None)
 
 
 def _told(error: BaseException) -> float | None:
-    """Seconds after which the site said to come back; None if it did not say."""
+    """Return the seconds of the site's Retry-After; None without one."""
     if isinstance(error, FetchError):
         return error.retry_after
     for answer in _answers(error):
@@ -143,11 +143,11 @@ async def with_retry(
 ) -> Result:
     """Call `fn` until it succeeds, at most 1 + `max_retries` times, then raise its last error.
 
-    Before the n-th retry it waits initial_delay x 2^(n-1) seconds, give or take 25 %; if the error has a
-    `retry_after`, or an answer with `Retry-After`, it waits that long instead (N4), a day at most. An error that is
-    not retryable is raised at once.
+    The wait before the n-th retry is initial_delay x 2^(n-1) seconds, give or take 25 %. If the error has a
+    `retry_after`, or a response with `Retry-After`, that value applies instead (N4), up to a day. An error that is not
+    retryable is raised immediately.
 
-    This is for what does not go through a client: a client's retries wait in line with everybody else's.
+    Use it for code without a client: a client's retries queue with all other requests.
     """
     if not callable(fn):
         raise rule("fn", fn, "a function, which can be called again; a coroutine cannot")

@@ -1,4 +1,4 @@
-"""RobotsTxtChecker: may this URL be fetched, and how slowly (R9)."""
+"""RobotsTxtChecker: permission and Crawl-delay of a URL by robots.txt (R9)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from curtsy.engine.context import rules_key
 from curtsy.stores.memory import MemoryStore
 
 USER_AGENT = "AIAssistantBot/1.0"
-"""The user agent of a checker where neither an argument nor the settings name one (R10, C7)."""
+"""User agent if neither an argument nor the settings name one (R10, C7)."""
 
 _OURS = {
     "cache": "left out, for a checker keeps no pages. What it knows of robots.txt is in its store",
     "robots_ttl": "given as cache_ttl",
     "robots_timeout": "given as timeout",
 }
-"""What a client takes and a checker does not, with what to do instead."""
+"""Client arguments that a checker does not accept, with the alternative."""
 
 
 class RobotsTxtChecker:
-    """Fetches the robots.txt of each origin once, politely, keeps it for `cache_ttl` seconds, and answers by it.
+    """Checker of URLs against robots.txt, which it fetches once per origin and keeps for `cache_ttl` seconds.
 
-    It uses a client of its own, which remembers in memory; or the `client` that it is given, with whose pace, store
-    and settings it then asks. One that cannot be had allows everything, unless the setting
-    `robots_unreachable` is `disallow`.
+    By default it has its own client with a store in memory. With `client`, it uses that client's pace, store and
+    settings. An unavailable robots.txt allows everything, unless the setting `robots_unreachable` is `disallow`.
     """
 
     def __init__(
@@ -60,35 +59,35 @@ class RobotsTxtChecker:
         )
 
     async def is_allowed(self, url: str) -> bool:
-        """Say whether the URL may be fetched. False for what is no http or https URL."""
+        """Return whether the URL may be fetched; False if it is not an http or https URL."""
         return (await self.verdict(url)).allowed
 
     async def verdict(self, url: str) -> Verdict:
-        """The same, with the line that decided and the reason in words."""
+        """Return the same with the deciding line and the reason as text."""
         parsed = parse_url(url)
         if not isinstance(parsed, Url):
             return Verdict(False, None, None, None, f"{parsed.why}, so it cannot be fetched")
         rules = await self._client.rules_or_why(parsed, self.user_agent)
         is_out_of_reach = isinstance(rules, Failure) and rules.ended_at_proxy
         if is_out_of_reach or (isinstance(rules, Refusal) and rules.reason is not Reason.DOMAIN_DENIED):
-            # The host is resting, has had its share of today, or there is no way to it: its last copy holds (R6).
+            # The host is blocked by its breaker or budget, or is unreachable: its last copy applies (R6).
             rules = await self._client.store.read(rules_key(parsed.origin)) or Rules()
         if not isinstance(rules, Rules):
             return Verdict(False, None, None, None, "its host may not be asked, not even for robots.txt")
         return filters(rules, self._client.policies.of(parsed.domain), self.user_agent, parsed.text)
 
     def get_crawl_delay(self, url: str) -> float | None:
-        """Seconds that the site wants between two requests; None if it does not say, or was not asked yet."""
+        """Return the site's Crawl-delay in seconds; None if robots.txt has none or is not yet known."""
         parsed = parse_url(url)
         rules = self._client.known_rules(parsed.origin) if isinstance(parsed, Url) else None
         return None if rules is None else crawl_delay(rules, self.user_agent)
 
     def clear_cache(self) -> None:
-        """Forget every robots.txt: the next question fetches it again."""
+        """Make every robots.txt expire, so that the next check fetches it again."""
         self._client.forget_rules()
 
     async def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Close the checker's own client. Idempotent."""
         if self._owns_client:
             await self._client.close()
 
@@ -102,8 +101,8 @@ class RobotsTxtChecker:
 
 
 def _configured_agent(config: str | None) -> str:
-    """Return the user agent that files or the environment (`RAG_USER_AGENT`) name; else the document's."""
-    from curtsy.settings import load  # not before it is needed: settings are slow to import
+    """Return the user agent of files or environment (`RAG_USER_AGENT`); else `USER_AGENT`."""
+    from curtsy.settings import load  # late import: settings are slow to import
 
     settings = load(config=config)
     return USER_AGENT if settings.origin(None, "user_agent") == "built-in" else settings.user_agent

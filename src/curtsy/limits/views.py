@@ -1,4 +1,4 @@
-"""Read-only views of a limiter's buckets and breakers, as of one moment (Q6)."""
+"""Read-only views of a limiter's buckets and breakers at one moment (Q6)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from curtsy.core.policy import TOKEN, Policy
 
 
 class BucketView(msgspec.Struct, frozen=True):
-    """The bucket of a domain, or of the global rate."""
+    """Bucket of a domain or of the global rate."""
 
     tokens_per_second: float | None
-    """None for no limit."""
+    """Rate; None for no limit."""
 
     capacity: float
-    """Tokens that a full bucket holds."""
+    """Tokens in a full bucket."""
 
     tokens: float
-    """Tokens in it at that moment; `capacity` if there is no limit."""
+    """Tokens available at that moment; `capacity` without a limit."""
 
 
 class BreakerView(msgspec.Struct, frozen=True):
-    """The circuit breaker of a domain."""
+    """Circuit breaker of a domain."""
 
     state: State
     time_left: float
-    """Seconds until a trial request is let through; 0 if the breaker is not open."""
+    """Seconds until a trial request is allowed; 0 if the breaker is not open."""
 
     trips: int
-    """How often it has opened."""
+    """Number of times the breaker has opened."""
 
     @property
     def is_open(self) -> bool:
-        """Return whether every request is refused."""
+        """Return whether the breaker refuses every request."""
         return self.state is State.OPEN
 
 
 def bucket_view(policy: Policy, host: Host | None, now: Now) -> BucketView:
-    """Return the bucket of a policy with what its record has left."""
+    """Return the bucket of a policy with the tokens that its record has left."""
     spent = 0
     if host is not None:
         host = in_time(host, now)
@@ -50,7 +50,7 @@ def bucket_view(policy: Policy, host: Host | None, now: Now) -> BucketView:
 
 
 def breaker_view(host: Host | None, now: Now) -> BreakerView:
-    """Return the breaker of a record; a missing record is a closed one that never opened."""
+    """Return the breaker of a record; without a record it is closed and never opened."""
     if host is None:
         return BreakerView(State.CLOSED, 0.0, 0)
     return BreakerView(host.breaker_state(now), host.breaker_left(now), host.trips)
