@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import curtsy.system.shutdown  # noqa: F401
 
-if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
+if TYPE_CHECKING:  # type checkers do not run __getattr__
     from curtsy.blocking import Client as Client
     from curtsy.blocking import get as get
     from curtsy.cache.disk import DiskCache as DiskCache
@@ -82,9 +82,9 @@ if TYPE_CHECKING:  # the same for type checkers, which do not run __getattr__
 
 __version__ = "0.1.0"
 
-logging.getLogger("curtsy").addHandler(logging.NullHandler())  # a library prints nothing uninvited
+logging.getLogger("curtsy").addHandler(logging.NullHandler())  # a library logs nothing by default
 
-# Where each public name lives. They are imported when they are first asked for, so that `import curtsy` is quick.
+# Module of each public name. Names are imported on first use, so that `import curtsy` is fast.
 _HOMES = {
     "AsyncClient": "curtsy.client",
     "AsyncCrawl": "curtsy.crawling.crawl",

@@ -1,4 +1,4 @@
-"""`python -m curtsy`."""
+"""Entry point of `python -m curtsy`."""
 
 from curtsy.cli import main
 

@@ -1,4 +1,4 @@
-"""The same way in for threads: `Client`, and `get()` for one line."""
+"""Client for threads: `Client`, and `get()` for a single URL."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _TOO_LATE = "The program has ended, and no thread of it goes on. Fetch and close
 _LEFT_BEHIND = "A fork has left its thread to the parent. Begin anew in the child."
 
 AT_EXIT = 5.0
-"""Seconds that the end of a program waits for what nobody has closed."""
+"""Seconds that the program's end waits for clients that are still open."""
 
 
 class LoopThread:
-    """An event loop in a thread of its own, for those who cannot await."""
+    """Event loop in its own thread, for callers that cannot await."""
 
     def __init__(self, name: str) -> None:
         if sys.is_finalizing():
@@ -61,7 +61,8 @@ class LoopThread:
 
     def _run(self) -> None:
         while not self._has_ended:
-            # An exit that is raised in a task stops the loop. It is for who waits for that task, and all others go on.
+            # A SystemExit or KeyboardInterrupt in a task stops the loop. Only the caller of that task gets it; others
+            # continue.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
         self.loop.close()
@@ -69,16 +70,16 @@ class LoopThread:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether a fork left it to us without its thread."""
+        """Return whether this process is a fork of the one with the thread."""
         return self._process != os.getpid()
 
     @property
     def is_this(self) -> bool:
-        """Whether who asks runs in it."""
+        """Return whether the caller runs in this thread."""
         return threading.current_thread() is self._thread
 
     def check_is_other(self) -> None:
-        """Raise PolicyError for who would wait for itself."""
+        """Raise PolicyError if the caller runs in this thread, because it would wait for itself."""
         if self.is_this:
             raise PolicyError(
                 "This was called from a callback, which is run by the very thread that would have to answer. "
@@ -86,48 +87,48 @@ class LoopThread:
             )
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Have something done, and go on."""
+        """Start a coroutine in the loop and return its future."""
         try:
             self.check_is_other()
         except PolicyError:
             work.close()
             raise
-        if sys.is_finalizing() or self.is_inherited:  # its thread stands still for good, or is not here
+        if sys.is_finalizing() or self.is_inherited:  # the thread is frozen, or not in this process
             work.close()
             raise PolicyError(_LEFT_BEHIND if self.is_inherited else _TOO_LATE)
-        with self._lock:  # so that `stop()` comes either before, or waits for it
+        with self._lock:  # orders this with `stop()`
             if not self._is_stopped:
                 return asyncio.run_coroutine_threadsafe(work, self.loop)
         work.close()
         raise PolicyError("This was closed meanwhile. Make another one, or keep it open for longer.")
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have something done, and wait for it."""
+        """Run a coroutine in the loop and return its result."""
         future = self.submit(work)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C while waiting: what is under way gives everything back
+        except BaseException:  # Ctrl-C during the wait: the work is cancelled and returns its resources
             future.cancel()
             raise
 
     def stop(self) -> None:
-        """End the thread, once nobody waits for it any more."""
+        """End the thread and wait for it."""
         self.check_is_other()
         if self.let_go(_nothing):
             self.join()
 
     def close(self, last: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Have one last thing done and the thread ended, and wait for both; None if there is no such thread here."""
+        """Run a last coroutine, end the thread and wait for both; None if the thread cannot run here."""
         if self._is_left(last):
             return None
         try:
             return self.call(last())
-        finally:  # a Ctrl-C may have come between: what is closed already takes no time
+        finally:  # after Ctrl-C in between; closing twice takes no time
             if self.let_go(last):
                 self.join()
 
     def let_go(self, last: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-        """Have one last thing done and the thread ended, and wait for neither; whether one could wait for it."""
+        """Run a last coroutine and end the thread without waiting; return whether the thread can be joined."""
         if self._is_left(last):
             return False
         with self._lock:
@@ -138,11 +139,11 @@ class LoopThread:
         return True
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait for the thread to end, for so long at most."""
+        """Wait for the end of the thread, at most `seconds`; None for no limit."""
         self._thread.join(seconds)
 
     def _is_left(self, last: object) -> bool:
-        """Whether it stands still for good, so that nobody may wait for it: in a forked child, and at the very end."""
+        """Return whether the thread can never run again: in a forked child, and during interpreter shutdown."""
         if self._process == os.getpid():
             return sys.is_finalizing()
         _INHERITED.append((self, last))
@@ -151,7 +152,7 @@ class LoopThread:
     async def _finish(self, last: Callable[[], Coroutine[Any, Any, object]]) -> None:
         try:
             await last()
-        except Exception as error:  # nobody waits who could be told
+        except Exception as error:  # no caller waits for it
             _log.warning("What nobody had closed could not be closed", error=repr(error))
         finally:
             await _ended()
@@ -160,15 +161,15 @@ class LoopThread:
 
 
 _INHERITED: list[object] = []
-"""What a fork left us of the parent's, kept so that it is never cleaned up in its name."""
+"""Objects of the parent that a forked child keeps, so that it never finalizes them."""
 
 
 async def _nothing() -> None:
-    """Nothing: what is done last if nothing is left to do."""
+    """Do nothing, as the last coroutine of `stop()`."""
 
 
 async def _ended() -> None:
-    """End what else runs in this loop: what came last, when all was closed already."""
+    """Cancel all other tasks of this loop, such as those started during closing."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -176,24 +177,24 @@ async def _ended() -> None:
 
 
 class _Owner(Protocol):
-    """Who has a thread, and something to close in it."""
+    """Object with a thread and a resource to close in it."""
 
     _thread: LoopThread
 
     def _let_go(self) -> bool:
-        """Close it without waiting; whether there is something to wait for."""
+        """Close without waiting; return whether the thread can be joined."""
 
 
 _OPEN: WeakSet[_Owner] = WeakSet()
-"""What is to be closed at the program's end, if nobody does it before."""
+"""Objects to close at the program's end if they are still open."""
 
 
 _GOING: set[LoopThread] = set()
-"""Threads that were let go, and have not ended yet."""
+"""Threads that are ending."""
 
 
 def close_at_exit(owner: _Owner) -> None:
-    """Have it closed at the program's end, before its store makes its last writes."""
+    """Register an object to close at the program's end, before its store's last writes."""
     _OPEN.add(owner)
 
 
@@ -210,13 +211,13 @@ at_exit(_close_all, first=True)
 
 
 class Client:
-    """The same, blocking: an `AsyncClient` on an event loop in a thread of its own. Safe to share among threads.
+    """Blocking `AsyncClient`, on an event loop in its own thread. Safe to share among threads.
 
-    It takes what that takes. In a forked child it starts anew, for threads are not inherited: fork while no other
-    thread is using it.
+    It takes the same arguments. A forked child starts a new thread and client because threads are not inherited: fork
+    while no other thread uses the client.
     """
 
-    _is_closed = True  # until it is made
+    _is_closed = True  # until construction succeeds
 
     def __init__(self, **settings: Unpack[ClientKeywords]) -> None:
         self._settings = settings
@@ -242,7 +243,7 @@ class Client:
 
     @property
     def policies(self) -> Policies:
-        """The policies in force: files that have changed are read again."""
+        """Return the policies in force. Changed files are read again."""
         return self._opened().policies
 
     def fetch(
@@ -255,7 +256,7 @@ class Client:
         deadline: float | None = None,
         idempotent: bool | None = None,
     ) -> FetchResult:
-        """Fetch one URL, when its turn comes; see `AsyncClient.fetch`."""
+        """Fetch one URL when its turn comes; see `AsyncClient.fetch`."""
         client = self._opened()
         return self._thread.call(
             client.fetch(url, method=method, headers=headers, body=body, deadline=deadline, idempotent=idempotent)
@@ -264,9 +265,9 @@ class Client:
     def fetch_many(
         self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
     ) -> Generator[FetchResult, None, None]:
-        """Fetch many URLs, and yield each result as it comes; see `AsyncClient.fetch_many`.
+        """Fetch many URLs and yield each result as it arrives; see `AsyncClient.fetch_many`.
 
-        `urls` is read by the calling thread, as it goes on.
+        The calling thread reads `urls` between results.
         """
         client, batch = self._opened(), Batch(urls, concurrency)
         done: SimpleQueue[Future[FetchResult]] = SimpleQueue()
@@ -298,18 +299,18 @@ class Client:
         deadline: float | None = None,
         decode: bool = False,
     ) -> DownloadResult:
-        """Save a URL as a file, in its turn; see `AsyncClient.download`."""
+        """Save a URL as a file when its turn comes; see `AsyncClient.download`."""
         client = self._opened()
         return self._thread.call(client.download(url, path, max_size=max_size, deadline=deadline, decode=decode))
 
     def stats(self) -> StatisticsSnapshot:
-        """What this client has done so far."""
+        """Return the counts of this client so far."""
         return self._client.stats()
 
     def close(self) -> None:
-        """End what is under way, and give back what is held open. Idempotent.
+        """End active fetches and close all resources. Idempotent.
 
-        Whoever forgets it is warned (ResourceWarning), and what is open at the program's end is closed then.
+        An unclosed client causes a ResourceWarning; one that is open at the program's end is closed then.
         """
         if self._is_closed:
             return
@@ -339,7 +340,7 @@ async def _make(settings: ClientKeywords) -> AsyncClient:
 
 
 def get(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
-    """Fetch one URL politely, blocking, with a client of its own."""
+    """Fetch one URL politely with a temporary client, blocking."""
     settings.setdefault("stale_while_revalidate", False)
     with Client(**settings) as client:
         return client.fetch(url)

@@ -1,4 +1,4 @@
-"""The everyday way in for tasks: `AsyncClient`, and `fetch_url()` for one line."""
+"""Client for tasks: `AsyncClient`, and `fetch_url()` for a single URL."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ _WORDS = {
 
 
 class AsyncClient:
-    """Fetches politely, for tasks. Ten of them or ten thousand may share one.
+    """Polite HTTP client for tasks. Any number of tasks may share one.
 
-    Settings come from files and environment; what is given here goes before them, and any key of the settings'
-    reference may be. `store` is a URL such as `redis://host` or `sqlite:///state.sqlite`, the `Path` of an SQLite file,
-    or a store; `cache` a folder, a cache, or False for none. A kept page that its site lets be used while a new one is
-    asked for is given out at once, and renewed afterwards if the client stays open; without `stale_while_revalidate` it
-    is renewed first. `connections` is how many requests may be in flight over all hosts. With `cookies`, they are kept
-    as long as the client, each for the host that set it. `on_record` is called with the record of each fetch. `clock`
-    may be a `FakeClock`: then waits take no time.
+    Settings come from files and the environment. Keyword arguments override them; every key of the settings' reference
+    is accepted. `store` is a URL such as `redis://host` or `sqlite:///state.sqlite`, the `Path` of an SQLite file, or a
+    store. `cache` is a folder, a cache, or False for no cache. If a site allows it, a stale cached page is returned
+    immediately and revalidated afterwards, while the client is open. Without `stale_while_revalidate`, it is
+    revalidated first. `connections` limits the requests in flight over all hosts. With `cookies`, the client keeps
+    cookies until it is closed, each for the host that set it. `on_record` is called with the record of each fetch. With
+    a `FakeClock` as `clock`, waits take no real time.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class AsyncClient:
         self._renewing = AsyncDriver(
             replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
         )
-        # Nobody else can read what is in memory, so it is not told there.
+        # Only this process can read a memory store, so it has no publisher.
         self._publisher = None if self.gate.is_immediate else Publisher(self.counters, self._store)
         self._rhythms = self._watching(current.stats_every)
         self._single_flight = SingleFlight()
@@ -172,7 +172,7 @@ class AsyncClient:
             )
 
     def _watching(self, stats_every: float | None) -> tuple[Periodic, ...]:
-        """What is done with the counts now and then, while there is something to count."""
+        """Return the periodic jobs that publish and log the counts."""
         rhythms = [] if self._publisher is None else [Periodic(self._publisher.publish, EVERY)]
         if stats_every is not None:
             rhythms.append(Periodic(StatsLog(self.counters, self._store, lambda: self.policies).report, stats_every))
@@ -180,7 +180,7 @@ class AsyncClient:
 
     @property
     def policies(self) -> Policies:
-        """The policies in force: files that have changed are read again."""
+        """Return the policies in force. Changed files are read again."""
         return self._around.policies
 
     async def fetch(
@@ -193,10 +193,11 @@ class AsyncClient:
         deadline: float | None = None,
         idempotent: bool | None = None,
     ) -> FetchResult:
-        """Fetch one URL, when its turn comes. Never raises for what the web does: look at `ok` and `reason`.
+        """Fetch one URL when its turn comes. Web errors do not raise: check `ok` and `reason`.
 
-        `deadline` is for all of it, in seconds; one that cannot be met is refused at once. `idempotent` says that a
-        request which is not GET or HEAD may be sent again. Tasks that ask for the same page at once share one fetch.
+        `deadline` is the limit for the whole fetch in seconds; a deadline that cannot be met is refused immediately.
+        `idempotent` allows retries of methods other than GET and HEAD. Tasks that request the same page at the same
+        time share one fetch.
         """
         patience = self._deadline if deadline is None else patience_of(deadline)
         ask = ask_for(url, method, headers, body, patience, idempotent)
@@ -207,7 +208,7 @@ class AsyncClient:
         state, resources = set_out(ask, self._around), HeldResources()
         flow = fetch(ask, self._around, state)
         effect = self._driver.begin(flow, resources)
-        if effect is None:  # a kept page, or a refusal: nobody could have joined it
+        if effect is None:  # a cached page or a refusal, done before another task could join
             result: FetchResult = resources.result
             return result
         return await self._single_flight.join(
@@ -223,11 +224,11 @@ class AsyncClient:
         on_wire: Callable[[bool], None] | None = None,
         place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> tuple[Callable[[], Coroutine[Any, Any, FetchResult]], Callable[[], FetchResult]]:
-        """A fetch to be begun in its time, and what is left to say of it if the client is closed meanwhile."""
+        """Return the function that starts a fetch, and the one that returns its result after `close()`."""
         state, resources = set_out(ask, self._around), HeldResources(on_wire=on_wire, place=place)
 
         def work() -> Coroutine[Any, Any, FetchResult]:
-            # Who joined another, and takes over from that one, has waited already: the settings may be others.
+            # A task that takes over a shared fetch has waited: the settings may have changed.
             state.policies = self._around.policies
             flow = fetch(ask, self._around, state)
             return self._driver.go_on(flow, self._driver.begin(flow, resources), resources)
@@ -235,13 +236,13 @@ class AsyncClient:
         return work, lambda: self._closed(state, resources)
 
     def _closed(self, state: FetchState, resources: HeldResources) -> FetchResult:
-        """The result of a fetch that was ended by `close()`, told as any other."""
+        """Return and report the result of a fetch that `close()` ended."""
         result = closed(state, resources.is_sent, resources.is_robots)
         self._told(result.record)
         return result
 
     def _is_for_all(self, ask: FetchRequest) -> Callable[[FetchResult], bool]:
-        """Whether what comes of a fetch is also for those who join it: a deadline is each one's own."""
+        """Return the check for a result that callers that joined may share: each has its own deadline."""
         if ask.deadline is None:
             return always
         until = self._around.now() + ask.deadline - NO_TIME
@@ -258,22 +259,23 @@ class AsyncClient:
         on_wire: Callable[[bool], None] | None = None,
         place: Callable[[], Awaitable[None] | None] | None = None,
     ) -> FetchResult:
-        """Fetch one URL by itself, as the crawler does. `on_wire` hears when a request goes out, and is answered.
+        """Fetch one URL without sharing the fetch, as the crawler does.
 
-        `place` is called before each of them, and what it answers is waited for.
+        `on_wire` is called with True when a request is sent, and with False after its response. `place` is called
+        before each request, which waits for the returned awaitable, if any.
         """
         self._check_open()
         return await self._single_flight.join(object(), *self._trip(ask, on_wire, place))
 
     async def locate(self, url: str) -> str:
-        """The address that a URL's host is reached at, as the sender tells it; empty if it cannot."""
+        """Return the address of a URL's host, from the sender; empty if unknown."""
         found = parse_url(url)
         if self._locate is None or not isinstance(found, Url):
             return ""
         return await self._locate(found, Limits.of(self.policies.of(found.domain)))
 
     def refuses(self, url: Url) -> tuple[Reason, str] | None:
-        """Why the settings alone forbid to ask for a URL, with what to do about it; None if they do not."""
+        """Return why the settings forbid a URL, with advice; None if they allow it."""
         refused = refused_by_settings(url, self.policies.of(url.domain), self._around)
         if refused is None:
             return None
@@ -283,39 +285,39 @@ class AsyncClient:
 
     @property
     def timers(self) -> Timers:
-        """What its waits are waited on."""
+        """Return the timers of the client's waits."""
         return self._timers
 
     @property
     def store(self) -> AsyncStore:
-        """Where its hosts' records are."""
+        """Return the store of the host records."""
         return self._store
 
     @property
     def store_url(self) -> str | None:
-        """The URL that its store was opened by; None if it was given a store."""
+        """Return the URL that the store was opened by; None if a store was given."""
         return self._settings.current.store if self._owns_store else None
 
     @property
     def keeps_cookies(self) -> bool:
-        """Whether it sends back what cookies it was given."""
+        """Return whether the client stores cookies and sends them back."""
         return self._around.keeps_cookies
 
     def epoch(self) -> float:
-        """The calendar's second."""
+        """Return the calendar time in seconds since 1970."""
         return self._around.epoch()
 
     async def fetch_many(
         self, urls: Iterable[str], *, concurrency: int = DEFAULT_CONCURRENCY, **options: Unpack[FetchKeywords]
     ) -> AsyncGenerator[FetchResult, None]:
-        """Fetch many URLs, all with the same options, and yield each result as it comes. One that fails stops no other.
+        """Fetch many URLs with the same options and yield each result as it arrives. Failures do not stop others.
 
-        `urls` is read while fewer than `concurrency` are under way. A host with a hundred of them lets others go first:
-        up to 10,000 of its URLs are put off to find theirs.
+        `urls` is read while fewer than `concurrency` fetches are active. While a host has a hundred active fetches,
+        other hosts go first: up to 10,000 of its URLs are deferred to find them.
         """
         batch = Batch(urls, concurrency)
         under_way: dict[asyncio.Task[FetchResult], str] = {}
-        done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would look at all each time
+        done: asyncio.Queue[asyncio.Task[FetchResult]] = asyncio.Queue()  # asyncio.wait() would scan all tasks
         try:
             while True:
                 while (url := batch.next()) is not NoUrl.NOW:
@@ -324,7 +326,7 @@ class AsyncClient:
                         under_way[task] = url
                         task.add_done_callback(done.put_nowait)
                     elif done.empty():
-                        await asyncio.sleep(0)  # so long as nothing has come, there is time to read on
+                        await asyncio.sleep(0)  # without a result yet, there is time to read on
                     else:
                         break
                 if not under_way:
@@ -346,11 +348,11 @@ class AsyncClient:
         deadline: float | None = None,
         decode: bool = False,
     ) -> DownloadResult:
-        """Save a URL as a file, in its turn; it is there only when whole.
+        """Save a URL as a file when its turn comes. The file appears only when it is complete.
 
-        What an earlier try has left is gone on with, if the server can. The body may be up to `max_size` bytes, and
-        take as long as it likes while it comes at all: `deadline` is for what comes before it. The file has the bytes
-        that the server sends; `decode` undoes a Content-Encoding, and such a body cannot be resumed.
+        A partial file of an earlier attempt is resumed if the server can. The body is limited to `max_size` bytes.
+        `deadline` is in seconds and covers the time before the body; the body may take any time while data arrives. The
+        file has the bytes that the server sends. `decode` decodes a Content-Encoding; such a body cannot be resumed.
         """
         self._check_open()
         ask = FetchRequest(url, deadline=patience_of(deadline))
@@ -368,17 +370,20 @@ class AsyncClient:
             part.close()
 
     async def rules_of(self, url: Url, user_agent: str) -> Rules | None:
-        """The rules of a URL's origin, fetched in its turn if need be; None if not even that may be asked."""
+        """Return the rules of a URL's origin, fetched if necessary; None if they are unavailable."""
         answer = await self.rules_or_why(url, user_agent)
         return answer if isinstance(answer, Rules) else None
 
     async def rules_or_why(self, url: Url, user_agent: str) -> Rules | Refusal | Failure | None:
-        """The same, or why they cannot be had: the host may not be asked now, or never; None if this is closed."""
+        """Return the rules, or why they are unavailable; None if the client was closed meanwhile.
+
+        A Refusal or Failure says that the host may not be contacted now, or ever.
+        """
         policy = self.policies.of(url.domain)
         request = Request(url, headers=Headers([("User-Agent", user_agent)]))
         state = FetchState(FetchRequest(url.text), self._around, self._around.now(), self.policies)
         self._check_open()
-        if self._around.cache_mode == "offline":  # nobody is asked: what is remembered holds, however old
+        if self._around.cache_mode == "offline":  # no host is contacted: stored rules apply at any age
             kept: Rules | None = await self.store.read(rules_key(url.origin))
             is_known = kept is not None and kept.is_known
             return kept if is_known else Refusal(Reason.NOT_IN_CACHE, messages.not_kept(url))
@@ -388,16 +393,16 @@ class AsyncClient:
         return await self.rules_or_why(url, user_agent) if isinstance(answer, Again) else answer
 
     def known_rules(self, origin: str) -> Rules | None:
-        """The rules of an origin that this client knows without asking anybody."""
+        """Return the rules of an origin from memory; None if they are unknown or expired."""
         known = self._around.known_rules(origin)
         return None if known is None else known.rules
 
     def forget_rules(self) -> None:
-        """Have every origin's rules fetched again."""
+        """Make every origin's rules expire, so that they are fetched again."""
         self._around.forget_rules()
 
     def stats(self) -> StatisticsSnapshot:
-        """What this client has done so far."""
+        """Return the counts of this client so far."""
         return self.counters.snapshot()
 
     def _told(self, record: FetchRecord) -> None:
@@ -411,11 +416,11 @@ class AsyncClient:
         if self._on_record is not None:
             try:
                 self._on_record(record)
-            except Exception as error:  # the page has come all the same
+            except Exception as error:  # the callback's error does not affect the fetched page
                 _log.warning("on_record raised an error, which was not expected of it", error=repr(error))
 
     def _later(self, ask: FetchRequest) -> bool:
-        """Renew a kept copy after it was served; each variant of a page by itself."""
+        """Revalidate a cached page after it was served; once at a time for each variant."""
         key = _key_of(ask)
         if key not in self._renewals:
             task = asyncio.ensure_future(self._renewing.run(fetch(ask, self._renewing.context)))
@@ -428,15 +433,15 @@ class AsyncClient:
             raise PolicyError("This client is closed. Make another one, or keep it open for longer.")
 
     async def close(self) -> None:
-        """End what is under way, and give back what is held open. Idempotent.
+        """End active fetches and close all resources. Idempotent.
 
-        It goes on though who called it is cancelled: call it again to wait for its end.
+        A cancelled caller does not stop it: call it again to wait for its end.
         """
         self._is_closed = True
         await self._closing.wait()
 
     async def _give_back(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises
+        async with contextlib.AsyncExitStack() as stack:  # runs in reverse order, each even if another raises
             if self._cache is not None and self._owns_cache:
                 stack.callback(self._cache.close)
             if self._owns_store:
@@ -462,9 +467,9 @@ class AsyncClient:
 
 
 def _key_of(ask: FetchRequest) -> object:
-    """What is the same for all who may share a fetch, however they spell it.
+    """Return the key by which fetches are shared; equivalent URLs have the same key.
 
-    What may change something is nobody else's: a key that no other has.
+    A request that may change something has a unique key.
     """
     if ask.method not in ("GET", "HEAD") or ask.body is not None:
         return object()
@@ -475,7 +480,7 @@ def _key_of(ask: FetchRequest) -> object:
 
 
 async def fetch_url(url: str, **settings: Unpack[ClientKeywords]) -> FetchResult:
-    """Fetch one URL politely, with a client of its own; pace and budgets are those of the default store."""
+    """Fetch one URL politely with a temporary client. Pace and budgets come from the default store."""
     settings.setdefault("stale_while_revalidate", False)
     async with AsyncClient(**settings) as client:
         return await client.fetch(url)
