@@ -1,1 +1,1 @@
-"""Many pages: what waits to be fetched, what is found on a page, and the loop between the two."""
+"""Crawling of many pages: the queue of URLs, page parsing, and the loop between them."""

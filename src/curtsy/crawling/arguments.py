@@ -1,4 +1,4 @@
-"""What a caller gives a crawl, checked: a mistake is told at once and in words, and no host ever hears of it."""
+"""Validation of crawl arguments: an error is raised before any host is contacted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from curtsy.engine.arguments import wrong
 
 
 def writers_of(outputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | Output]) -> list[Output]:
-    """The outputs to write to, those that are named by a path made from it. Raises PolicyError."""
+    """Return the outputs to write to. A path becomes an output by its ending. Raises PolicyError."""
     if isinstance(outputs, str | os.PathLike):
         return [open_output(os.fspath(outputs))]
     if isinstance(outputs, bytes) or not isinstance(outputs, Iterable):

@@ -1,9 +1,9 @@
-"""Harvest: what has come of claims, written to the outputs and to the frontier in one piece.
+"""Commit of finished claims to the outputs and the frontier.
 
-Outputs first, then the frontier, which keeps where each output ended together with what is done. If either fails, the
-outputs are cut back to where they were, and all of it is written again when that works: nothing is lost, nothing twice.
-A pipe cannot be cut back: it comes last, keeps what it could not send, and is not handed the same page again.
-Where others work on the same frontier, what has become theirs meanwhile is left to them.
+Outputs are written first. Then the frontier records the ended claims together with the end of each output. If either
+step fails, the outputs are truncated to their recorded ends, and the batch is written again later. So no page is lost
+or duplicated. A pipe cannot be truncated: it is written last, keeps its unsent bytes, and gets each page once. In a
+shared frontier, claims that another worker took over meanwhile are skipped.
 """
 
 from __future__ import annotations
@@ -30,60 +30,61 @@ _log: LibraryLogger = library_logger("crawl")
 T = TypeVar("T")
 
 MOST_LINKS = 1000
-"""Links that are added in one piece. Of a page with more of them, they are added before it is written, some at a time,
-so that others have their turn in between; killed meanwhile, it is fetched again, and they are known."""
+"""Maximum number of links added in one call. If a page has more, its links are added in chunks before the page is
+written, so that other tasks run in between. After a kill, the page is fetched again and its links are known already."""
 
 MOST_LEFT = 10_000
-"""Seeds that are not fetched of which the URLs are remembered."""
+"""Maximum number of remembered URLs of seeds that are not fetched."""
 
 TOO_MANY_LINKS = "too_many_links"
-"""Why links of a page were not taken: there were more than a page may have, or it takes too long to read them."""
+"""Reason code for dropped links: the page exceeds the link limit or takes too long to parse."""
 
 LARGE = 1_000_000
-"""Bytes of a body above which it is written in a thread, so that nothing else waits for that."""
+"""Body size in bytes above which a page is written in a thread, so that the event loop is not blocked."""
 
 
 class Finished(msgspec.Struct):
-    """What has come of one claim."""
+    """Result of one claim."""
 
     claimed: Claimed
     end: Done | Failed | Deferred
     found: Sequence[Found] = ()
     page: CrawledPage | None = None
     skipped: Sequence[Skipped] = ()
-    """URLs that no page came from: this one, and links that lead out of the scope."""
+    """URLs without a page: the claimed URL itself and links outside the scope."""
 
     learned: tuple[str, Mapping[str, str]] = ("", {})
-    """An origin, and hrefs on its pages that need no second look once this is written, each with its link."""
+    """Origin, and hrefs on its pages that need no further check once this claim is written. Each href maps to its
+    link."""
 
     notes: Mapping[str, Any] = {}
     is_redirect: bool = False
-    """Whether nothing but another URL came of it."""
+    """True if the response only redirects to another URL."""
 
     links_cut: int = 0
-    """How many links of its page were not taken, at least."""
+    """Minimum number of links of the page that were dropped."""
 
     redirect: CrawledPage | None = None
-    """The answer that led elsewhere, or tried to: archives keep it, though it is no page."""
+    """Response of a redirect or of a failed redirect. It is not a page, but archives store it."""
 
     more_left_out: Mapping[str, int] = {}
-    """How many more links lead out of the scope than `skipped` names, by reason."""
+    """Number of links outside the scope beyond those in `skipped`, by reason."""
 
     bytes: int = 0
-    """Of bodies, over the network: also of those that are not kept."""
+    """Body bytes received over the network, including bodies that are not stored."""
 
     heard_at: float | None = None
-    """When admission said, in `end`, after how many seconds its host is due; None if that counts from the writing."""
+    """Time at which the seconds in `end` start to count. None: they count from the time of writing."""
 
     @property
     def is_large(self) -> bool:
-        """Whether it takes long to write."""
+        """Return whether writing it takes long."""
         page = self.page
         size = len(self.skipped) if page is None else len(self.skipped) + len(page.links)
         return size > MOST_LINKS or (page is not None and len(page.body) > LARGE)
 
     def ending(self, now: float) -> Ending:
-        """The same for the frontier, with seconds that count from `now`."""
+        """Return it as an ending for the frontier. The ending's seconds count from `now`."""
         end = self.end
         if self.heard_at is not None:
             age = now - self.heard_at
@@ -98,7 +99,7 @@ class Finished(msgspec.Struct):
 
 
 def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals:
-    """The totals as they are when a batch has been written."""
+    """Return the totals after a batch is written."""
     skipped, failed, left_out = dict(totals.skipped), dict(totals.failed), dict(totals.left_out)
     new = msgspec.structs.replace(totals, skipped=skipped, failed=failed, left_out=left_out, seconds=seconds)
     for finished in batch:
@@ -122,10 +123,10 @@ def counted(totals: Totals, batch: Sequence[Finished], seconds: float) -> Totals
 
 
 class Committer:
-    """Where finished claims go."""
+    """Writer of finished claims."""
 
     def __init__(self, frontier: AsyncFrontier, outputs: Sequence[Output], who: str = "") -> None:
-        """`who` tells this worker's notes from those of others on the same frontier."""
+        """Create a committer. `who` distinguishes this worker's notes from those of others on the same frontier."""
         self._frontier = frontier
         self._outputs = outputs
         self._archives = [each for each in outputs if isinstance(each, Archive)]
@@ -133,33 +134,36 @@ class Committer:
         self._who = who
         self._totals_name = TOTALS + who
         self._states: dict[str, Any] = {}
-        """Where each output ends, as far as the frontier knows."""
+        """End of each output, as recorded in the frontier."""
         self._is_torn = False
-        """Whether the outputs may hold more than the frontier knows of."""
+        """True if the outputs may hold more than the frontier has recorded."""
         self._handed: set[tuple[str, int]] = set()
-        """What was handed to a stream and is not done yet: its name, and the claim's ticket."""
+        """Entries written to a stream but not committed yet: output name and claim ticket."""
         self.totals = self.before = Totals()
-        """What the job has done, over all its runs; and had before this one."""
+        """Work of the job over all its runs, and before this run."""
         self.left: dict[str, str] = {}
-        """Seeds that are no URLs, or that the settings forbid in this run, each with why: the first thousands of them.
-        They are not in the frontier."""
+        """Seeds that are invalid URLs or forbidden by the settings of this run, each with its reason. At most
+        MOST_LEFT. They are not in the frontier."""
         self._left: Counter[str] = Counter()
-        """How many these are, by reason."""
+        """Number of all such seeds, by reason."""
         self._others = 0
         """Pages of other workers on the same frontier."""
 
     @property
     def pages(self) -> int:
-        """Pages of the job, over all who work on it."""
+        """Return the number of pages of the job, over all workers."""
         return self.totals.pages + self._others
 
     @property
     def bytes_now(self) -> int:
-        """Bytes of this run."""
+        """Return the body bytes of this run."""
         return self.totals.bytes - self.before.bytes
 
     async def open(self) -> dict[str, Any]:
-        """Have all outputs go on where the frontier says; answers its notes. Raises StoreError if they are damaged."""
+        """Resume all outputs at the ends that the frontier records; return its notes.
+
+        Raises StoreError if the notes are damaged.
+        """
         notes = await self._frontier.notes()
         self.totals = self.before = totals_of(notes, self._totals_name)
         self._others = pages_in(notes, but=self._totals_name)
@@ -168,13 +172,13 @@ class Committer:
             state = notes.get(key)
             output.open(state)
             self._states[key] = output.flush() if state is None else state
-        if self._states:  # before the first page: what is there after a kill is known as our own then
+        if self._states:  # noted before the first page, so that after a kill the files are recognized as ours
             await self._frontier.note(self._states)
         return notes
 
     @property
     def has_stream(self) -> bool:
-        """Whether an output is a pipe or a terminal, which may be closed at any moment."""
+        """Return whether an output is a pipe or a terminal. Its reader may close it at any moment."""
         return any(output.is_stream for output in self._may_stream)
 
     def check(self) -> None:
@@ -183,15 +187,15 @@ class Committer:
             output.check()
 
     def written(self) -> tuple[Written, ...]:
-        """Say what the outputs really hold."""
+        """Return the actual contents of the outputs."""
         return tuple(output.written() for output in self._outputs if isinstance(output, Counted))
 
     async def give_back(self, batch: Sequence[Finished]) -> None:
-        """Have the URLs put back that are not written, and will not be in this run."""
+        """Put back URLs that will not be written in this run."""
         await self._frontier.conclude([Ending(each.claimed, Deferred(0.0)) for each in batch])
 
     def leave(self, seed: Skipped) -> None:
-        """Tell the outputs of a seed that is not asked for in this run."""
+        """Report to the outputs a seed that is not requested in this run."""
         self._left[seed.reason] += 1
         if len(self.left) < MOST_LEFT:
             self.left[seed.url] = seed.reason
@@ -199,18 +203,18 @@ class Committer:
             output.skipped(seed)
 
     def final(self, elapsed: float) -> Totals:
-        """The totals at the end of a run of so many seconds, the seeds included that were left."""
+        """Return the totals at the end of a run, including skipped seeds. `elapsed` is in seconds."""
         skipped = dict(self.totals.skipped)
         for reason, count in self._left.items():
             skipped[reason] = skipped.get(reason, 0) + count
         return msgspec.structs.replace(self.totals, skipped=skipped, seconds=self.before.seconds + elapsed)
 
     async def look_at_others(self) -> None:
-        """See how many pages the other workers have by now."""
+        """Update the number of pages of the other workers."""
         self._others = pages_in(await self._frontier.notes(), but=self._totals_name)
 
     async def is_ready(self, finished: Finished) -> bool:
-        """Whether a claim may be written; if too many links were found on its page, some of them are added instead."""
+        """Return whether a claim can be written. If its page has too many links, add some of them instead."""
         for place, found in enumerate(finished.found):
             if len(found.urls) > MOST_LINKS:
                 await self._frontier.add(msgspec.structs.replace(found, urls=found.urls[:MOST_LINKS]))
@@ -220,9 +224,10 @@ class Committer:
         return True
 
     async def write(self, batch: Sequence[Finished], now: float, elapsed: float) -> Sequence[Finished]:
-        """Write what is finished by now, `elapsed` seconds into this run, all or nothing.
+        """Write a batch completely or not at all; return the claims that were written.
 
-        Answers what of it was written: all but what has become another's, because we stood still for too long.
+        `elapsed` is the duration of this run in seconds. Claims whose lease expired and that another worker took over
+        are skipped.
         """
         while True:
             batch = await self._ours(batch)
@@ -261,7 +266,7 @@ class Committer:
         self.totals = totals
 
     def _put(self, batch: Sequence[Finished], seconds: float) -> tuple[Totals, dict[str, Any]]:
-        """Hand a batch to the outputs; answers what the totals are then, and where each output ends."""
+        """Write a batch to the outputs; return the new totals and the end of each output."""
         totals = counted(self.totals, batch, seconds)
         states = {}
         streams: list[Output] = [each for each in self._may_stream if each.is_stream]
@@ -287,14 +292,14 @@ class Committer:
             output.skipped(skipped)
 
     def _mend(self) -> None:
-        """Cut the outputs back to what the frontier knows of."""
+        """Truncate the outputs to the ends that the frontier records."""
         streams: list[Output] = [each for each in self._may_stream if each.is_stream]
         for output in [each for each in self._outputs if each not in streams]:
             output.close()
             output.open(self._states[self._key(output)])
 
     def close(self) -> CurtsyError | None:
-        """End all outputs; answers what went wrong, if anything did."""
+        """Close all outputs; return the last error, or None."""
         wrong = None
         for output in self._outputs:
             try:
@@ -308,7 +313,7 @@ class Committer:
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:
-    """What comes of work in a thread; whoever is called off meanwhile waits for its end."""
+    """Await work in a thread. If cancelled, wait for its end before raising."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

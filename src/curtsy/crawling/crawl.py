@@ -1,4 +1,4 @@
-"""A crawl as its users see it: AsyncCrawl, to be iterated over, run, watched, stopped and closed."""
+"""Public interface of a crawl: AsyncCrawl, which is iterated over, run, observed, stopped and closed."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _log: LibraryLogger = library_logger("crawl")
 
 
 class AsyncCrawl:
-    """A crawl, for tasks: iterate over it for its pages, or `run()` it for its outputs' sake. `acrawl()` makes one.
+    """Crawl for asyncio. Iterate over it for its pages, or `run()` it to fill its outputs. Created by `acrawl()`.
 
-    A page that was handed out counts as done when the next one is asked for: killed before, it comes again.
+    A yielded page counts as done when the next page is requested. After a kill before that, it is yielded again.
     """
 
     def __init__(
@@ -52,14 +52,15 @@ class AsyncCrawl:
         owns_client: bool = False,
         on_progress: Callable[[Snapshot], None] | None = None,
     ) -> None:
-        """`lease` says for how long a URL is ours if others work on the same frontier, and `who` we are among them."""
+        """Create a crawl. With a shared frontier, `lease` is the lease of a URL in seconds and `who` identifies this
+        worker."""
         self._on_progress = on_progress
         self.options = options
         self.client = client
         self.frontier = frontier
         self._seeds = seeds if isinstance(seeds, Seeds) else Seeds(seeds)
         self.summary: Summary | None = None
-        """What came of it; None before its end."""
+        """Result of the crawl; None before its end."""
         self._job = job
         self._lease = lease
         self._identity = who
@@ -70,7 +71,7 @@ class AsyncCrawl:
         self._meter = RateMeter()
         self._bulletin = CrawlPublisher(client, job, name, lambda: self.seeds, self.snapshot)
         self._queues: list[HostQueue] = []
-        """What waited when it was last looked at: at its end, what is left."""
+        """Host queues at the last snapshot. After the end: the remaining queues."""
         self._main: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -78,35 +79,35 @@ class AsyncCrawl:
 
     @property
     def seeds(self) -> tuple[str, ...]:
-        """The first URLs that it begins with, canonical: a thousand at most, and as far as they are known."""
+        """Return the first seeds, canonical, as far as they are known: at most 1000."""
         return self._seeds.head
 
     @property
     def totals(self) -> Totals:
-        """What the job has done, over all its runs."""
+        """Return the work of the job over all its runs."""
         return self._committer.totals
 
     @property
     def scope(self) -> Scope:
-        """Which URLs belong to it; where a seed redirects to may widen it."""
+        """Return the scope of the crawl. A redirect of a seed may widen it."""
         return self._crawler.filters.scope
 
     @property
     def is_shared(self) -> bool:
-        """Whether others may be at it too."""
+        """Return whether other workers may work on the same job."""
         return self._lease is not None
 
     async def run(self) -> Summary:
-        """Crawl to the end, pages going to the outputs alone.
+        """Crawl to the end. Pages go to the outputs only.
 
-        Raises NotWritten or StoreError if it had to end because an output or its own state could not be written for
-        as long as its patience. `summary` says what came of it all the same, and nothing is done that is not written.
+        Raises NotWritten or StoreError if an output or the crawl's state could not be written for `patience` seconds.
+        `summary` is set nevertheless, and an unwritten page is not marked as done.
         """
         main = await self._started()
         try:
             await asyncio.shield(main)
         except asyncio.CancelledError:
-            if not main.done():  # whoever is called off wants an end, and what is in flight goes back
+            if not main.done():  # a cancelled caller expects an end: requests in flight go back to the frontier
                 self._stop_at_once()
                 await asyncio.wait([main])
             raise
@@ -114,7 +115,7 @@ class AsyncCrawl:
         return self.summary
 
     def __aiter__(self) -> AsyncIterator[CrawledPage]:
-        """The pages, as they come."""
+        """Iterate over the pages as they arrive."""
         return self._pages()
 
     async def _pages(self) -> AsyncGenerator[CrawledPage, None]:
@@ -131,18 +132,18 @@ class AsyncCrawl:
                 assert finished.page is not None
                 try:
                     yield finished.page
-                finally:  # whoever breaks off has had it
+                finally:  # a consumer that breaks off has received the page
                     results.dealt_with(finished)
                     self._crawler.wake()
         finally:
-            if not main.done():  # what nobody asks for any more goes back at once
+            if not main.done():  # pages without a consumer go back to the frontier at once
                 self._stop_at_once()
             await asyncio.shield(main)
 
     async def plan(self) -> Plan:
-        """Say what it may take, before it starts. Asks nothing of any site.
+        """Estimate pages and time before the start, without any request.
 
-        Raises PolicyError if it cannot start, because its job began elsewhere.
+        Raises PolicyError if the job began with other seeds.
         """
         self._check_open()
         notes = await self._checked_notes()
@@ -159,18 +160,18 @@ class AsyncCrawl:
             left = pages_left(policy, record, now)
             allowed = None if left is None or allowed is None else allowed + left
         pages = self.options.max_pages
-        if pages is not None:  # of which a job may have some already
+        if pages is not None:  # minus the pages that the job has already
             pages = max(0, pages - pages_in(notes))
         return plan(pages, gaps, overall, allowed)
 
     async def snapshot(self, hosts: int = 50) -> Snapshot:
-        """How far it has come, with the state of so many hosts."""
+        """Return the progress, with the state of at most `hosts` hosts."""
         if not self._is_closed:
             self._queues = await self.frontier.busiest(hosts)
         return self._as_seen(hosts)
 
     def _as_seen(self, hosts: int = 50) -> Snapshot:
-        """The same, with the queues as they were when they were last looked at."""
+        """Return the progress, with the host queues of the last snapshot."""
         crawler, counts = self._crawler, self._crawler.counts
         now, is_over = self.client.timers.now(), self.summary is not None
         queues = self._queues
@@ -210,7 +211,7 @@ class AsyncCrawl:
         return None if wait is None else f"the next host may be asked in {span(wait)}"
 
     async def snapshots(self, every: float = 1.0) -> AsyncGenerator[Snapshot, None]:
-        """How far it has come, again and again until it has ended."""
+        """Yield the progress every `every` seconds until the crawl has ended."""
         while self.summary is None and not self._is_closed:
             yield await self.snapshot()
             if self._main is None:
@@ -220,9 +221,9 @@ class AsyncCrawl:
         yield await self.snapshot()
 
     def stop(self, why: str = "stopped") -> None:
-        """Ask for nothing more, let what is in flight end, and keep everything else for another time.
+        """Send no more requests, finish those in flight, and keep all other URLs for a later run.
 
-        Called again, it ends what is in flight at once.
+        A second call also cancels the requests in flight.
         """
         self._crawler.stop(why)
 
@@ -231,7 +232,7 @@ class AsyncCrawl:
         self.stop()
 
     async def close(self) -> None:
-        """End it, wherever it is, and give back what is held open. Idempotent."""
+        """End the crawl in any state and release its resources. Idempotent."""
         if self._main is not None:
             if not self._main.done():
                 self._crawler.abandon("stopped")
@@ -250,7 +251,7 @@ class AsyncCrawl:
         await self.close()
 
     async def _started(self) -> asyncio.Task[None]:
-        async with self._opening:  # two may begin to iterate at once
+        async with self._opening:  # two tasks may start to iterate at once
             if self._main is None:
                 self._check_open()
                 try:
@@ -264,7 +265,7 @@ class AsyncCrawl:
             return self._main
 
     async def _checked_notes(self) -> dict[str, Any]:
-        """What the job has noted, which is to be one of these seeds."""
+        """Return the job's notes. Raises PolicyError if the job began with other seeds."""
         notes = await self.frontier.notes()
         if self.seeds:
             check_seeds(self._job, self.seeds, notes)
@@ -275,7 +276,7 @@ class AsyncCrawl:
             raise PolicyError("This crawl is closed. Make another one; with the same job it goes on.")
 
     async def _crawl(self) -> None:
-        """Crawl, and tell of it meanwhile."""
+        """Crawl, and publish the progress meanwhile."""
         tasks = [asyncio.ensure_future(each) for each in (self._measure(), self._bulletin.run())]
         try:
             self.summary = await self._crawler.run()
@@ -293,24 +294,24 @@ class AsyncCrawl:
         while True:
             self._meter.mark(self.client.timers.now(), self.totals.pages)
             await self._report()
-            await asyncio.sleep(1.0)  # in real time, for it is people who look
+            await asyncio.sleep(1.0)  # real time, because people watch the progress
 
     async def _report(self) -> None:
-        """Tell whoever asked to be told how far it has come."""
+        """Call `on_progress` with the progress."""
         if self._on_progress is None:
             return
         try:
             self._on_progress(await self.snapshot())
-        except Exception as error:  # the crawl goes on all the same
+        except Exception as error:  # a failing callback does not end the crawl
             _log.warning("on_progress raised an error, which was not expected of it", error=repr(error))
 
     async def _shut(self) -> None:
-        """Give back what is held open, once, though who waits for it is cancelled."""
+        """Release the resources, once, even if the caller is cancelled."""
         self._is_closed = True
         await self._shutting.wait()
 
     async def _give_back(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:  # the last comes first, and each whatever another raises
+        async with contextlib.AsyncExitStack() as stack:  # callbacks run in reverse order, each even if another raises
             if self._owns_client:
                 stack.push_async_callback(self.client.close)
             if self._identity is not None:

@@ -1,16 +1,16 @@
-"""The loop of a crawl: claim what is due, fetch it, read it, write it down; until nothing is left or enough is enough.
+"""Main loop of a crawl: claim due URLs, fetch them, read the responses and write the results.
 
-    Crawler    turns the loop (here): what to claim, when to write, when to end
-    Visits     the URLs that were claimed, each in a task of its own (visits.py)
-    Judge      says what an answer means for its URL and its links (judge.py), having it read by a Reader (reader.py)
-    Tray       what has come of them, until it may be written (tray.py)
-    Harvest    outputs and frontier, written in one piece (harvest.py)
-    Seeds      where it begins, read while it runs (seeds.py)
-    Bell       wakes the loop (bell.py)
+    Crawler          the loop (here): decides what to claim, when to write and when to end
+    RunningFetches   the claimed URLs, each in a task of its own (running_fetches.py)
+    Filters          decides on a URL and its links by its response (filters.py), read by a Reader (reader.py)
+    Results          the results until they may be written (results.py)
+    Committer        writes outputs and frontier together (committer.py)
+    Seeds            the start URLs, read while the crawl runs (seeds.py)
+    Wakeup           wakes the loop (wakeup.py)
 
-What is finished is written before more is claimed, so a kill repeats no more than what was in flight. Admission alone
-says when a host may be asked: a URL whose turn has not come is put back with the time that admission named, and costs
-no place meanwhile. In flight is what is on the wire, never what waits.
+Results are written before more URLs are claimed, so a kill repeats only the requests in flight. Admission alone decides
+when a host may be requested. A URL that is not due is put back with the time that admission returned, and occupies no
+slot meanwhile. Only requests on the wire count as in flight, not those that wait.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ from curtsy.system.log import LibraryLogger, library_logger
 _log: LibraryLogger = library_logger("crawl")
 
 GRACE = 8.0
-"""Seconds that what is in flight has to end when a crawl is stopped; what is left goes back to the frontier (F46)."""
+"""Seconds for requests in flight to finish after a stop. Then they go back to the frontier (F46)."""
 
 MOST_REASONS = 10_000
-"""URLs whose reasons a summary names."""
+"""Maximum number of URLs with reasons in a summary."""
 
 OVERTIME = 2.0
-"""Seconds that what is in flight has to end when the time of a crawl is up."""
+"""Seconds for requests in flight to finish after `max_time`."""
 
 CHUNK = 250
-"""Seeds that are queued together: some milliseconds, in which nothing else has its turn."""
+"""Seeds queued in one step. It takes some milliseconds, in which the event loop is blocked."""
 
 QUEUED_IN_MEMORY, QUEUED_ON_DISK = 50_000, 200_000
-"""URLs that wait when no more seeds are queued, without a job and with one."""
+"""Numbers of queued URLs at which no more seeds are queued: without a job, and with one."""
 
 SHARED_LOOK = 1.0
-"""Seconds after which a frontier is looked at again that others add to, and a pipe that others may close."""
+"""Seconds between two checks of a shared frontier, and of a pipe that its reader may close."""
 
 RESERVED = 0.5
-"""Seconds for which a sitemap is put back that may not be needed."""
+"""Seconds for which a sitemap that may not be needed is put back."""
 
 FIRST_TROUBLE, LONGEST_TROUBLE = 1.0, 30.0
-"""Seconds after which a full disk or a lost server is tried again, at first and at the longest."""
+"""First and longest delay in seconds before a retry after a full disk or a lost server."""
 
 
 class Crawler:
-    """Turns the loop. One task does so; `stop` may be called from any thread."""
+    """Main loop of a crawl. It runs in one task; `stop` may be called from any thread."""
 
     def __init__(
         self,
@@ -79,7 +79,8 @@ class Crawler:
         lease: float | None,
         job: str = "",
     ) -> None:
-        """`lease` is None if no other process works on the frontier; `job` is empty if that is in memory."""
+        """Create a crawler. `lease` is None if no other process uses the frontier. `job` is empty if it is in
+        memory."""
         self._seeds = seeds
         self._options = options
         self._client = client
@@ -89,9 +90,9 @@ class Crawler:
         self._job = job
         self._notes: dict[str, Any] = {}
         self._chunk: list[str] = []
-        """Seeds that were taken, and are not queued yet."""
+        """Seeds that were taken but are not queued yet."""
         self._is_begun = False
-        """Whether the first seeds have said which URLs belong to the crawl."""
+        """True once the first seeds have defined the scope."""
         self._timers = client.timers
         self._quota = Quota(options.max_pages_per_host)
         self.filters = Filters(options, client, frontier, self._wanted_pages)
@@ -105,45 +106,45 @@ class Crawler:
         self._wakeup = Wakeup(client.timers, lambda: not self.visits.starting and not self.visits.on_wire)
         self.counts = Counts(0, 0, 0, 0, 0)
         self.stopping: str | None = None
-        """Why it was told to stop."""
+        """Reason for the stop; None if it was not stopped."""
         self.trouble: str | None = None
-        """What keeps it from writing, in words."""
+        """Message of the error that prevents writing; None if there is no error."""
         self.failure: CurtsyError | None = None
-        """Why it had to end before all that had come was written; what is not written is not done."""
+        """Error that ended the crawl before all results were written. Unwritten URLs are not done."""
         self.began_at = self._looked_at = self._renewed_at = self._timers.now()
         self._stop_by = 0.0
         self._is_abandoned = False
-        """Whether nobody is going to take what has come."""
+        """True if the pages have no consumer any more."""
         self._due: float | None = 0.0
         self._due_at = 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in flight, nor waits to be taken."""
+        """Return whether there are neither running fetches nor pages that wait for their consumer."""
         return not self.visits and not self.results.holds()
 
     def waits_for(self) -> float | None:
-        """Seconds until the next host may be asked; None if one may be already, or nothing is left."""
+        """Return the seconds until the next host is due; None if one is due now or no URL is left."""
         return max(0.0, self._due_at - self._timers.now()) if self._due else None
 
     def wake(self) -> None:
-        """Have the loop turn."""
+        """Wake the loop."""
         self._wakeup.ring()
 
     def stop(self, why: str) -> None:
-        """Ask for nothing more, and let what is in flight end; called again, end that at once."""
+        """Send no more requests and finish those in flight. A second call cancels these."""
         self._stop_by = self._timers.now() + GRACE if self.stopping is None else 0.0
         self.stopping = why
         self._wakeup.ring_from_anywhere()
 
     def abandon(self, why: str) -> None:
-        """Stop, and wait for nobody to take pages: whoever closes a crawl has had those that were handed out."""
+        """Stop without waiting for a consumer. Pages that were yielded count as consumed."""
         self._is_abandoned = True
         self.results.all_dealt_with()
         self.stop(why)
 
     async def open(self) -> None:
-        """Go on where outputs and frontier were left, or begin with the seeds."""
+        """Resume outputs and frontier, or begin with the seeds."""
         self._notes = await self._committer.open()
         self.filters.sitemaps.resume(self._notes.get(SITEMAPS))
         await self._frontier.note({ENDED: ""})
@@ -155,7 +156,7 @@ class Crawler:
         self.began_at = self._looked_at = self._renewed_at = self._timers.now()
 
     async def _begin(self, head: Sequence[str]) -> None:
-        """Make out from the first seeds which URLs belong to the crawl. Raises PolicyError."""
+        """Define the scope by the first seeds. Raises PolicyError."""
         check_seeds(self._job, head, self._notes)
         self.filters.begin(head)
         if (old := self._notes.get(SCOPE)) is not None:
@@ -169,7 +170,10 @@ class Crawler:
         self._is_begun = True
 
     async def _feed(self) -> None:
-        """Queue some seeds, unless very many URLs wait. A kill in between repeats this: each is queued once ever."""
+        """Queue a chunk of seeds, unless very many URLs are queued.
+
+        A kill in between repeats this safely, because the frontier queues each URL once.
+        """
         if not self._chunk:
             if not self._may_feed():
                 return
@@ -185,11 +189,11 @@ class Crawler:
             self.counts = await self._frontier.counts()
 
     def _may_feed(self) -> bool:
-        """Whether there are seeds to queue, and room for them."""
+        """Return whether there are seeds to queue and room for them."""
         return self._seeds.is_ready and self.counts.queued < (QUEUED_ON_DISK if self._job else QUEUED_IN_MEMORY)
 
     def _canonical(self, seed: str) -> str | None:
-        """A seed as a URL; None if it is none, and then it is told as skipped."""
+        """Return the canonical URL of a seed. An invalid seed is reported as skipped, and the result is None."""
         try:
             return canonical(seed)
         except PolicyError as error:
@@ -198,12 +202,13 @@ class Crawler:
             return None
 
     def _wanted_pages(self) -> int | None:
-        """How many more pages are wanted than wait; None for any number."""
+        """Return how many more pages are needed than URLs are queued; None if there is no limit."""
         most = self._options.max_pages
         return None if most is None else most - self._committer.pages - self.counts.queued
 
     def _wanted(self, urls: Sequence[str]) -> list[str]:
-        """The seeds that the settings allow. The others are not queued, for settings may be other ones next time."""
+        """Return the seeds that the settings allow. The others stay out of the frontier, because settings may
+        change."""
         wanted = []
         for seed in urls:
             url = parse_url(seed)
@@ -227,7 +232,7 @@ class Crawler:
                     ended = await self._turn()
                 except PolicyError:
                     raise
-                except CurtsyError as error:  # the disk is full, the server is gone: what is finished is kept
+                except CurtsyError as error:  # full disk or lost server: finished results are kept
                     times, since = times + 1, since if times else self._timers.now()
                     left = self._options.patience - (self._timers.now() - since)
                     if self._options.max_time is not None:
@@ -235,7 +240,7 @@ class Crawler:
                     is_lasting = isinstance(error, NotWritten) and error.is_lasting
                     if left <= 0 or is_lasting or self.stopping is not None:
                         return await self._break_off(error, "not_written" if is_lasting else "later")
-                    if times == 2:  # a reader that is slow for a moment is not worth a word
+                    if times == 2:  # a slow reader recovers often: the first failure is not logged
                         _log.warning(f"{error} The crawl pauses for {span(left)} at most, and goes on when it can.")
                     self.trouble = str(error)
                     with contextlib.suppress(CurtsyError):
@@ -250,17 +255,17 @@ class Crawler:
             await self.visits.call_off()
 
     async def _break_off(self, error: CurtsyError, ended: str) -> Summary:
-        """End though not all that has come is written: what is not goes back to its place."""
+        """End with unwritten results. Their URLs are put back."""
         self.failure = error
         await self.visits.call_off()
         self.results.give_back()
-        with contextlib.suppress(CurtsyError):  # then it waits until its lease has run out
+        with contextlib.suppress(CurtsyError):  # then each URL waits until its lease expires
             await self._committer.give_back(self.results.finished)
         self.results.finished.clear()
         return await self._summary(self.stopping or ended)
 
     async def _turn(self) -> str | None:
-        """Write what is finished, start what is due, then wait for news; why the crawl is over, if it is."""
+        """Write results, start due URLs, then wait. Return the reason for the end, or None."""
         self._wakeup.hear()
         if self.results.finished:
             await self._write()
@@ -299,7 +304,7 @@ class Crawler:
         self._due_at = self._timers.now() + (due or 0.0)
         await self._look()
         if self._may_feed():
-            await asyncio.sleep(0)  # what is on the wire has its turn between any two chunks of seeds
+            await asyncio.sleep(0)  # lets requests in flight run between two chunks of seeds
             return None
         if is_idle and (self._seeds.is_over or self._seeds.is_ready):
             if due is None:
@@ -312,11 +317,11 @@ class Crawler:
         return None
 
     def _overtime(self) -> float:
-        """Seconds that what is in flight has left when the time is up."""
+        """Return the seconds left for requests in flight after `max_time`."""
         return (self._options.max_time or 0.0) + OVERTIME - self._elapsed()
 
     def _over(self) -> str | None:
-        """Why nothing more is to be claimed; None if something is."""
+        """Return the reason to claim nothing more; None if there is no reason."""
         options, committer = self._options, self._committer
         if self.stopping is not None:
             return self.stopping
@@ -329,20 +334,20 @@ class Crawler:
         return None
 
     def _is_time_to_go(self) -> bool:
-        """Whether it was stopped, and nothing is waited for any more."""
+        """Return whether a stopped crawl ends now: its grace is over, or it is abandoned and no fetch runs."""
         is_alone = self._is_abandoned and not self.visits
         return self.stopping is not None and (is_alone or self._timers.now() >= self._stop_by)
 
     def _is_too_long(self, due: float) -> bool:
-        """Whether all that is left keeps us waiting for longer than we will."""
+        """Return whether all remaining URLs are due later than `patience` allows."""
         patience, paused_at = self._options.patience, self.visits.paused_at
         if paused_at is not None and self._timers.now() - paused_at >= patience:
-            self._due = None  # such hosts cannot say when, so they are looked at again and again
+            self._due = None  # a paused host has no due time, so it is checked repeatedly
             return True
         return due > patience
 
     def _pause(self, due: float | None) -> float | None:
-        """Seconds to wait if there is no news; None for any number."""
+        """Return the seconds to wait without an event; None if there is no limit."""
         waits = [] if self.is_idle else [self._renew_in()]
         if due is not None and self._room() > 0:
             waits.append(due)
@@ -353,7 +358,7 @@ class Crawler:
         return max(0.0, min(waits)) if waits else None
 
     def _room(self) -> int:
-        """How many more may be claimed."""
+        """Return how many more URLs may be claimed."""
         options, visits, held = self._options, self.visits, self.results.holds()
         if held >= options.max_concurrent or visits.suspects:
             return 0
@@ -367,20 +372,20 @@ class Crawler:
         return room
 
     async def _start(self) -> None:
-        """Claim what is due and start to fetch it."""
+        """Claim due URLs and start to fetch them."""
         room, visits = self._room(), self.visits
         if room <= 0:
             return
         claimed = await self._frontier.claim(room, visits.room())
         crowding: list[Claimed] = []
-        # While seeds are still read, a site that is alone so far need not stay so.
+        # While seeds are still read, more sites may follow, so a single site gets only its share.
         if len(claimed) < room and self._seeds.is_over and (wider := visits.wider_room(claimed)) is not None:
             crowding = await self._frontier.claim(room - len(claimed), wider)
             claimed += crowding
         if self._options.max_pages is not None:
             claimed = self._without_reserve(claimed)
         suspects = [each for each in claimed if each.tries >= SUSPECT]
-        # A suspect is read alone, so that what happens can be nobody else's fault; the others wait for a moment.
+        # A suspect is read alone, so that a crash cannot be caused by another page. The others wait briefly.
         alone = [] if visits else suspects[:1]
         for each in claimed:
             if suspects and each not in alone:
@@ -389,7 +394,7 @@ class Crawler:
                 visits.start(each, may_crowd=each in crowding)
 
     def _without_reserve(self, claimed: list[Claimed]) -> list[Claimed]:
-        """Put sitemaps back that need not be read if pages come of what is under way; one is read if nothing is."""
+        """Put back reserve sitemaps while other URLs may yield pages; keep one if there are no others."""
         kept: list[Claimed] = []
         for each in sorted(claimed, key=is_in_reserve):
             if is_in_reserve(each) and (kept or not self.is_idle or self.results.finished):
@@ -399,7 +404,7 @@ class Crawler:
         return kept
 
     async def _write(self) -> None:
-        """Write what is finished, but for pages with very many links, which take several turns."""
+        """Write the results. Pages with very many links take several turns."""
         batch: list[Finished] = []
         later: list[Finished] = []
         for each in list(self.results.finished):
@@ -411,10 +416,10 @@ class Crawler:
         for finished in written:
             self.filters.known.learn(*finished.learned)
         if later:
-            await asyncio.sleep(0)  # a frontier of this process never waits, and others are to have their turn
+            await asyncio.sleep(0)  # a frontier in this process never awaits, so other tasks run here
 
     async def _look(self) -> None:
-        """See how much there is; if others are at it too, only once in a while."""
+        """Update the counts: always for a frontier of this process, every SHARED_LOOK seconds for a shared one."""
         now = self._timers.now()
         if self._lease is None:
             self.counts = await self._frontier.counts()
@@ -424,7 +429,7 @@ class Crawler:
             await self._committer.look_at_others()
 
     async def _renew(self) -> None:
-        """Keep the leases alive: of what is in flight, and of pages for as long as nobody takes them."""
+        """Renew the leases of running fetches and of pages that wait for their consumer."""
         if self._renew_in() > 0:
             return
         self._renewed_at = self._timers.now()
@@ -440,7 +445,7 @@ class Crawler:
 
     async def _summary(self, ended: str) -> Summary:
         reasons = self._committer.left
-        with contextlib.suppress(CurtsyError):  # a disk that is full: only people look at it
+        with contextlib.suppress(CurtsyError):  # the note is informational: a full disk is ignored
             await self._frontier.note({ENDED: ended})
         try:
             self.counts = await self._frontier.counts()
