@@ -1,4 +1,4 @@
-"""Judge: what an answer means for its URL, and for the links in it."""
+"""Decisions on a URL and its links by its response."""
 
 from __future__ import annotations
 
@@ -55,60 +55,61 @@ from curtsy.system.threads import in_thread
 _log: LibraryLogger = library_logger("crawl")
 
 MOST_LED = 10_000
-"""URLs of which it is remembered that another registered domain has led there."""
+"""Maximum number of remembered URLs to which another registered domain has redirected."""
 
 LARGE = 100_000
-"""Bytes of a body from which on it is read in a thread, so that nothing else waits for that."""
+"""Body size in bytes above which a page is read in a thread, so that the event loop is not blocked."""
 
 RICH = 2000
-"""Equals signs in a smaller body from which on it is too: no link is without, and an odd one takes 20 µs or more."""
+"""Number of equals signs above which a smaller body is read in a thread too. Each link has one, and an unusual link
+takes 20 µs or more."""
 
 TURN = 0.01
-"""Seconds for which links are judged before others have their turn."""
+"""CPU seconds of checking links before other tasks run."""
 
 OFTEN = 20
-"""Links between two looks at the time, unless there are patterns, which may take long for a single one."""
+"""Links between two checks of the time. With patterns, each link is checked, because a single match may take long."""
 
 SIFTING = 1.0
-"""Seconds of CPU time for the links of one page: only patterns that take long for long URLs need so many."""
+"""CPU seconds for the links of one page. Only patterns that are slow on long URLs need so many."""
 
 READERS = 2
-"""Heavy pages that are read at once: each may take some 60 MB, and more of them would only wait for one another."""
+"""Maximum number of heavy pages read at once. Each may take some 60 MB, and more would only wait for one another."""
 
 READ_ON = 2.0
-"""Seconds for which pages that have come are still read when a crawl is to end; the others go back to the frontier."""
+"""Seconds for which responses are still read after a crawl is asked to end. The other URLs go back to the frontier."""
 
 CHANCES = 3
-"""How often a URL is put back because its host failed, before it counts as failed itself."""
+"""Number of times a URL is put back because its host failed, before the URL itself counts as failed."""
 
 SECOND_LOOK = 60.0
-"""Seconds after which a host is asked again that cannot say when."""
+"""Seconds until the retry of a host without a known retry time."""
 
 LATER = frozenset({Reason.DEADLINE, Reason.DOMAIN_BUDGET_EXCEEDED, Reason.CIRCUIT_OPEN, Reason.PAUSED, Reason.CLOSED})
-"""Refusals that pass by themselves: the URL waits."""
+"""Temporary refusals: the URL stays queued."""
 
 MOST_REMEMBERED = 100_000
-"""Links that were too deep that are remembered."""
+"""Maximum number of remembered links that were too deep."""
 
 NO_SITEMAP = "no_sitemap"
-"""Why nothing came of the usual place of a sitemap, or of the one that robots.txt names."""
+"""Reason code for a sitemap that is absent from its usual path, or from the URL in robots.txt."""
 
 MOST_NESTED = 3
-"""Sitemaps that name sitemaps, in a row."""
+"""Maximum depth of nested sitemap indexes."""
 
 MOST_LEFT_OUT = 10_000
-"""URLs of one page or sitemap that are named as left out; of more, it is counted how many there are."""
+"""Maximum number of excluded URLs listed for one page or sitemap. Further ones are only counted."""
 
 MOST_FOREIGN = 3
-"""Sitemaps that a robots.txt may name on hosts that are no part of the crawl: these had no say in it."""
+"""Maximum number of sitemaps that a robots.txt may name on hosts outside the crawl. Those hosts did not agree to it."""
 
 
 NOWHERE = Scope("domains", ())
-"""A scope that has nothing."""
+"""Empty scope."""
 
 
 def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
-    """The scope of a crawl from seeds with these options. Raises PolicyError."""
+    """Return the scope of a crawl. Raises PolicyError."""
     return Scope.around(
         seeds,
         kind=options.scope,
@@ -121,24 +122,27 @@ def scope_of(seeds: Sequence[str], options: CrawlOptions) -> Scope:
 
 
 class Sifted(NamedTuple):
-    """What comes of the links of a page or of a sitemap."""
+    """Checked links of a page or sitemap."""
 
     found: list[Found]
-    """What is to be added to the frontier."""
+    """URLs to add to the frontier."""
 
     left_out: list[Skipped]
     more: Mapping[str, int]
-    """How many more are left out than `left_out` names, by reason."""
+    """Number of excluded links beyond those in `left_out`, by reason."""
 
     learned: tuple[str, Mapping[str, str]]
-    """An origin, and hrefs on its pages that need no second look."""
+    """Origin, and hrefs on its pages that need no further check."""
 
     cut: int
-    """How many links were given up because judging them took too long."""
+    """Number of links dropped because the checks took too long."""
 
 
 class Filters:
-    """Says what becomes of a URL when its answer has come. Writes nothing, but which pages were left out for others."""
+    """Decision on a URL and its links by its response.
+
+    It writes nothing except that a page is left out in favour of another (`pass_over`).
+    """
 
     def __init__(
         self,
@@ -147,54 +151,54 @@ class Filters:
         frontier: AsyncFrontier,
         wanted: Callable[[], int | None],
     ) -> None:
-        """`wanted` says how many more pages are wanted than wait; None if there is no limit."""
+        """Create the filters. `wanted` returns how many more pages are needed than queued; None means no limit."""
         self._options = options
         self._client = client
         self._frontier = frontier
         self.scope = NOWHERE
-        """Which URLs belong to the crawl; nothing before `begin`."""
+        """Scope of the crawl; empty before `begin`."""
         self._traps = Traps() if options.avoid_traps else None
         self._origins = SiteInfo(client)
         self._wanted = wanted
         self.sitemaps = SitemapQuota(options.max_sitemaps)
         agent = client.policies.user_agent
         self.known = KnownHrefs()
-        """Hrefs that need no second look; to be told of more when a page is written."""
+        """Hrefs that need no further check; extended when a page is written."""
         self._reader = Reader(options, product_token(agent), self._origins.signals, self.known)
         self._readers = asyncio.Semaphore(READERS)
         self._read_until = math.inf
         self._sent = Headers([("User-Agent", agent)])
         self._bodies: dict[bytes, str] = {}
-        """The page that had a body first, by the body's digest."""
+        """URL of the first page with a body, by the body's digest."""
         self.led_back: set[str] = set()
-        """URLs whose redirects are followed at once, for they lead to pages that had their turn before."""
+        """URLs whose redirects are followed at once, because their targets were claimed before."""
         self._led_away: dict[str, None] = {}
-        """Targets of redirects behind one that led to another registered domain, the latest last."""
+        """Redirect targets in a chain that led to another registered domain, latest last."""
         self._too_deep: set[int] = set()
-        """Hashes of links of which it was told that they are too deep."""
+        """Hashes of links that were reported as too deep."""
         self._chances: Counter[str] = Counter()
-        """How often each URL was put back because its host failed."""
+        """Number of times each URL was put back because its host failed."""
 
     def begin(self, seeds: Sequence[str]) -> None:
-        """Make the scope for the first seeds. Raises PolicyError."""
+        """Create the scope from the first seeds. Raises PolicyError."""
         self.scope = scope_of(seeds, self._options)
 
     async def filters(self, claimed: Claimed, result: FetchResult) -> Finished:
-        """Say what an answer means for its URL and its links."""
+        """Decide on a URL and its links by its response."""
         reason = result.reason
         if reason is Reason.REDIRECTED:
             return await self._redirected(claimed, result)
         self.led_back.discard(claimed.url)
         if reason is None:
             return await self._read(claimed, result)
-        # A copy that is still fresh is judged by a robots.txt that failed, however long ago: that is not waited for.
+        # Without a retry time, the robots.txt failure is an old one and the page is a fresh cache entry: skip it.
         if reason in LATER or (reason is Reason.ROBOTS_UNREACHABLE and result.retry_after):
             return Finished(claimed, Deferred(SECOND_LOOK if result.retry_after is None else result.retry_after))
         words = f"{reason} {result.status}" if reason is Reason.HTTP_STATUS else str(reason)
         if reason in REFUSALS:
             return self.skipped(claimed, words, result.message, after=result.next_in)
         if result.retry_after is not None and may_pass(result) and self._chances[claimed.url] < CHANCES:
-            # The host rests, or says when to come back: its fault, perhaps, and not this URL's (F52).
+            # The host is resting or named a retry time, so the failure may not be this URL's (F52).
             self._chances[claimed.url] += 1
             return Finished(claimed, Deferred(result.retry_after, last=True))
         self._chances.pop(claimed.url, None)
@@ -220,11 +224,11 @@ class Filters:
         return finished
 
     def read_no_longer(self) -> None:
-        """The crawl is to end: read what has come for a moment still. Idempotent."""
+        """Stop reading responses after READ_ON seconds, because the crawl ends. Idempotent."""
         self._read_until = min(self._read_until, self._client.timers.now() + READ_ON)
 
     async def _made(self, claimed: Claimed, result: FetchResult, reading: Reading) -> Finished:
-        """Say what becomes of a page that was read."""
+        """Decide on a page that was read."""
         sifted = await self._sifted(claimed, reading)
         found, left_out, cut = sifted.found, sifted.left_out, sifted.cut
         end = Done(result.next_in)
@@ -259,20 +263,20 @@ class Filters:
         )  # fmt: skip
 
     async def _canonical(self, claimed: Claimed, page: CrawledPage) -> str | None:
-        """The URL that is to be fetched in a page's stead; None if the page itself is as good as any."""
+        """Return the URL to fetch instead of a page; None to keep the page."""
         url = page.canonical
         if not self._options.obey_canonical or url is None or url == page.url:
             return None
         if self._outside(url, claimed.depth) is not None:
             return None
-        # Of pages that name one another in a circle, the one that comes last is kept.
+        # Of pages that name one another in a circle, the last one is kept.
         return None if await self._frontier.pass_over(page.url, url) else url
 
     async def _sifted(self, claimed: Claimed, reading: Reading) -> Sifted:
-        """Judge the links of a page or of a sitemap.
+        """Check the links of a page or sitemap.
 
-        Of what is left out, only so many are named; the others are counted, by reason. The last links are given up if
-        judging all of them takes too long.
+        The first MOST_LEFT_OUT excluded links are listed, the others counted by reason. After SIFTING seconds the
+        remaining links are dropped.
         """
         url = claimed.url
         origin = url[: url.index("/", 8)]
@@ -302,14 +306,16 @@ class Filters:
             if reason is None:
                 inside.append(wanted)
                 continue
-            if reason is OutOfScope.TOO_DEEP:  # it need not be from another page: that is not to be known for good
+            if (
+                reason is OutOfScope.TOO_DEEP
+            ):  # another page may link to it from a lower depth, so the href is not learned
                 deep.add(link)
             if len(left_out) >= MOST_LEFT_OUT:
                 more[reason] += 1
             elif wanted != url and not self._is_told(reason, wanted):
                 why, at = self.scope.explain(reason, wanted), at or moment(self._client.epoch())
                 left_out.append(Skipped(wanted, reason, why, None, depth, url, at=at))
-        # A host that only serves a sitemap of another one need not have its own sitemaps read.
+        # The sitemaps of a host that only serves another host's sitemap are skipped.
         found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin, len(inside))
         if further:
             found += self._queued(further, _namer(claimed), len(inside), depth, claimed.hops + 1)
@@ -323,7 +329,10 @@ class Filters:
         return Sifted(found, left_out, more, (reading.origin, fresh), cut)
 
     def _is_told(self, reason: str, link: str) -> bool:
-        """Whether it was told already that a link is too deep; others are told once anyway, for they are known then."""
+        """Return whether a link was already reported as too deep.
+
+        Links with other reasons are learned, so they are reported once anyway.
+        """
         if reason is not OutOfScope.TOO_DEEP:
             return False
         hashed = hash(link)
@@ -335,20 +344,20 @@ class Filters:
         return False
 
     def _is_near(self, sitemap: str, host: str) -> bool:
-        """Whether a sitemap that another one names is on the same host, or at least on one that is crawled."""
+        """Return whether a named sitemap is on the same host or on a host in the scope."""
         return host_of(sitemap) == host or self.scope.refuses(sitemap[: sitemap.index("/", 8) + 1], 0) is None
 
     def _outside(self, url: str, depth: int) -> str | None:
-        """Why a URL does not belong to the crawl; None if it does."""
+        """Return the reason to exclude a URL; None if it belongs to the crawl."""
         if self._traps is not None and self._traps.is_too_long(url):
-            return OutOfScope.TOO_LONG  # before any pattern, whose time may grow with the square of a URL, or faster
+            return OutOfScope.TOO_LONG  # before any pattern: matching may take quadratic time or worse
         reason = self.scope.refuses(url, depth)
         if reason is None and self._traps is not None:
             reason = self._traps.filters(url)
         return reason
 
     def _sitemaps_of(self, origin: str, coming: int = 0) -> list[Found]:
-        """The sitemaps of an origin that is met for the first time, beside so many pages."""
+        """Return the sitemaps of an origin at its first visit. `coming` is the number of pages found with them."""
         if not self._options.sitemaps:
             return []
         host, foreign, urls = host_of(f"{origin}/"), 0, []
@@ -361,7 +370,7 @@ class Filters:
         return self._queued(urls, f"{origin}/robots.txt", coming) if urls else []
 
     def _queued(self, urls: Iterable[str], namer: str, coming: int, depth: int = 0, hops: int = 0) -> list[Found]:
-        """Sitemaps to be added, as far as their site has some left: at most one at once if few pages are wanted."""
+        """Return the sitemaps to add within the site's quota. If pages are limited, at most one is not in reserve."""
         taken = self.sitemaps.take(site_of(host_of(namer)), urls)
         wanted = self._wanted()
         at_once = len(taken) if wanted is None else int(wanted > coming)
@@ -385,7 +394,7 @@ class Filters:
         is_back = claimed.hops > 0 and target.text == claimed.parent
         is_circle = is_back or target.text == claimed.url
         if is_back and self._client.keeps_cookies and "set-cookie" in result.headers:
-            return self._followed_at_once(claimed, result)  # with the cookie, it may lead elsewhere
+            return self._followed_at_once(claimed, result)  # with the cookie, the target may differ
         if claimed.hops >= most or is_circle:
             circle, often = messages.redirected_in_circle, messages.redirected_too_often
             words = circle(claimed.url) if is_circle else often(claimed.url, most)
@@ -393,11 +402,11 @@ class Filters:
         notes = {}
         reason = self._outside(target.text, claimed.depth)
         if is_for_sitemap(claimed) and self._is_near(target.text, claimed.host):
-            reason = None  # a sitemap is no page, whatever its name
+            reason = None  # a sitemap is not a page, whatever its path
             if not self.sitemaps.take(site_of(host_of(_namer(claimed))), (target.text,)):
                 words = messages.no_sitemap(claimed.url)
                 return self.skipped(claimed, NO_SITEMAP, words, after=after, status=status)
-        elif reason is not None and is_seed(claimed):  # where a seed leads, the crawl is to go
+        elif reason is not None and is_seed(claimed):  # the crawl follows the redirects of its seeds
             self.scope.widen(target.text)
             notes[WIDENED + target.text] = self._client.epoch()
             reason = self._outside(target.text, claimed.depth)
@@ -405,7 +414,7 @@ class Filters:
             words = messages.redirected_outside(claimed.url, target.text)
             return self.skipped(claimed, reason, words, after=after, status=status)
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
-            return self._followed_at_once(claimed, result)  # it was left out, in favour of this one perhaps
+            return self._followed_at_once(claimed, result)  # the target was left out, perhaps in favour of this URL
         if self.is_foreign(claimed):
             self._led_away[target.text] = None
             if len(self._led_away) > MOST_LED:
@@ -414,9 +423,9 @@ class Filters:
         return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
 
     def is_foreign(self, claimed: Claimed) -> bool:
-        """Whether another registered domain led to a URL: it redirects there, or names it as a sitemap (C22).
+        """Return whether another registered domain redirects to a URL or names it as a sitemap (C22).
 
-        So did it to all that comes behind such a redirect.
+        The same holds for the rest of such a redirect chain.
         """
         parent = claimed.parent
         if parent is None or not (claimed.hops or is_listed(claimed)):
@@ -424,7 +433,7 @@ class Filters:
         return claimed.url in self._led_away or are_apart(host_of(parent), claimed.host)
 
     def _followed_at_once(self, claimed: Claimed, result: FetchResult) -> Finished:
-        """Have a URL asked for again that leads to one which is not fetched any more: it is followed there."""
+        """Request a URL again and follow its redirect directly, because the target is not fetched by itself again."""
         self.led_back.add(claimed.url)
         return Finished(claimed, Deferred(result.next_in or 0.0))
 
@@ -438,26 +447,26 @@ class Filters:
         failed: bool = False,
         status: int | None = None,
     ) -> Finished:
-        """End a URL from which no page came."""
+        """End a URL without a page."""
         at = moment(self._client.epoch())
         skipped = Skipped(claimed.url, reason, message, status, claimed.depth, claimed.parent, not failed, at)
         return Finished(claimed, Failed(reason, after), skipped=(skipped,))
 
 
 class Slices:
-    """The CPU time of work on the event loop that lets others have their turn now and then."""
+    """CPU time of event-loop work that yields to other tasks periodically."""
 
     def __init__(self) -> None:
         self.spent = 0.0
-        """Seconds, all slices together, when the last one was over."""
+        """CPU seconds of all slices up to the end of the last one."""
         self.begin()
 
     def begin(self) -> None:
-        """Begin a slice."""
+        """Start a slice."""
         self._began_at = time.thread_time()
 
     def is_over(self) -> bool:
-        """Whether the slice has taken long enough."""
+        """Return whether the slice has used its time."""
         seconds = time.thread_time() - self._began_at
         if seconds < TURN:
             return False
@@ -466,14 +475,14 @@ class Slices:
 
 
 def may_pass(result: FetchResult) -> bool:
-    """Whether a failure may be the host's, and for a while: not one that the next answer would only repeat."""
+    """Return whether a failure may be a temporary one of the host. A repeatable failure is not."""
     if result.reason is Reason.HTTP_STATUS:
         return is_worth_repeating(Response(result.status or 0, result.headers, b""))
     return result.reason not in (Reason.TOO_LARGE, Reason.TLS_ERROR, Reason.BAD_RESPONSE)
 
 
 def _namer(claimed: Claimed) -> str:
-    """The robots.txt that has named a sitemap, perhaps by way of others; else that of its own host."""
+    """Return the robots.txt that named a sitemap, directly or via a sitemap index; else that of its own host."""
     if claimed.parent is not None and is_listed(claimed):
         return claimed.parent
     return f"{claimed.url[: claimed.url.index('/', 8)]}/robots.txt"

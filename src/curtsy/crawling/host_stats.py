@@ -1,4 +1,4 @@
-"""What a crawl knows of its hosts: for people to look at, not to decide by."""
+"""Statistics of the hosts of a crawl, for display only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from curtsy.crawling.frontier.protocol import HostQueue
 from curtsy.crawling.progress import HostProgress
 
 MOST = 100_000
-"""Hosts that are remembered; beyond it, those that were met first are forgotten."""
+"""Maximum number of remembered hosts. Beyond it, the oldest is dropped."""
 
 _STATES = {
     Reason.CIRCUIT_OPEN: "breaker open",
@@ -32,7 +32,7 @@ class _Host:
 
 
 class Hosts:
-    """The hosts of a crawl."""
+    """Statistics of all hosts of a crawl."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
@@ -46,11 +46,11 @@ class Hosts:
         return known
 
     def began(self, host: str) -> None:
-        """Count a URL of it that is being fetched."""
+        """Count a started fetch."""
         self._of(host).out += 1
 
     def ended(self, host: str, result: FetchResult | None, wait: float | None, now: float, *, is_page: bool) -> None:
-        """Keep what came of it. `wait`: seconds after which the host may be asked again; None if nobody knows."""
+        """Record the result of a fetch. `wait`: seconds until the host may be requested again; None if unknown."""
         known = self._of(host)
         known.out = max(0, known.out - 1)
         known.ready_at = now + (wait or 0.0)
@@ -71,11 +71,11 @@ class Hosts:
                 known.state, known.why = "resting", result.message
 
     def count(self) -> int:
-        """Hosts that are remembered."""
+        """Return the number of remembered hosts."""
         return len(self._hosts)
 
     def progress(self, queues: Iterable[HostQueue], now: float, most: int) -> tuple[HostProgress, ...]:
-        """The hosts with the most to do, then those that were met last."""
+        """Return at most `most` hosts: those in `queues` first, then the latest ones."""
         rows: dict[str, HostProgress] = {}
         for queue in queues:
             rows[queue.host] = self._row(queue.host, now, queue)

@@ -1,6 +1,6 @@
-"""Notes: the names under which a job keeps plain values in its frontier, and how its totals are read back.
+"""Notes of a job: the names of the values in its frontier, and functions that read them.
 
-Outputs keep there where they end, each under a name of its own (harvest.py).
+Each output stores its end there too, under its own name (committer.py).
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from curtsy.crawling.extract.scope import Scope
 from curtsy.crawling.progress import Totals
 
 SEEDS = "seeds"
-"""Where a job began, over all its runs."""
+"""First seeds of the job, over all its runs."""
 
 SCOPE = "scope"
-"""Which URLs belong to it."""
+"""Scope of the job."""
 
 WIDENED = "widened:"
-"""Begins the name of a note for each URL that the scope was widened by; its value is the epoch second of that."""
+"""Prefix of the note for each URL that widened the scope. The value is the time in epoch seconds."""
 
 SITEMAPS = "sitemaps"
-"""How many sitemaps each site has had, of those that have many."""
+"""Number of sitemaps of each site that has many."""
 
 ENDED = "ended"
-"""Why its last run was over, as its summary says; empty if it runs, or was killed."""
+"""Reason for the end of the last run, as in its summary; empty if the job is running or was killed."""
 
 TOTALS = "totals"
-"""What it has done; in a shared job, each worker has its own under a name that begins so."""
+"""Totals of the job. In a shared job, each worker has its own note with this prefix."""
 
 
 def seeds_of(notes: Mapping[str, Any]) -> list[str]:
-    """Where a job began; nothing if it is new."""
+    """Return the first seeds of a job; empty if it is new."""
     return list(notes.get(SEEDS, ()))
 
 
 def widen(scope: Scope, notes: Mapping[str, Any]) -> None:
-    """Widen a scope by what an earlier run has widened it by, in the same order."""
+    """Widen a scope by the URLs of earlier runs, in the same order."""
     found = {name.removeprefix(WIDENED): at for name, at in notes.items() if name.startswith(WIDENED)}
     for url in sorted(found, key=found.__getitem__):
         scope.widen(url)
 
 
 def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> None:
-    """Refuse to go on with a job from canonical seeds of which none has to do with it. Raises PolicyError.
+    """Refuse canonical seeds of which none belongs to the job. Raises PolicyError.
 
-    Who names one that has, names the others beside it: that is how a job is made wider.
+    If one seed belongs to the job, the others extend it.
     """
     began = seeds_of(notes)
     if not began or not set(began).isdisjoint(seeds):
         return
     try:
         scope = Scope.from_plain(notes.get(SCOPE, {}))
-    except PolicyError:  # that it cannot be read is told later, as a change
+    except PolicyError:  # an unreadable scope is reported later, as a change
         return
     widen(scope, notes)
     if not any(scope.covers(seed) for seed in seeds):
@@ -69,7 +69,7 @@ def check_seeds(job: str, seeds: Sequence[str], notes: Mapping[str, Any]) -> Non
 
 
 def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> Totals:
-    """What the note of this name says was done; nothing if there is none. Raises StoreError if it is damaged."""
+    """Return the totals in the note `name`; empty if it is absent. Raises StoreError if it is damaged."""
     try:
         return msgspec.convert(notes.get(name, {}), Totals)
     except msgspec.ValidationError as error:
@@ -80,5 +80,5 @@ def totals_of(notes: Mapping[str, Any], name: str = TOTALS) -> Totals:
 
 
 def pages_in(notes: Mapping[str, Any], *, but: str | None = None) -> int:
-    """The pages of all workers, but for the one whose totals have this name. Raises StoreError."""
+    """Return the pages of all workers except the one with the totals `but`. Raises StoreError."""
     return sum(totals_of(notes, name).pages for name in notes if name.startswith(TOTALS) and name != but)

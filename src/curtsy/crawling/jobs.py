@@ -1,9 +1,9 @@
-"""Jobs: crawls with a name, kept in a folder each, so that they can be gone on with.
+"""Jobs: named crawls that can be resumed, each with a folder.
 
-    <state>/jobs/<name>/frontier.sqlite    what waits, what was seen, what is done
-    <state>/jobs/<name>/worker, worker-1 … who the processes here are, in a crawl that many work on (identity.py)
+    <state>/jobs/<name>/frontier.sqlite    queue, known URLs and results
+    <state>/jobs/<name>/worker, worker-1 … names of this machine's processes in a shared crawl (worker_id.py)
 
-A job that many machines share has its frontier in Redis, under its name; here is only what this machine must know.
+The frontier of a shared job is in Redis, under the job's name. Its folder holds only the data of this machine.
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ FRONTIER = "frontier.sqlite"
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A crawl that was begun on this machine, or is shared by many, as it stands."""
+    """Current state of a crawl of this machine, or of a shared one."""
 
     name: str
     folder: str
-    """Empty if it is shared."""
+    """Path of the job; empty if it is shared."""
 
     seeds: tuple[str, ...]
     counts: Counts | None
-    """None while it is running on this machine alone."""
+    """None while the job is running on this machine alone."""
 
     totals: Totals
     is_running: bool
-    """Whether a process is at it just now: then only that one knows the numbers, unless it is shared."""
+    """True if a process works on the job. Then the numbers are available only if it is shared."""
 
     changed_at: float
-    """Epoch second of the last change."""
+    """Time of the last change, in epoch seconds."""
 
     notes: dict[str, Any] = {}
-    """All that it has noted: its scope, how it was started, where its outputs end."""
+    """All notes of the job: its scope, how it was started, the ends of its outputs."""
 
     trouble: str = ""
-    """Why it cannot be read, if it cannot."""
+    """Error that prevents reading the job; empty if it is readable."""
 
     __repr__ = masked_repr
 
 
 def jobs_folder() -> Path:
-    """Where jobs are kept unless a folder is given."""
+    """Return the default folder for jobs."""
     from platformdirs import user_state_path
 
     return user_state_path("curtsy", appauthor=False) / "jobs"
 
 
 def folder_of(job: str | Path) -> Path:
-    """The folder of a job: itself if it is a path, else one of its name. Raises PolicyError."""
+    """Return the folder of a job, which is given as a path or a name. Raises PolicyError."""
     text = str(job)
     if isinstance(job, Path) or "/" in text:
         check_path("job", text)
@@ -83,7 +83,7 @@ def folder_of(job: str | Path) -> Path:
 
 
 def jobs(place: Path | None = None) -> Iterator[Job]:
-    """The jobs of this machine, by name."""
+    """Iterate over the jobs of this machine, by name."""
     folder = place or jobs_folder()
     if not folder.is_dir():
         return
@@ -91,12 +91,12 @@ def jobs(place: Path | None = None) -> Iterator[Job]:
         if (each / FRONTIER).is_file():
             try:
                 yield look(each)
-            except StoreError as error:  # one that is damaged does not hide the others
+            except StoreError as error:  # a damaged job does not hide the others
                 yield Job(each.name, str(each), (), None, Totals(), False, _changed_at(each), trouble=str(error))
 
 
 def look(folder: Path) -> Job:
-    """One job as it stands. Raises StoreError if there is none, or if it is damaged."""
+    """Return the state of a job. Raises StoreError if it is absent or damaged."""
     path = folder / FRONTIER
     if not path.is_file():
         raise StoreError(f"there is no job in {folder}. `curtsy jobs ls` lists those there are.")
@@ -120,10 +120,10 @@ def look(folder: Path) -> Job:
 
 
 def shared(found: JobSummary) -> Job:
-    """A job that many machines share, as it stands: what its workers have noted, together. Raises StoreError."""
+    """Return the state of a shared job, with the notes of its workers merged. Raises StoreError."""
     notes: dict[str, Any] = {}
     for name, value in sorted(found.notes.items()):
-        if name.startswith("output:"):  # of one worker; all are to stand as one would
+        if name.startswith("output:"):  # per worker: merged as if there were one
             output = name.split(":", 2)[-1]
             name = f"output:{output}"
             if output == Examples.name and isinstance(value, dict):
@@ -142,12 +142,12 @@ def shared(found: JobSummary) -> Job:
 
 
 def _changed_at(folder: Path) -> float:
-    """When the frontier was last written. Its lock is written by everybody who looks, and so says nothing."""
+    """Return the time of the last write to the frontier. The lock file is ignored, because every reader writes it."""
     return max(path.stat().st_mtime for name in (FRONTIER, f"{FRONTIER}-wal") if (path := folder / name).exists())
 
 
 def remove(folder: Path) -> None:
-    """Forget a job, damaged or not, and all that waits in it; its outputs stay. Raises StoreError if it is running."""
+    """Delete a job, damaged or not, and its queue; keep its outputs. Raises StoreError if it is running."""
     try:
         job = look(folder)
     except StoreError:
@@ -159,5 +159,5 @@ def remove(folder: Path) -> None:
     for suffix in ("-wal", "-shm", "", ".lock"):
         (folder / f"{FRONTIER}{suffix}").unlink(missing_ok=True)
     forget_identities(folder)
-    with contextlib.suppress(OSError):  # a folder that was chosen by hand may hold more than the job
+    with contextlib.suppress(OSError):  # a folder chosen by the user may hold other files
         folder.rmdir()

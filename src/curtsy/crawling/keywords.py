@@ -1,6 +1,6 @@
-"""The keywords that a crawl takes, for type checkers: one list, so that `crawl()` and `acrawl()` cannot drift apart.
+"""Keyword arguments of a crawl, for type checkers. One list keeps `crawl()` and `acrawl()` consistent.
 
-What an option means, and within which bounds, is said in `CrawlOptions`.
+`CrawlOptions` documents the meaning and bounds of each option.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from curtsy.engine.keywords import ClientKeywords
 
 
 class OptionKeywords(ClientKeywords, total=False):
-    """The options of a crawl, and all that a client takes."""
+    """Options of a crawl and of its client."""
 
     scope: ScopeKind
     domains: str | list[str] | tuple[str, ...]
@@ -43,7 +43,7 @@ class OptionKeywords(ClientKeywords, total=False):
 
 
 class CrawlKeywords(OptionKeywords, total=False):
-    """All that a crawl takes besides its seeds."""
+    """All keyword arguments of a crawl."""
 
     job: str | os.PathLike[str] | None
     fresh: bool
