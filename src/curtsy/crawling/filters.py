@@ -77,7 +77,7 @@ READERS = 2
 """Maximum number of heavy pages read at once. Each may take some 60 MB, and more would only wait for one another."""
 
 READ_ON = 2.0
-"""Seconds for which responses are still read after a crawl is asked to end. The other URLs go back to the frontier."""
+"""Seconds for which responses are still read when a crawl ends. The other URLs go back to the frontier."""
 
 CHANCES = 3
 """Number of times a URL is put back because its host failed, before the URL itself counts as failed."""

@@ -1,4 +1,4 @@
-"""CrawlOptions: what a crawl may take, where it may go and what it obeys."""
+"""CrawlOptions: the limits, the scope and the obeyed directives of a crawl."""
 
 from __future__ import annotations
 
@@ -12,88 +12,88 @@ from curtsy.core.policy import number, rule
 ScopeKind = Literal["host", "site", "domains", "prefix", "any"]
 
 PATIENCE = 600.0
-"""Seconds that a crawl waits when nothing may be asked sooner; then it stops, and says when to go on."""
+"""Seconds that a crawl waits for the next due host. If none is due by then, it stops and reports when to resume."""
 
 SITEMAPS = 1000
-"""Sitemaps of a site that are read: they list up to 50 million URLs."""
+"""Maximum number of sitemaps of a site: they list up to 50 million URLs."""
 
 MAX_LINKS = 20_000
-"""Links of one page that are taken."""
+"""Maximum number of links of one page."""
 
 CONCURRENCY = 64
-"""Requests on the wire at once, over all hosts."""
+"""Maximum number of requests on the wire, over all hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlOptions:
-    """How to crawl. What concerns a host's pace, budget and robots.txt is not here: that is its policy's."""
+    """Options of a crawl. Pace, budget and robots.txt of a host are in its policy."""
 
     scope: ScopeKind = "site"
-    """Where links may lead: the seeds' hosts, their sites (`example.org` with all hosts under it), `domains`, what
-    begins like a seed, or anywhere."""
+    """Scope of links: the seeds' hosts, their sites (`example.org` with all hosts under it), `domains`, URLs with a
+    seed as prefix, or any."""
 
     domains: tuple[str, ...] = ()
-    """For the scope `domains`: these, and the hosts under them."""
+    """Domains for the scope `domains`, with the hosts under them."""
 
     match: tuple[str, ...] = ()
-    """Regular expressions, searched in the URL: if there are any, one must be found. Seeds are fetched anyway."""
+    """Regular expressions, searched in the URL. If there are any, one must match. Seeds are fetched anyway."""
 
     skip: tuple[str, ...] = ()
-    """Regular expressions, searched in the URL: none may be found."""
+    """Regular expressions, searched in the URL: a URL that one matches is skipped."""
 
     depth: int | None = None
-    """Links from a seed at most; None for any number, 0 for the seeds alone."""
+    """Maximum number of links from a seed; None for no limit, 0 for the seeds alone."""
 
     files: Literal["pages", "all"] | tuple[str, ...] = "pages"
-    """Which file types, by the URL's ending: what may be a page, all, or pages and these (`.pdf`)."""
+    """File types by the URL's ending: possible pages, all, or pages and these endings (`.pdf`)."""
 
     max_pages: int | None = None
-    """Pages in all, an earlier part of the same job included."""
+    """Maximum number of pages, including earlier runs of the job; None for no limit."""
 
     max_pages_per_host: int | None = None
-    """Pages of each host, over all parts and all workers of the same job. What was in flight at a kill is asked for
-    again, and counts when it is written."""
+    """Maximum number of pages of each host, over all runs and workers of the job; None for no limit. Requests in flight
+    at a kill are repeated, and count when they are written."""
 
     max_links_per_page: int = MAX_LINKS
-    """Links of one page that are taken. Of a page with more of them the first are, and `links_cut` counts the rest."""
+    """Maximum number of links of one page. The first ones are used, and `links_cut` counts the rest."""
 
     max_time: float | None = None
-    """Seconds for this run."""
+    """Maximum duration of this run in seconds; None for no limit."""
 
     max_bytes: int | None = None
-    """Bytes of bodies over the network in this run; what is under way then still comes."""
+    """Maximum number of body bytes over the network in this run; None for no limit. Requests in flight still finish."""
 
     patience: float = PATIENCE
-    """Seconds to wait when nothing may be asked sooner."""
+    """Maximum number of seconds to wait for the next due host."""
 
     max_concurrent: int = CONCURRENCY
-    """Requests on the wire at once, over all hosts; how many of one host, its policy says."""
+    """Maximum number of requests on the wire, over all hosts. The limit of one host is in its policy."""
 
     sitemaps: bool = False
-    """Whether the sitemaps that robots.txt names, or else /sitemap.xml, are read for URLs. With `max_pages`, they are
-    read one at a time, and only while too few pages wait."""
+    """True to read the sitemaps named in robots.txt, or else /sitemap.xml. With `max_pages`, they are read one at a
+    time, and only while too few URLs are queued."""
 
     max_sitemaps: int = SITEMAPS
-    """Sitemaps of each site that are fetched, over all parts of the same job; of them, at most 3 that robots.txt
-    names on hosts that are no part of the crawl."""
+    """Maximum number of sitemaps of each site, over all runs of the job. At most 3 of them are named in robots.txt on
+    hosts outside the crawl."""
 
     obey_nofollow: bool = True
-    """Whether links with `rel=nofollow`, and those of pages that say `nofollow`, are left alone."""
+    """True to skip links with `rel=nofollow`, and all links of pages that say `nofollow`."""
 
     obey_noindex: bool = True
-    """Whether pages that say `noindex` are left out of the results. Their links are followed."""
+    """True to leave pages that say `noindex` out of the results. Their links are followed."""
 
     obey_canonical: bool = True
-    """Whether a page that names another URL of the scope as its canonical one is left out, and that one fetched."""
+    """True to fetch the canonical URL instead of a page that names one in the scope."""
 
     drop_duplicates: bool = False
-    """Whether a page with the very same body as an earlier one of this run is left out."""
+    """True to drop a page with the same body as an earlier one of this run."""
 
     avoid_traps: bool = True
-    """Whether session ids are taken out of URLs, and links that look endless are left alone."""
+    """True to remove session ids from URLs and to skip links that look endless."""
 
     text: Literal["none", "plain", "trafilatura"] = "none"
-    """Whether, and how, the main text is made out. It costs more than the fetch."""
+    """Method that extracts the main text. It costs more CPU time than the fetch."""
 
     def __post_init__(self) -> None:
         for name in ("domains", "match", "skip", "files"):

@@ -1,4 +1,4 @@
-"""CrawledPage: one page of a crawl; Skipped: one URL that became none, and why."""
+"""CrawledPage: a page of a crawl. Skipped: a URL without a page, and the reason."""
 
 from __future__ import annotations
 
@@ -10,90 +10,91 @@ from curtsy.core.secrets import mask_url, masked_repr
 
 
 class CrawledPage(msgspec.Struct, frozen=True):
-    """A page that was fetched, or was kept from an earlier fetch and still holds."""
+    """Page that was fetched, or is a valid cache entry."""
 
     url: str
-    """As it was asked for, canonical."""
+    """Requested URL, canonical."""
 
     final_url: str
-    """After redirects that were followed on the way. A crawl takes them as URLs of their own: there it is `url`."""
+    """URL after the followed redirects. In a crawl it equals `url`, because each redirect target is a URL of its
+    own."""
 
     status: int
     title: str | None
     text: str
-    """The main text; empty unless it was asked for, or if the page is no HTML."""
+    """Main text; empty if it was not requested or the page is not HTML."""
 
     links: tuple[str, ...]
-    """The pages that it links to, canonical, in order, each once."""
+    """Linked pages, canonical, in order, without duplicates."""
 
     fetched_at: str
-    """When the answer came: ISO 8601, UTC."""
+    """Time of the response: ISO 8601, UTC."""
 
     content_type: str | None
     encoding: str | None
-    """Of the text; None if it is no HTML."""
+    """Encoding of the text; None if the page is not HTML."""
 
     body: bytes
-    """Decompressed."""
+    """Decompressed body."""
 
     headers: Headers
-    """Of the answer."""
+    """Response headers."""
 
     request_headers: Headers = NO_HEADERS
-    """What was sent, as far as it was ours to say."""
+    """Request headers that curtsy set itself."""
 
     depth: int = 0
-    """How many links lead here from a seed."""
+    """Number of links from a seed."""
 
     parent: str | None = None
-    """The page on which it was found first, or which redirected here."""
+    """First page that links to it, or the URL that redirected to it."""
 
     redirected: bool = False
-    """Whether `parent` redirected here, rather than linking."""
+    """True if `parent` redirected here; False if it links here."""
 
     cache: str | None = None
-    """`hit`, `revalidated` or `stale` if the body was kept from an earlier fetch; None if it came just now."""
+    """`hit`, `revalidated` or `stale` if the body is a cache entry; None if it was fetched now."""
 
     canonical: str | None = None
-    """What the page calls its own URL."""
+    """URL that the page names as its canonical one."""
 
     directives: tuple[str, ...] = ()
-    """What it asks of crawlers, by meta tags and `X-Robots-Tag`: `noindex`, `nofollow` …"""
+    """Directives for crawlers in meta tags and `X-Robots-Tag`: `noindex`, `nofollow` …"""
 
     signals: tuple[str, ...] = ()
-    """What it, its headers and its site's robots.txt say about the use by AI: `noai`, `Content-Signal: …` …"""
+    """Statements on AI use in the page, its headers and the site's robots.txt: `noai`, `Content-Signal: …` …"""
 
     links_cut: int = 0
-    """How many links are missing in `links`, at least: there were more than `max_links_per_page`, or the page takes too
-    long to read."""
+    """Minimum number of links missing in `links`: the page has more than `max_links_per_page`, or takes too long to
+    read."""
 
     duplicate_of: str | None = None
-    """A page of this crawl with the very same body, if those are looked for."""
+    """Page of this crawl with the same body, if duplicates are searched."""
 
     record: FetchRecord | None = None
-    """The fetch itself: attempts, waits, bytes."""
+    """Record of the fetch: attempts, waits, bytes."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {mask_url(self.url)} {self.status} {len(self.body):,} bytes>"
 
 
 class Skipped(msgspec.Struct, frozen=True, gc=False):
-    """A URL from which no page came, for now or for good."""
+    """URL without a page, temporarily or permanently."""
 
     url: str
     reason: str
-    """A `Reason`, or why it is out of the crawl's scope: `other_host`, `too_deep`, `not_matched` …"""
+    """A `Reason`, or why it is outside the scope: `other_host`, `too_deep`, `not_matched` …"""
 
     message: str = ""
-    """What, why and what to do."""
+    """Explanation: what happened, why, and what to do."""
 
     status: int | None = None
     depth: int = 0
     parent: str | None = None
     is_refusal: bool = True
-    """Whether we chose not to ask; False if we asked and it failed."""
+    """True if curtsy decided against the request or the page; False if the request failed."""
 
     at: str = ""
-    """When: ISO 8601, UTC."""
+    """Time: ISO 8601, UTC."""
 
     __repr__ = masked_repr

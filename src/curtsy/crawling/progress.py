@@ -1,4 +1,4 @@
-"""How far a crawl has come: Snapshot while it runs, Summary at its end, Plan before it starts."""
+"""Progress of a crawl: Plan before the start, Snapshot while it runs, Summary at its end."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from curtsy.crawling.outputs import Written
 
 
 class Totals(msgspec.Struct):
-    """What a job has done so far, over all its runs: kept in the frontier with what it is true of."""
+    """Work of a job over all its runs, stored in the frontier together with the results."""
 
     fetched: int = 0
-    """Pages that came from their sites."""
+    """Pages fetched from their sites."""
 
     cached: int = 0
-    """Pages whose kept copy still held."""
+    """Pages from valid cache entries."""
 
     redirected: int = 0
     skipped: dict[str, int] = {}
-    """URLs that we chose not to ask for, or not to keep, by reason."""
+    """URLs that were not requested or not kept, by reason."""
 
     failed: dict[str, int] = {}
-    """URLs that were asked for in vain, by reason."""
+    """URLs whose requests failed, by reason."""
 
     left_out: dict[str, int] = {}
-    """Links that lead out of the scope, by reason, each about once."""
+    """Links outside the scope, by reason; each counts about once."""
 
     sitemaps: int = 0
     bytes: int = 0
-    """Of bodies, over the network."""
+    """Body bytes over the network."""
 
     seconds: float = 0.0
-    """Spent crawling."""
+    """Duration of all runs in seconds."""
 
     @property
     def pages(self) -> int:
-        """Pages in all."""
+        """Return the number of pages."""
         return self.fetched + self.cached
 
 
 def together(several: Iterable[Totals]) -> Totals:
-    """What several workers have done: their time, too, is added up."""
+    """Return the sum of several workers' totals, including their time."""
     whole = Totals()
     for each in several:
         for name in ("fetched", "cached", "redirected", "sitemaps", "bytes", "seconds"):
@@ -59,7 +59,7 @@ def together(several: Iterable[Totals]) -> Totals:
 
 
 class HostProgress(msgspec.Struct, frozen=True):
-    """How one host is doing."""
+    """Progress of one host."""
 
     host: str
     state: str
@@ -68,24 +68,24 @@ class HostProgress(msgspec.Struct, frozen=True):
     pages: int = 0
     errors: int = 0
     queued: int | None = None
-    """URLs that wait; None if nobody knows."""
+    """Queued URLs; None if unknown."""
 
     next_in: float | None = None
-    """Seconds until it may be asked; None if nothing waits for that."""
+    """Seconds until it may be requested; None if it is fetching or done."""
 
     requests_left: int | None = None
-    """Of today's budget; None if it is unlimited or not known."""
+    """Requests left of today's budget; None if it is unlimited or unknown."""
 
     pages_left: int | None = None
     why: str = ""
-    """Why it is left alone for a while, in a sentence; empty if it is not."""
+    """Reason why the host is not contacted for a while, in a sentence; else empty."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A crawl at one moment."""
+    """State of a crawl at one moment."""
 
     state: str
-    """`running`, `waiting`, `stopping`, or how it ended."""
+    """`running`, `waiting`, `stopping`, or the reason for the end."""
 
     totals: Totals
     queued: int
@@ -94,77 +94,78 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     hosts_seen: int
     rate: float
-    """Pages a second, over the last minute."""
+    """Pages per second over the last minute."""
 
     elapsed: float
-    """Seconds of this run."""
+    """Duration of this run in seconds."""
 
     time_left: float | None
-    """Seconds until what is queued will be done at this pace; None if nobody knows."""
+    """Estimated seconds until the queue is empty; None if unknown."""
 
     waiting_for: str | None
-    """What the whole crawl waits for, in words."""
+    """Reason why the whole crawl waits, in words; None if it does not."""
 
     hosts: tuple[HostProgress, ...] = ()
-    """The hosts on which something happened last or is still to happen, the busiest first, with what this run did."""
+    """Hosts with the longest queues, then the latest ones, with their numbers in this run."""
 
     before: Totals | None = None
-    """What earlier runs had done, which is part of `totals`; None for nothing."""
+    """Part of `totals` from earlier runs; None if there are no earlier runs."""
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What came of a crawl (U14)."""
+    """Result of a crawl (U14)."""
 
     ended: str
-    """`done`, `max_pages`, `max_time`, `max_bytes`, `later` (what is left is due later, or could not be written for
-    as long as its patience), `not_written` (an output is closed, or not ours any more) or `stopped`."""
+    """`done`, `max_pages`, `max_time`, `max_bytes`, `later` (the rest is due later, or could not be written within
+    `patience`), `not_written` (an output is closed, or is not this crawl's file) or `stopped`."""
 
     totals: Totals
     queued: int
     """URLs that are left."""
 
     resume_in: float | None
-    """Seconds after which going on makes sense; None if nothing is left, at once, or when paused hosts are resumed."""
+    """Seconds until the crawl can usefully be resumed. None: no URL is left, it can be resumed now, or when paused
+    hosts are resumed."""
 
     reasons: Mapping[str, str] = {}
-    """The URLs that no page came from, each with why; the first thousands of them."""
+    """URLs without a page, each with its reason; at most some thousands."""
 
     message: str = ""
     outputs: tuple[Written, ...] = ()
-    """What the outputs really hold, over all runs, and what is missing in them."""
+    """Actual contents of the outputs over all runs, and their missing entries."""
 
     @property
     def missing(self) -> int:
-        """Entries that were written and are in the outputs no more, because these were cut or removed."""
+        """Return the number of written entries that were cut or removed from the outputs."""
         return sum(each.missing for each in self.outputs)
 
     @property
     def total(self) -> int:
-        """URLs that were dealt with."""
+        """Return the number of processed URLs."""
         return self.totals.pages + self.skipped + self.failed
 
     @property
     def fetched(self) -> int:
-        """Pages that came from their sites."""
+        """Return the number of pages fetched from their sites."""
         return self.totals.fetched
 
     @property
     def cached(self) -> int:
-        """Pages whose kept copy still held."""
+        """Return the number of pages from valid cache entries."""
         return self.totals.cached
 
     @property
     def skipped(self) -> int:
-        """URLs that we chose not to ask for, or not to keep."""
+        """Return the number of URLs that were not requested or not kept."""
         return sum(self.totals.skipped.values())
 
     @property
     def failed(self) -> int:
-        """URLs that were asked for in vain."""
+        """Return the number of URLs whose requests failed."""
         return sum(self.totals.failed.values())
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values, as they stand in JSON."""
+        """Return it as plain values for JSON."""
         totals = self.totals
         return {
             "ended": self.ended,
@@ -186,31 +187,31 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a crawl may take, as far as it can be told before it starts."""
+    """Estimate of a crawl before its start."""
 
     pages: int | None
-    """At most; None if there is no limit."""
+    """Maximum number of pages; None if there is no limit."""
 
     gap: float
-    """Seconds between two requests to a host, on average."""
+    """Average seconds between two requests to a host."""
 
     seconds: float | None
-    """For that many pages at that pace; None without a limit."""
+    """Duration for that many pages at that pace; None if there is no limit."""
 
     allowed_today: int | None
-    """Pages that the budgets of the seeds' hosts still allow today; None if they are unlimited."""
+    """Pages left in today's budgets of the seeds' hosts; None if they are unlimited."""
 
     message: str
 
 
 def gap_of(policy: Policy, crawl_delay: float = 0.0) -> float:
-    """Seconds between two requests to a host on average: the latest of all that paces it (C1)."""
+    """Return the average seconds between two requests to a host: the maximum of all its delays (C1)."""
     by_rate = 0.0 if policy.qps is None else 1 / policy.qps
     return max(by_rate, (policy.pause_min + policy.pause_max) / 2, policy.delay, crawl_delay)
 
 
 def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
-    """Pages that a host's budget still allows today; None if it is unlimited. One request is robots.txt's."""
+    """Return the pages left in a host's budget today; None if unlimited. One request is reserved for robots.txt."""
     day = (fresh(now) if host is None else in_time(host, now)).spending(now, policy.calendar)
     lefts = []
     if policy.max_pages_per_day:
@@ -221,7 +222,7 @@ def pages_left(policy: Policy, host: Host | None, now: Now) -> int | None:
 
 
 def plan(pages: int | None, gaps: Sequence[float], overall: Policy | None, allowed: int | None) -> Plan:
-    """Say what so many pages take, spread over hosts with these gaps, under the rate of all hosts together."""
+    """Estimate the duration of `pages` pages on hosts with these gaps, under the shared rate of all hosts."""
     gap = max(gaps, default=0.0)
     rate = sum(1 / each for each in gaps) if gaps and all(gaps) else None
     if overall is not None and overall.qps is not None:

@@ -1,4 +1,4 @@
-"""What a crawl tells of itself in the store, every second, for whoever watches: `curtsy top`, the dashboard."""
+"""Publication of a crawl's state in the store, every second, for `curtsy top` and the dashboard."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from curtsy.crawling.progress import Snapshot
 from curtsy.engine.stats_publisher import process_name
 
 EVERY = 1.0
-"""Seconds between two tellings."""
+"""Seconds between two updates."""
 
 SHARE = 50
-"""A look at very many hosts takes a while: at most one part in so many of the time goes to that."""
+"""Divisor: at most 1/SHARE of the time is spent on snapshots, because one of very many hosts takes long."""
 
 _UNDER_WAY = {"running": "running", "waiting": "waiting", "stopping": "running"}
-"""The states of a snapshot before its end, each with the word that a record has for it."""
+"""State in the record for each snapshot state before the end."""
 
 
 class CrawlPublisher:
-    """The record of one crawl, kept current. It decides nothing, and what goes wrong with it is nobody's business."""
+    """Published record of one crawl. Informational only: its errors are ignored."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class CrawlPublisher:
         seeds: Callable[[], Sequence[str]],
         look: Callable[[], Awaitable[Snapshot]],
     ) -> None:
-        """`who` tells this worker from others that are at the same job; `look` says how far the crawl has come."""
+        """Create a publisher. `who` distinguishes the workers of a job; `look` returns the progress."""
         self._store = client.store
-        self._is_idle = client.gate.is_immediate  # nobody else can read what is in memory
+        self._is_idle = client.gate.is_immediate  # a store in memory has no other readers
         self._is_job = bool(job)
         self._job = job or f"crawl-{os.getpid()}"
         self._key = crawl_key(self._job + who)
@@ -47,17 +47,17 @@ class CrawlPublisher:
         self._look = look
         self._started_at: float | None = None
         self._took = 0.0
-        """Seconds that the last look took."""
+        """Duration of the last snapshot in seconds."""
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Publish repeatedly until cancelled."""
         while not self._is_idle:
             await self.tell()
-            await asyncio.sleep(max(EVERY, SHARE * self._took))  # in real time, for it is people who look
+            await asyncio.sleep(max(EVERY, SHARE * self._took))  # real time, because people watch the progress
 
     async def tell(self, is_over: bool = False) -> None:
-        """Tell once. With `is_over` it is the last word, however the crawl has ended."""
-        if self._is_idle or getattr(self._store, "held", False):  # an outage is bridged in memory
+        """Publish once. `is_over` marks the last update, however the crawl ended."""
+        if self._is_idle or getattr(self._store, "held", False):  # during an outage the store is bridged in memory
             return
         try:
             began = time.monotonic()
@@ -65,7 +65,7 @@ class CrawlPublisher:
             self._took = time.monotonic() - began
             await self._store.update(self._key, lambda record, now: (self._record(snapshot, now, is_over), None))
         except CurtsyError:
-            pass  # who crawls is told of it
+            pass  # the crawl itself reports errors of the store
 
     def _record(self, snapshot: Snapshot, now: Now, is_over: bool) -> Record:
         at = now.epoch / SECOND

@@ -1,7 +1,7 @@
-"""Quotas: how many pages a host may have in a crawl, and how many sitemaps a site.
+"""Quotas: pages of a host and sitemaps of a site in a crawl.
 
-The frontier counts them for all who work on it, and says with every URL how many its host has had. It hands out the
-URLs of a host to one worker at a time, so what comes besides is under way here, and nowhere else.
+The frontier counts pages over all workers and returns the count with every claim. One worker at a
+time gets the URLs of a host. So all further pages of that host are in progress in this process.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from curtsy.system.log import LibraryLogger, library_logger
 _log: LibraryLogger = library_logger("crawl")
 
 MOST_SITEMAP_BYTES = 1 << 30
-"""Bytes of sitemaps that are read of a site: those of a few million URLs, packed."""
+"""Maximum number of sitemap bytes read of a site: those of a few million URLs, compressed."""
 
 MOST_KNOWN = 100_000
-"""Sitemaps that are not counted twice if they are named twice."""
+"""Maximum number of remembered sitemaps, which count once even if they are named twice."""
 
 MANY, MOST_NOTED = 20, 1000
-"""Sitemaps from which on a site's number of them is noted in the job, and sites of which that is done."""
+"""Number of sitemaps from which a site's count is noted in the job, and maximum number of noted sites."""
 
 
 class Quota:
-    """The pages of each host, counted only if they are limited."""
+    """Quota of pages for each host. Pages are counted only if they are limited."""
 
     def __init__(self, most: int | None) -> None:
         self.most = most
-        """None for any number."""
+        """Maximum number of pages of a host; None for no limit."""
         self._pages: Counter[str] = Counter()
-        """With those that are not written yet."""
+        """Pages by host, including unwritten ones."""
         self._out: Counter[str] = Counter()
 
     def learn(self, host: str, pages: int) -> None:
-        """A host has had so many pages already, here or elsewhere."""
+        """Record that a host has had at least `pages` pages, over all workers."""
         if self.most is not None and pages > self._pages[host]:
             self._pages[host] = pages
 
     def is_used_up(self, host: str) -> bool:
-        """Whether a host has had its pages."""
+        """Return whether a host has reached its limit."""
         return self.most is not None and self._pages[host] >= self.most
 
     def is_taken(self, host: str) -> bool:
-        """Whether it will have had them if a page comes of all that is under way; one may turn out to be none."""
+        """Return whether a host reaches its limit if every running fetch yields a page."""
         return self.most is not None and self._pages[host] + self._out[host] >= self.most
 
     def begin(self, host: str) -> None:
-        """Count a URL that is being fetched."""
+        """Count a started fetch."""
         if self.most is not None:
             self._out[host] += 1
 
     def end(self, host: str, *, is_page: bool) -> None:
-        """Count what came of it."""
+        """Count an ended fetch."""
         if self.most is None:
             return
         self._out[host] -= 1
@@ -65,30 +65,30 @@ class Quota:
 
 
 class SitemapQuota:
-    """The sitemaps of each site, from the moment in which they are queued; redirects count as well."""
+    """Quota of sitemaps for each site. A sitemap counts when it is queued; redirects count too."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts: Counter[str] = Counter()
         self._known: set[int] = set()
-        """Numbers that stand for the URLs of those that were queued last."""
+        """Fingerprints of the URLs of recently queued sitemaps."""
         self._many: set[str] = set()
-        """Sites with many."""
+        """Sites with many sitemaps."""
         self._bytes: Counter[str] = Counter()
         self._told: set[str] = set()
 
     def resume(self, noted: Any) -> None:
-        """Go on with what `noted` has answered in an earlier run."""
+        """Resume with the result of `noted` from an earlier run."""
         if isinstance(noted, dict):
             self._counts.update({site: count for site, count in noted.items() if isinstance(count, int)})
             self._many.update(self._counts)
 
     def noted(self) -> dict[str, int]:
-        """How many each site has, of those that have many."""
+        """Return the number of sitemaps of each site that has many."""
         return {site: self._counts[site] for site in nlargest(MOST_NOTED, self._many, key=self._counts.__getitem__)}
 
     def take(self, site: str, urls: Iterable[str]) -> list[str]:
-        """Those of the sitemaps that may be queued: as many as the site has left, each once."""
+        """Return the sitemaps that may be queued: within the site's quota, each once."""
         taken = []
         for url in urls:
             key = fingerprint(url)
@@ -107,7 +107,7 @@ class SitemapQuota:
         return taken
 
     def spend(self, site: str, size: int) -> None:
-        """A sitemap of so many bytes was read."""
+        """Count `size` bytes of a sitemap that was read."""
         self._bytes[site] += size
 
     def _tell(self, site: str) -> None:

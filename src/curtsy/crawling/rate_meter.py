@@ -1,4 +1,4 @@
-"""Gauge: how fast a crawl goes, and how long it will take: for people to look at, not to decide by."""
+"""Rate of a crawl and estimate of its remaining time, for display only."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from curtsy.crawling.progress import gap_of
 MINUTE = 60.0
 
 MOST_MARKS = 600
-"""Marks that are kept at most: a fake clock may stand still while they are made."""
+"""Maximum number of marks, because a fake clock may stand still while they are added."""
 
 
 class RateMeter:
-    """The pages of the last minute."""
+    """Page rate over the last minute."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque(maxlen=MOST_MARKS)
-        """Moments, each with the pages that there were."""
+        """Times with the number of pages at each."""
 
     def mark(self, now: float, pages: int) -> None:
-        """Note how many pages there are by now."""
+        """Record the current number of pages."""
         self._marks.append((now, pages))
         while len(self._marks) > 2 and self._marks[0][0] < now - MINUTE:
             self._marks.popleft()
 
     def rate(self, now: float, pages: int) -> float:
-        """Pages a second, over the last minute."""
+        """Return the pages per second over the last minute."""
         if not self._marks:
             return 0.0
         then, before = self._marks[0]
@@ -39,10 +39,10 @@ class RateMeter:
 def time_left(
     queued: int, most: int | None, queues: Sequence[HostQueue], policies: Policies, rate: float, patience: float
 ) -> float | None:
-    """Seconds until what is queued is done, or `most` of it, by the pauses that remain; None if nothing tells.
+    """Estimate the seconds until the queue, or `most` URLs of it, is done; None if unknown.
 
-    It is the slowest host's time, or that of all hosts under the rate they share, whichever is longer; what has no
-    pauses goes on as fast as it went. Hosts that are due after more than `patience` are not waited for.
+    The estimate is the time of the slowest host, or of all hosts under their shared rate, whichever is longer. Without
+    pauses, it follows from the present rate. Hosts that are due after more than `patience` seconds are ignored.
     """
     soon = [each for each in queues if (each.due_in or 0.0) <= patience]
     left = queued - sum(each.queued for each in queues if each not in soon)
@@ -51,7 +51,7 @@ def time_left(
         return 0.0
 
     def needs(each: HostQueue) -> float:
-        gaps = min(each.queued, left) - (each.due_in is not None)  # the first needs no pause but that until it is due
+        gaps = min(each.queued, left) - (each.due_in is not None)  # the first request waits only until the host is due
         return (each.due_in or 0.0) + max(0, gaps) * gap_of(policies.of(each.host))
 
     by_host = max(map(needs, soon), default=0.0)

@@ -1,4 +1,4 @@
-"""Reader: makes a page of an answer, and says what is to become of it and of its links."""
+"""Reader: parses a response into a page or a sitemap."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ from curtsy.crawling.options import CrawlOptions
 from curtsy.crawling.page import CrawledPage
 
 NOINDEX, NOT_CANONICAL, DUPLICATE = "noindex", "not_canonical", "duplicate"
-"""Why a page that came is not among the results."""
+"""Reason codes for pages that are left out of the results."""
 
 SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
-"""Sitemaps go before pages, for they say which there are; links have none. A URL that is put back loses one."""
+"""Priorities. Sitemaps precede pages, because they list them. Links have priority 0. A URL that is put back last loses
+one."""
 
 RESERVE_PRIORITY = -200
-"""That of sitemaps which are read only when their host has no page left."""
+"""Priority of sitemaps that are read only when their host has no page left."""
 
 GZIP = b"\x1f\x8b"
 
-# What calls itself a sitemap, after a declaration and comments.
+# A sitemap by its root element, after a declaration and comments.
 _SITEMAP = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:<[?!][^>]*+>\s*+)*+<(?:\w++:)?(?:urlset|sitemapindex)\b")
 
 _SIGNAL_HEADERS = ("content-signal", "content-usage", "tdm-reservation")
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What was made of an answer."""
+    """Parsed response."""
 
     page: CrawledPage | None
-    """None if it is a sitemap."""
+    """None if the response is a sitemap."""
 
     fresh: dict[str, str] = {}
-    """Hrefs that were not known, each with the link that it stands for; only those that may be followed."""
+    """Hrefs that were unknown and may be followed, each with its link."""
 
     origin: str = ""
-    """Whose hrefs they are: that of the page's base URL."""
+    """Origin of the page's base URL, to which the hrefs belong."""
 
     sitemap: Listing | None = None
     is_noindex: bool = False
 
 
 class Reader:
-    """Reads answers. Changes nothing, so it may run in any thread."""
+    """Parser of responses. It has no side effects, so it may run in any thread."""
 
     def __init__(
         self,
@@ -63,20 +64,20 @@ class Reader:
     ) -> None:
         self._options = options
         self._agent = agent
-        """Our product token, for what is meant for us alone."""
+        """Product token of the user agent, for directives addressed to it."""
         self._signals = signals
-        """What an origin's robots.txt says about AI."""
+        """Function that returns the AI signals in an origin's robots.txt."""
         self._known = known
 
     def read(self, claimed: Claimed, result: FetchResult, sent: Headers, epoch: float) -> Reading:
-        """Make a page of an answer, or a sitemap."""
+        """Parse a response into a page or a sitemap."""
         url = parse_url(result.final_url)
         assert isinstance(url, Url)
         options, headers, body = self._options, result.headers, result.body
         if options.sitemaps and (is_for_sitemap(claimed) or _is_sitemap(body)):
             sitemap = listing(body, url.text)
             is_page = not sitemap.pages and not sitemap.sitemaps and is_html(result.content_type, body)
-            if is_listed(claimed) or not is_page:  # some redirect to a page where they have no sitemap
+            if is_listed(claimed) or not is_page:  # some sites redirect an absent sitemap to a page
                 return Reading(None, sitemap=sitemap)
         asked = headers.all("x-robots-tag") if "x-robots-tag" in headers else ()
         found = extract(
@@ -114,17 +115,17 @@ class Reader:
 
 
 def is_seed(claimed: Claimed) -> bool:
-    """Whether the crawl began with it, or was redirected to it from there."""
+    """Return whether it is a seed, or a redirect target of one."""
     return 0 < claimed.priority <= SEED_PRIORITY
 
 
 def is_for_sitemap(claimed: Claimed) -> bool:
-    """Whether it is fetched because a sitemap ought to be there."""
+    """Return whether it is fetched because a sitemap is expected there."""
     return claimed.priority > SEED_PRIORITY or is_in_reserve(claimed)
 
 
 def is_in_reserve(claimed: Claimed) -> bool:
-    """Whether it is a sitemap that is to be read only if nothing else is left."""
+    """Return whether it is a sitemap to read only if no other URL is left."""
     return claimed.priority < -SEED_PRIORITY
 
 
@@ -133,7 +134,7 @@ def _is_sitemap(body: bytes) -> bool:
 
 
 def answer_of(claimed: Claimed, result: FetchResult, sent: Headers, epoch: float) -> CrawledPage:
-    """An answer as it came: nothing was looked for in it."""
+    """Return a response as an unparsed page."""
     return CrawledPage(
         url=result.url,
         final_url=result.final_url,
@@ -156,7 +157,7 @@ def answer_of(claimed: Claimed, result: FetchResult, sent: Headers, epoch: float
 
 
 def is_listed(claimed: Claimed) -> bool:
-    """Whether robots.txt names it as a sitemap: such a URL has that file for its parent."""
+    """Return whether robots.txt names it as a sitemap. Such a URL has that robots.txt as its parent."""
     return claimed.parent is not None and claimed.parent.endswith("/robots.txt")
 
 
@@ -166,5 +167,5 @@ def _header_signals(headers: Headers) -> tuple[str, ...]:
 
 
 def moment(epoch: float) -> str:
-    """An epoch second as ISO 8601, UTC."""
+    """Return an epoch second as ISO 8601, UTC."""
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""Tray: what has come of visits, until it is written: at once, or when whoever iterates has had the page."""
+"""Results of fetches until they are written: at once, or after the consumer has received the page."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from curtsy.crawling.frontier.protocol import Deferred
 
 
 class Results:
-    """Finished visits on their way: unread, handed out, and then to be written."""
+    """Finished fetches: unread, yielded, or ready to be written."""
 
     def __init__(self) -> None:
         self.finished: list[Finished] = []
-        """To be written."""
+        """Results to be written."""
         self.is_iterated = False
-        """Whether somebody takes the pages; else they go to the outputs alone."""
+        """True if a consumer iterates over the pages; else they go to the outputs only."""
         self.news = asyncio.Event()
-        """Set when there is a page to take, or none will come any more."""
+        """Set when a page is available, or when the crawl has ended."""
         self._unread: deque[Finished] = deque()
         self._handed: dict[int, Finished] = {}
-        """What was handed out and not dealt with yet, by ticket."""
+        """Yielded results that the consumer has not finished yet, by ticket."""
 
     def put(self, finished: Finished) -> None:
-        """Lay down what has come of a visit."""
+        """Add the result of a fetch."""
         if finished.page is not None and self.is_iterated:
             self._unread.append(finished)
             self.news.set()
@@ -32,7 +32,7 @@ class Results:
             self.finished.append(finished)
 
     def take(self) -> Finished | None:
-        """Hand out the next page, if there is one."""
+        """Return the next page for the consumer, or None."""
         if not self._unread:
             return None
         finished = self._unread.popleft()
@@ -40,25 +40,25 @@ class Results:
         return finished
 
     def dealt_with(self, finished: Finished) -> None:
-        """A page that was handed out may be written, unless it has gone back meanwhile."""
+        """Mark a yielded page for writing, unless it was put back meanwhile."""
         if self._handed.pop(finished.claimed.ticket, None) is not None:
             self.finished.append(finished)
 
     def all_dealt_with(self) -> None:
-        """All pages that were handed out may be written."""
+        """Mark all yielded pages for writing."""
         self.finished += self._handed.values()
         self._handed.clear()
 
     def give_back(self) -> None:
-        """Have the URLs of pages that nobody took, or dealt with, put back."""
+        """Put back the URLs of pages that the consumer did not take or finish."""
         self.finished += [Finished(each.claimed, Deferred(0.0)) for each in self.held()]
         self._handed.clear()
         self._unread.clear()
 
     def held(self) -> list[Finished]:
-        """What is not to be written yet."""
+        """Return the results that may not be written yet."""
         return [*self._handed.values(), *self._unread]
 
     def holds(self) -> int:
-        """How many these are."""
+        """Return the number of results that may not be written yet."""
         return len(self._handed) + len(self._unread)

@@ -1,4 +1,4 @@
-"""Visits: the URLs that were claimed, each with a task of its own until its answer has been read."""
+"""Running fetches: the claimed URLs, each with a task of its own until its response is read."""
 
 from __future__ import annotations
 
@@ -24,30 +24,32 @@ from curtsy.system.log import LibraryLogger, library_logger
 _log: LibraryLogger = library_logger("crawl")
 
 MAX_WAIT = 0.05
-"""Seconds that a URL stands in its host's line; if its turn comes later, it goes back to the frontier until then."""
+"""Seconds that a URL waits for its host. If it is due later, it goes back to the frontier until then."""
 
 CROWDED = 5.0
-"""Seconds after which a URL comes again whose address has no place left, if the frontier does not know that address."""
+"""Seconds until the retry of a URL whose address has no free slot, if the frontier does not know that address."""
 
 GLANCE = 0.05
-"""Seconds for which a visit keeps its place while the name of its host is looked up."""
+"""Seconds for which a fetch keeps its slot while the name of its host is looked up."""
 
 LOOKUPS = 96
-"""Visits whose names take longer. The system's resolver looks up some more at once, so that other names find room."""
+"""Maximum number of fetches that wait longer for a lookup. The system's resolver runs some more at once, so that other
+names find room."""
 
 MOST_LOCATED = 10_000
-"""Registered domains whose addresses are remembered as told."""
+"""Maximum number of registered domains whose reported addresses are remembered."""
 
 SETTLING = 1.0
-"""Seconds after which a visit whose reply has come stands in line again, if it was not answered by then."""
+"""Seconds for which a received reply may be processed. After that, an unanswered fetch is waiting for its next
+request."""
 
 SUSPECT, GUILTY = 3, 6
-"""How often a URL went out and nothing was heard again, before it is read with nothing else in flight, and before it
-is given up: a page on which the reader crashes would else end every run."""
+"""Numbers of claims without a result after which a URL is read alone, and after which it is given up. Otherwise a page
+that crashes the reader would end every run."""
 
 
 class RunningFetch:
-    """One URL that was claimed, while it is being fetched."""
+    """Claimed URL that is being fetched."""
 
     __slots__ = (
         "address", "claimed", "has_place", "is_answered", "is_asked", "is_called_off", "is_looked_up",
@@ -58,37 +60,37 @@ class RunningFetch:
         self.claimed = claimed
         self.site = site_of(claimed.host)
         self.address = ""
-        """Of its host, or of its site when that was last looked up; empty if it is not known."""
+        """Address of its host, or the last known one of its site; empty if unknown."""
         self.has_place = False
-        """Whether it counts among those that may be in flight."""
+        """True if it counts as in flight."""
         self.is_starting = True
-        """Whether it is not on the wire yet, and may still come there."""
+        """True if it is not on the wire yet but may get there."""
         self.is_looked_up = False
-        """Whether it waits for the name of its host: then it has a place of its site, and none on the wire."""
+        """True while its host is looked up. Then it holds a slot of its site, but none on the wire."""
         self.is_on_wire = self.is_answered = self.is_called_off = False
         self.is_asked = False
-        """Whether a reply came to more than robots.txt: if it is to be asked for again, it waits for its own host."""
+        """True after a reply to more than robots.txt. A retry then waits for its own host."""
         self.left_wire_at: float | None = None
-        """When a reply came last, be it that of robots.txt."""
+        """Time of the last reply, including one to robots.txt."""
 
     @property
     def is_suspect(self) -> bool:
-        """Whether nothing else is to be in flight with it."""
+        """Return whether it must be the only fetch in flight."""
         return self.claimed.tries >= SUSPECT
 
 
 class Turn:
-    """The CPU time that visits may take in one turn of the event loop, together.
+    """CPU time of all fetches in one iteration of the event loop.
 
-    Of a robots.txt or a page made to hurt, one verdict or reading takes some hundredth of a second on the loop; those
-    of many visits at once would stop everything else.
+    Checking or reading a malicious robots.txt or page takes some hundredth of a second on the loop. Many at once would
+    block all other tasks.
     """
 
     def __init__(self) -> None:
         self._slice: Slices | None = None
 
     async def has_time(self) -> None:
-        """Wait for a turn of the loop in which there is time left."""
+        """Wait for an iteration of the loop with time left."""
         while True:
             if self._slice is None:
                 self._slice = Slices()
@@ -102,7 +104,7 @@ class Turn:
 
 
 class RunningFetches:
-    """All visits under way. What comes of them goes to a tray."""
+    """All running fetches. Their results go to `results`."""
 
     def __init__(
         self,
@@ -116,9 +118,11 @@ class RunningFetches:
         places: int,
         is_shared: bool = False,
     ) -> None:
-        """`ring` is called when there may be room for more, and `locate` when the address of a host is known.
+        """Create the set of running fetches.
 
-        `places` is how many may be in flight. `is_shared` says that a lease may become another's.
+        `ring` is called when more fetches may start. `locate` is called when the address of a host is known. `places`
+        is the maximum number of requests in flight. `is_shared` means that another worker may take over an expired
+        lease.
         """
         self._client = client
         self._filters = filters
@@ -130,60 +134,60 @@ class RunningFetches:
         self._sites: FairShares[str] = FairShares(places)
         self._addresses: AddressShares[str] = AddressShares(places)
         self._unlocated: dict[RunningFetch, None] = {}
-        """Visits that set out when nobody needed to know their addresses."""
+        """Fetches that started without an address lookup, because few slots were in use."""
         self._located: dict[str, str] = {}
-        """The address of each registered domain that the frontier was told last."""
+        """Address last reported to the frontier, by registered domain."""
         self._lookups: set[asyncio.Task[None]] = set()
         self._nameless: set[str] = set()
-        """Hosts whose names were looked up for long, and in vain. The next visit of each is sent all the same."""
+        """Hosts whose lookups were slow and failed. The next fetch of each is sent anyway."""
         self.looked_up = 0
-        """Visits that wait for the names of their hosts."""
+        """Number of fetches that wait for the lookup of their host."""
         self._is_shared = is_shared
         self._timers = client.timers
         self._loop_turn = Turn()
         self._visits: dict[asyncio.Task[None], RunningFetch] = {}
         self._returning: dict[RunningFetch, asyncio.Future[None]] = {}
-        """Visits that have left the wire, and wait for a place to come there again."""
+        """Fetches that left the wire and wait for a slot to return."""
         self.hosts = Hosts()
         self.starting = 0
-        """Visits that are not on the wire yet."""
+        """Number of fetches that are not on the wire yet."""
         self.on_wire = 0
         self.suspects = 0
-        """Visits with which nothing else is to be in flight."""
+        """Number of fetches that must be the only one in flight."""
         self.broken: BaseException | None = None
-        """A fault of our own: better to end than to go on with a URL that nobody has."""
+        """Internal error. The crawl ends, because the URL of the failed task has no owner."""
         self.paused_at: float | None = None
-        """Since when nothing was heard but that hosts are paused without end; None if something else was."""
+        """Time since which the only result is that hosts are paused indefinitely; None after any other result."""
 
     def __len__(self) -> int:
         return len(self._visits)
 
     def under_way(self) -> list[RunningFetch]:
-        """Those whose answers have not been read."""
+        """Return the fetches whose responses are not read yet."""
         return list(self._visits.values())
 
     def in_line(self) -> int:
-        """How many know their rules, and wait for their turn with nothing on the wire."""
+        """Return the number of fetches that know their rules and wait for their first request."""
         visits = self._visits.values()
         return sum(not (visit.is_starting or visit.is_on_wire or visit.is_asked) for visit in visits) - self.looked_up
 
     def to_be_repeated(self) -> int:
-        """How many had an answer for which they are to be asked for again, and wait for that."""
+        """Return the number of fetches that had a reply and wait for a retry."""
         visits = self._visits.values()
         return sum(visit.is_asked and not (visit.is_on_wire or visit.is_answered) for visit in visits)
 
     def room(self) -> Room:
-        """How the places are shared now. Names that take long to be looked up wait while very many of them are."""
+        """Return the current shares of slots. If LOOKUPS names are being looked up, further slow names wait."""
         share, addresses = self._sites.share, self._addresses.all_counted()
         if self.looked_up >= LOOKUPS:
             addresses[SLOW] = share
         return Room(share, self._sites.held, addresses)
 
     def wider_room(self, claims: Sequence[Claimed]) -> Room | None:
-        """How the places are shared if nothing but these claims can be had under `room`; None if that is the same.
+        """Return the shares to use if `room` yields only these claims; None if they are the same.
 
-        If all that is in flight, or was lately, is of one registered domain, that may have all places. The same holds
-        for one address, whose registered domains still have a share each.
+        If all present and recent fetches are of one registered domain, it may use all slots. The same holds for one
+        address. Its registered domains keep their shares.
         """
         now, sites = self._timers.now(), {site_of(claimed.host) for claimed in claims} | set(self._sites.held)
         if len(sites) == 1 and self._sites.is_alone(site := sites.pop(), now):
@@ -191,14 +195,14 @@ class RunningFetches:
             return Room(self._places, {}, None) if is_at_its_share else None
         held = self._addresses.held
         if claims or len(held) != 1 or sum(held.values()) < self.on_wire + self.starting:
-            return None  # what was claimed may be anywhere
+            return None  # the address of the claims is unknown
         [address] = held
         is_at_its_share = held[address] >= self._addresses.share
         is_alone = is_at_its_share and self._addresses.is_alone(address, now)
         return Room(self._sites.share, self._sites.held, None) if is_alone else None
 
     def start(self, claimed: Claimed, *, may_crowd: bool = False) -> None:
-        """Begin to fetch a URL, unless there is a reason not to. If it may crowd, its address has no share."""
+        """Start to fetch a URL, unless it is refused. With `may_crowd`, the share of its address is ignored."""
         if (refused := self._refused(claimed)) is not None:
             self._results.put(refused)
             return
@@ -215,7 +219,7 @@ class RunningFetches:
         task.add_done_callback(self._ended)
 
     def _refused(self, claimed: Claimed) -> Finished | None:
-        """What is not fetched though it was queued."""
+        """Return the result of a URL that is not fetched although it was queued; None if it may be fetched."""
         self._quota.learn(claimed.host, claimed.host_pages)
         if self._quota.is_used_up(claimed.host):
             return self._filters.skipped(claimed, "host_limit", messages.host_limit(claimed.url, self._quota.most))
@@ -226,9 +230,9 @@ class RunningFetches:
         return None
 
     async def _visit(self, visit: RunningFetch, may_crowd: bool) -> None:
-        """Fetch one URL, and put what came of it on the tray."""
+        """Fetch one URL and add its result."""
         claimed, result, heard_at = visit.claimed, None, None
-        finished = Finished(claimed, Deferred(0.0))  # if it is called off
+        finished = Finished(claimed, Deferred(0.0))  # if the task is cancelled
         try:
             if (put_off := await self._finds_no_place(visit, may_crowd)) is not None:
                 finished = Finished(claimed, Deferred(put_off))
@@ -241,23 +245,25 @@ class RunningFetches:
             heard_at = self._timers.now()
             await self._loop_turn.has_time()
             finished = await self._filters.filters(claimed, result)
-        except PolicyError as error:  # not this page's fault, and so the next one's too: the client is closed, say
+        except (
+            PolicyError
+        ) as error:  # not specific to this page, so it ends the crawl: for example, the client is closed
             self.broken = error
-        except StoreError as error:  # nor is this: it waits at its place for our memory to come back
+        except StoreError as error:  # not this page's failure: it stays queued until the store is back
             _log.warning(f"{error} A page is put back.", url=claimed.url)
-        except Exception as error:  # one that fails does not stop the others (N10)
+        except Exception as error:  # one failure does not stop the others (N10)
             _log.error("A page could not be dealt with", url=claimed.url, error=repr(error))
             finished = self._filters.skipped(claimed, "error", f"{type(error).__name__}: {error}", failed=True)
         finally:
             self._finish(finished, result, heard_at)
 
     async def _finds_no_place(self, visit: RunningFetch, may_crowd: bool) -> float | None:
-        """After how many seconds a visit comes again that cannot be sent now; None if it can.
+        """Return the seconds until the retry of a fetch that cannot be sent now; None if it can.
 
-        That is so if its address has no place left, or if the name of its host took long to be looked up: then its
-        place was another's meanwhile. The frontier knows the address by then.
+        It cannot be sent if its address has no free slot. It cannot be sent either if the lookup of its host took long,
+        because other fetches used its slot meanwhile. The frontier knows the address by then.
 
-        Until a quarter of the places is in use no address can have more, so that nobody is asked for one.
+        While at most a quarter of the slots is in use, no address can exceed its share, so none is looked up.
         """
         if self.starting + self.on_wire <= self._addresses.share:
             self._unlocated[visit] = None
@@ -279,7 +285,7 @@ class RunningFetches:
         return None
 
     def _is_crowded(self, visit: RunningFetch) -> bool:
-        """Whether the address of a visit has no place for it; then it is not counted there any more."""
+        """Return whether the address of a fetch has no free slot. If so, the fetch no longer counts there."""
         address, now = visit.address, self._timers.now()
         if not address:
             return False
@@ -291,7 +297,7 @@ class RunningFetches:
         return False
 
     def _is_strange(self, visit: RunningFetch) -> bool:
-        """Whether the name of a visit's host may take long to be looked up, for all that is known."""
+        """Return whether the lookup of a fetch's host may take long."""
         is_number = name_and_port(visit.claimed.host)[0][-1:] in "]0123456789"
         return not (visit.address or is_number or visit.claimed.host in self._nameless)
 
@@ -302,7 +308,7 @@ class RunningFetches:
         return lookup
 
     async def _wait_for_name(self, visit: RunningFetch, lookup: asyncio.Task[None]) -> None:
-        """Leave the place of a visit to others until the name of its host is looked up."""
+        """Release the slot of a fetch until its host is looked up."""
         visit.is_looked_up = True
         self.looked_up += 1
         self._started(visit)
@@ -321,7 +327,7 @@ class RunningFetches:
             self._tell(visit, SLOW)
 
     async def _locate(self, visit: RunningFetch) -> None:
-        """Learn the address of a visit, and count it there."""
+        """Look up the address of a fetch and count the fetch there."""
         claimed, now = visit.claimed, self._timers.now
         address = SLOW if claimed.host in self._nameless else await self._client.locate(claimed.url)
         if address != visit.address and visit.has_place:
@@ -334,7 +340,7 @@ class RunningFetches:
             self._tell(visit, address)
 
     def _tell(self, visit: RunningFetch, address: str) -> None:
-        """Tell the frontier the address of a visit, if that is news."""
+        """Report the address of a fetch to the frontier, if it has changed."""
         if self._located.get(visit.site) != address:
             if len(self._located) >= MOST_LOCATED:
                 self._located.clear()
@@ -342,7 +348,7 @@ class RunningFetches:
             self._tell_address(visit.claimed.host, address)
 
     def _count(self, visit: RunningFetch) -> None:
-        """Count a visit among those in flight while it is, for its registered domain and its address."""
+        """Update whether a fetch counts as in flight at its registered domain and its address."""
         has_place = visit.is_starting or visit.is_on_wire or visit.is_looked_up
         now = self._timers.now()
         if has_place == visit.has_place:
@@ -367,7 +373,7 @@ class RunningFetches:
         self._results.put(finished)
 
     def _ask(self, claimed: Claimed) -> FetchRequest:
-        # Nothing is sent when the lease may be another's (F60).
+        # Nothing is sent after the lease may have been taken over (F60).
         deadline = max(0.001, claimed.leased_until - self._timers.now()) if self._is_shared else None
         qps = self._client.policies.global_qps
         max_wait = MAX_WAIT if qps is None else longest_line(qps) / qps
@@ -382,14 +388,17 @@ class RunningFetches:
         if not is_on_wire:
             visit.left_wire_at = self._timers.now()
             url = visit.claimed.url
-            visit.is_asked = self._client.known_rules(url[: url.index("/", 8)]) is not None  # else these were the rules
+            visit.is_asked = (
+                self._client.known_rules(url[: url.index("/", 8)]) is not None
+            )  # None: the reply was robots.txt
             self._hand_on()
             self._ring()
 
     def _place(self, visit: RunningFetch) -> Awaitable[None] | None:
-        """What a visit has to wait for that has left the wire, and is to come there again: for its page, or a retry.
+        """Return an awaitable for a slot; None if the fetch may use the wire now.
 
-        It costs no place meanwhile, so that all whose pauses end at once would else be on the wire at once, too.
+        A fetch returns to the wire for its page or a retry. It holds no slot while it waits. Without this check, all
+        fetches whose pauses end together would be on the wire at once.
         """
         return None if visit.is_starting or self._may_return(visit) else self._turn(visit)
 
@@ -398,7 +407,7 @@ class RunningFetches:
         try:
             await turn
         except asyncio.CancelledError:
-            self._started(visit)  # a place may have come in the same moment
+            self._started(visit)  # a slot may have been granted in the same moment
             self._hand_on()
             raise
         finally:
@@ -411,7 +420,7 @@ class RunningFetches:
         return not (visit.address and self._addresses.is_full(visit.address, now))
 
     def _hand_on(self) -> None:
-        """Give the places that are free to visits that have waited for one the longest."""
+        """Grant free slots to the fetches that have waited longest."""
         for visit, turn in list(self._returning.items()):
             if self.starting + self.on_wire >= self._places:
                 return
@@ -422,7 +431,7 @@ class RunningFetches:
                 turn.set_result(None)
 
     def _started(self, visit: RunningFetch) -> None:
-        """It is on the wire, or will never be."""
+        """Record that a fetch is on the wire, or will not get there."""
         if visit.is_starting:
             visit.is_starting = False
             self.starting -= 1
@@ -439,9 +448,9 @@ class RunningFetches:
         self._ring()
 
     def withdraw(self) -> None:
-        """Ask for nothing more: what stands in line goes back to its place.
+        """Cancel the fetches that wait for a request; their URLs are put back.
 
-        A page that has come is not thrown away while its reply is being settled; so this is to be called again.
+        A received page is kept while its reply is processed, so call this repeatedly.
         """
         self._filters.read_no_longer()
         settled = self._timers.now() - SETTLING
@@ -452,7 +461,7 @@ class RunningFetches:
                 task.cancel()
 
     async def call_off(self) -> None:
-        """End all that is still in flight: it goes back to its place."""
+        """Cancel all running fetches; their URLs are put back."""
         tasks = [*self._visits, *self._lookups]
         for task in tasks:
             task.cancel()
@@ -460,5 +469,5 @@ class RunningFetches:
 
 
 def longest_line(qps: float) -> int:
-    """How many may stand in line for the rate of all hosts: a few are enough to use it, and none waits for long."""
+    """Return how many fetches may wait for the global rate: enough to use it, few enough for short waits."""
     return max(4, int(10 * qps))

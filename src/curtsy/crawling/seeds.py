@@ -1,8 +1,8 @@
-"""Seeds: the URLs that a crawl begins with, read while it runs.
+"""Seeds: the start URLs of a crawl, read while it runs.
 
-A list is read where it is. Another iterable may block (a pipe, a generator that asks a database), so it is read in a
-thread of its own, and an async one in a task; both are never more than a few thousand URLs ahead. So limits and signals
-hold while seeds are still being read, and a million of them take no more memory than a thousand.
+A collection is read in place. Any other iterable may block (a pipe, a database query), so a thread reads it. A task
+reads an async iterable. Both read at most AHEAD URLs in advance. So limits and signals work while seeds are read, and a
+million seeds need no more memory than a thousand.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from curtsy.core.message import InvalidUrl, parse_url
 from curtsy.engine.arguments import wrong
 
 HEAD = 1000
-"""Seeds that are looked at before a crawl begins: one of them that is no URL is an error. Later ones are skipped."""
+"""Seeds checked before a crawl begins: an invalid one is an error. Later invalid ones are skipped."""
 
 AHEAD = 2000
-"""Seeds that are read before they are wanted."""
+"""Maximum number of seeds read in advance."""
 
 SETTLED = 0.25
-"""Seconds after which a pipe is not waited for any more, once a first URL has come."""
+"""Seconds to wait for more seeds of a pipe after the first one."""
 
 Given = str | Iterable[str] | AsyncIterable[str]
-"""What may be given as seeds."""
+"""Accepted types of seeds."""
 
 
 class Seeds:
-    """Where a crawl begins. `take` never blocks; the `ring` given to `start` says when there is something to take."""
+    """Start URLs of a crawl. `take` never blocks; the `ring` given to `start` is called when seeds are available."""
 
     def __init__(self, given: Given) -> None:
         if isinstance(given, bytes) or not isinstance(given, str | Iterable | AsyncIterable):
             raise wrong("seeds", given, "a URL as text, or several, such as a list or a generator")
         self.head: tuple[str, ...] = ()
-        """The first ones, canonical, as far as they are known."""
+        """First seeds, canonical, as far as they are known."""
         self._ready: deque[str] = deque()
         self._place = 0
         self._error: BaseException | None = None
         self._has_ended = self._is_closed = False
         self._source = given
         self._here: Iterator[str] | None = None
-        """What is read without blocking."""
+        """Iterator that does not block; None for other sources."""
         self._change = threading.Condition()
         self._ring: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -59,7 +59,7 @@ class Seeds:
             self._has_ended = len(given) <= HEAD
 
     def _see(self, first: list[str]) -> None:
-        """Check the first ones. Raises PolicyError."""
+        """Check the first seeds. Raises PolicyError."""
         if not first:
             raise PolicyError("There is nothing to crawl. Give at least one URL to start from.")
         for text in first:
@@ -74,16 +74,16 @@ class Seeds:
 
     @property
     def is_over(self) -> bool:
-        """Whether all were taken."""
+        """Return whether all seeds were taken."""
         return self._has_ended and not self._ready and self._error is None
 
     @property
     def is_ready(self) -> bool:
-        """Whether some can be taken."""
+        """Return whether seeds or an error can be taken."""
         return bool(self._ready) or self._error is not None or (self._here is not None and not self._has_ended)
 
     def start(self, ring: Callable[[], None]) -> None:
-        """Begin to read; `ring` is called, from any thread, when there is something to take."""
+        """Start to read. `ring` is called, from any thread, when seeds are available."""
         self._ring = ring
         if self._here is not None or self._thread is not None or self._task is not None:
             return
@@ -94,8 +94,9 @@ class Seeds:
             self._thread.start()
 
     def peek(self, seconds: float | None = None) -> None:
-        """Wait for the first ones of an iterable, for so long at most, and check them. Raises PolicyError if there are
-        none, or if one is wrong. Not for an event loop.
+        """Wait for the first seeds of an iterable and check them. Blocks, so not for an event loop.
+
+        `seconds` bounds the wait; None for no limit. Raises PolicyError if the iterable is empty or a seed is invalid.
         """
         if self._here is not None:
             return
@@ -114,7 +115,7 @@ class Seeds:
                 self._ready.extend(first[HEAD:])
 
     def take(self, most: int) -> list[str]:
-        """The next ones that are there, as they were given. Raises what the iterable has raised."""
+        """Return the next available seeds, as given. Raises the error of the iterable."""
         with self._change:
             taken = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
             self._change.notify_all()
@@ -174,7 +175,7 @@ class Seeds:
         self._ring()
 
     async def close(self) -> None:
-        """Read nothing more. An iterable that blocks is left to its thread, which ends with its next URL."""
+        """Stop reading. A thread that blocks in its iterable ends at the next URL."""
         with self._change:
             self._is_closed = True
             self._change.notify_all()
@@ -184,12 +185,12 @@ class Seeds:
 
 
 def canonical(seed: str) -> str:
-    """A seed as `parse_url` makes it; a bare host is taken for its front page, over TLS. Raises PolicyError."""
+    """Return the canonical URL of a seed. A bare host means its front page over TLS. Raises PolicyError."""
     is_bare = "://" not in seed
     url = parse_url(f"https://{seed}" if is_bare else seed)
     if isinstance(url, InvalidUrl):
         raise PolicyError(f"{seed!r} cannot be asked for: {url.why}. Give a URL such as https://example.org/.")
-    if is_bare and (url.port != 443 or url.host == "localhost"):  # where a guess would often be wrong
+    if is_bare and (url.port != 443 or url.host == "localhost"):  # a guess would often be wrong
         raise PolicyError(
             f"{seed!r} cannot be asked for: it has no scheme. Write http:// before it, or https:// if it has TLS."
         )

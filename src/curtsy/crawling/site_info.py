@@ -1,4 +1,4 @@
-"""Origins: what robots.txt says beside its rules: where the sitemaps are, and what may be done with the pages."""
+"""Information in robots.txt besides its rules: sitemaps and the permitted use of pages."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from curtsy.core.message import Url, parse_url
 from curtsy.core.rules import agent_rules
 
 MOST_SIGNALS = 1000
-"""Texts of robots.txt of which it is remembered what they say about AI."""
+"""Maximum number of robots.txt texts with remembered AI signals."""
 
 
 class SiteInfo:
-    """What is known of origins from the rules that the client has; nothing is asked for."""
+    """Information on origins from the rules that the client has cached; it sends no requests."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._met: set[str] = set()
         self._signals: dict[int, tuple[str, ...]] = {}
-        """By the hash of a text, which may be long, and is the same on many hosts."""
+        """AI signals by the hash of a text. Texts may be long and are often equal on many hosts."""
 
     def sitemaps(self, origin: str, most: int) -> list[str]:
-        """The first sitemaps that an origin names, or else their usual place; none if it was met before."""
+        """Return the first `most` sitemaps of an origin, or their usual path; empty if it was met before."""
         if origin in self._met:
             return []
         self._met.add(origin)
@@ -32,7 +32,7 @@ class SiteInfo:
         return urls or [f"{origin}/sitemap.xml"]
 
     def signals(self, origin: str) -> tuple[str, ...]:
-        """What an origin says about AI, a field and its value each."""
+        """Return the AI signals of an origin, each as a field with its value."""
         text = self._text(origin)
         if not text:
             return ()

@@ -1,4 +1,4 @@
-"""The way into a crawl: `acrawl()` for tasks, `crawl()` for everybody else."""
+"""Entry points of a crawl: `acrawl()` for asyncio, `crawl()` for blocking code."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from curtsy.settings.keys import keys
 T = TypeVar("T")
 
 SHARED = ("redis://", "rediss://", "redis+cluster://", "redis+sentinel://")
-"""Stores that many machines can work on: there a job's frontier is theirs too."""
+"""URL schemes of stores that many machines can share. There, a job's frontier is shared too."""
 
 SHARED_LEASE = 120.0
-"""Seconds for which a machine has a URL to itself, in a crawl that many work on; renewed while it is at it."""
+"""Lease of a URL in a shared crawl, in seconds; renewed while it is fetched."""
 
 
 def acrawl(
@@ -55,16 +55,18 @@ def acrawl(
     on_progress: Callable[[Snapshot], None] | None = None,
     **given: Unpack[OptionKeywords],
 ) -> AsyncCrawl:
-    """Crawl from some URLs on, politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
+    """Crawl from seeds politely: `async for page in acrawl("https://example.org/", max_pages=100)`.
 
     Seeds are read while the crawl runs, a generator in a thread of its own. The first thousand of a list are checked
-    now; a later one that is no URL is skipped, and the summary says so.
-    With a `job`, a name or a folder, the crawl can be killed at any moment and goes on when it is started again; seeds
-    that have nothing to do with it are refused (PolicyError), and `fresh` begins it anew. A job whose `store` is a
-    Redis server is shared: every machine that starts it takes part, and what a dead one had waits for `lease` seconds.
-    `outputs` are files to write to, by their ending (`.jsonl`, `.warc.gz`, `.csv`), folders, or outputs. `on_progress`
-    is called with a snapshot every second, and at the end. All fields of `CrawlOptions` may be given, and all that
-    `AsyncClient` takes. Needs a running event loop.
+    now. A later invalid one is skipped and reported in the summary.
+
+    `job` is a name or a folder. A crawl with a job can be killed at any moment and resumes at its next start. Seeds
+    that do not belong to the job are refused (PolicyError). `fresh` starts the job over. A job whose `store` is a Redis
+    server is shared: every machine that starts it takes part. The URLs of a dead machine wait for `lease` seconds.
+
+    `outputs` are paths of files (`.jsonl`, `.warc.gz`, `.csv`) or folders, or output objects. `on_progress` is called
+    with a snapshot every second and at the end. All fields of `CrawlOptions` and all arguments of `AsyncClient` are
+    accepted. It needs a running event loop.
     """
     check_parts(on_progress=on_progress)
     if client is not None and not isinstance(client, AsyncClient):
@@ -87,7 +89,7 @@ def acrawl(
     identity: WorkerId | None = None
     try:
         if fresh:
-            for writer in writers:  # what cannot be begun is said before an earlier job is given up
+            for writer in writers:  # an unusable output is reported before an earlier job is deleted
                 writer.open(None)
                 writer.close()
         if folder is not None and (client.store_url or "").startswith(SHARED):
@@ -116,7 +118,7 @@ def acrawl(
 
 
 def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
-    """Raise PolicyError for a misspelt option of a crawl. What else nobody knows, the client says."""
+    """Raise PolicyError for a misspelt option of a crawl. The client reports other unknown names."""
     known = {*inspect.signature(AsyncClient).parameters, *keys()}
     for name in settings:
         near = difflib.get_close_matches(name, [*options, *known], 1)
@@ -125,7 +127,7 @@ def _check_names(settings: Iterable[str], options: Iterable[str]) -> None:
 
 
 def _check(head: Sequence[str], options: CrawlOptions) -> None:
-    """Say now what would be wrong later, before an earlier job is given up or a site is asked. Raises PolicyError."""
+    """Check seeds and options before an earlier job is deleted or a site is contacted. Raises PolicyError."""
     if head:
         scope_of(head, options)
     if options.text != "none":
@@ -133,13 +135,13 @@ def _check(head: Sequence[str], options: CrawlOptions) -> None:
 
 
 def _most_connections() -> int:
-    """How many connections there may be, so that a polite host finds its own still open at its next page.
+    """Return the maximum number of connections, so that a polite host's one is still open at its next page.
 
-    A quarter of the files that a process may open, for twice as many stay open between pages; 500 at the most.
+    It is a quarter of the process's file limit, because twice as many stay open between pages; from 100 to 500.
     """
     try:
         import resource
-    except ImportError:  # not everywhere
+    except ImportError:  # absent on Windows
         return 100
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 500 if files == resource.RLIM_INFINITY else max(100, min(500, files // 4))
@@ -149,14 +151,14 @@ _closing: set[asyncio.Task[None]] = set()
 
 
 def _close_later(closing: Coroutine[Any, Any, None]) -> None:
-    """Give back what was opened for a crawl that cannot be."""
+    """Release the resources of a crawl that could not start."""
     task = asyncio.ensure_future(closing)
     _closing.add(task)
     task.add_done_callback(_closing.discard)
 
 
 def _several(name: str, value: Any) -> Any:
-    """A single text where several are meant; lists as the tuples that options hold."""
+    """Return a single text as a tuple where several are expected, and a list as a tuple."""
     if name in ("match", "skip", "domains") and isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -165,7 +167,7 @@ def _several(name: str, value: Any) -> Any:
 def _frontier(
     client: AsyncClient, folder: Path | None, identity: WorkerId | None, lease: float, fresh: bool
 ) -> AsyncFrontier:
-    """A frontier in memory, in a job's folder, or on the client's server for all who share it."""
+    """Return a frontier in memory, in a job's folder, or on the client's server for a shared job."""
 
     def at_once(host: str) -> int | None:
         return client.policies.of(host).concurrency
@@ -186,14 +188,14 @@ def _frontier(
 
 
 class Crawl:
-    """The same, blocking: an `AsyncCrawl` on an event loop in a thread of its own. `crawl()` makes one."""
+    """Blocking crawl: an `AsyncCrawl` on an event loop in a thread of its own. Created by `crawl()`."""
 
-    _is_closed = True  # until it is made
+    _is_closed = True  # until the crawl is created
 
     def __init__(self, seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> None:
         self._thread = LoopThread("curtsy-crawl")
         self._last: Snapshot | None = None
-        """How far it had come when it was closed."""
+        """Progress at the time of closing."""
         try:
             self._crawl: AsyncCrawl = self._thread.call(_made(seeds, given))
         except BaseException:
@@ -204,11 +206,11 @@ class Crawl:
 
     @property
     def summary(self) -> Summary | None:
-        """What came of it; None before its end."""
+        """Return the result of the crawl; None before its end."""
         return self._crawl.summary
 
     def __iter__(self) -> Iterator[CrawledPage]:
-        """The pages, as they come; each goes to one of those who iterate."""
+        """Iterate over the pages as they arrive. Several iterators share the pages."""
         if self._is_closed and self._crawl.summary is not None:
             return
         self._check_open()
@@ -223,7 +225,7 @@ class Crawl:
             self.close()
 
     def run(self) -> Summary:
-        """Crawl to the end, pages going to the outputs alone."""
+        """Crawl to the end. Pages go to the outputs only."""
         if self._is_closed and self._crawl.summary is not None:
             return self._crawl.summary
         self._check_open()
@@ -233,28 +235,28 @@ class Crawl:
             self.close()
 
     def plan(self) -> Plan:
-        """Say what it may take, before it starts."""
+        """Estimate pages and time before the start."""
         self._check_open()
         return self._thread.call(self._crawl.plan())
 
     def snapshot(self) -> Snapshot:
-        """How far it has come. Any thread may ask."""
+        """Return the progress. It may be called from any thread."""
         if self._last is not None:
             return self._last
         self._check_open()
-        if self._thread.is_this:  # a callback, which cannot wait for the frontier
+        if self._thread.is_this:  # a callback on the loop's thread cannot await the frontier
             return self._crawl._as_seen()
         return self._thread.call(self._crawl.snapshot())
 
     def stop(self) -> None:
-        """Ask for nothing more, let what is in flight end, and keep everything else for another time."""
+        """Send no more requests, finish those in flight, and keep all other URLs for a later run."""
         if not self._is_closed:
             self._thread.loop.call_soon_threadsafe(self._crawl.stop)
 
     def close(self) -> None:
-        """End it, wherever it is. Idempotent.
+        """End the crawl in any state. Idempotent.
 
-        Whoever forgets it is warned (ResourceWarning), and what is open at the program's end is closed then.
+        An unclosed crawl causes a ResourceWarning, and is closed at the end of the program.
         """
         if self._is_closed:
             return
@@ -296,9 +298,9 @@ async def _next(pages: AsyncIterator[CrawledPage]) -> CrawledPage:
 
 
 def crawl(seeds: str | Iterable[str] | AsyncIterable[str], **given: Unpack[CrawlKeywords]) -> Crawl:
-    """Crawl from some URLs on, politely: `for page in crawl("https://example.org/", max_pages=100)`.
+    """Crawl from seeds politely: `for page in crawl("https://example.org/", max_pages=100)`.
 
-    Takes what `acrawl()` takes, and yields each page as it comes. `run()` instead goes through to the end, for the
-    sake of the outputs alone.
+    It takes the arguments of `acrawl()` and yields each page as it arrives. `run()` instead crawls to the end and fills
+    only the outputs.
     """
     return Crawl(seeds, **given)

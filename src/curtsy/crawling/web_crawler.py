@@ -1,4 +1,4 @@
-"""WebCrawler: the documents' crawler, for pages and index pages whose URLs one has (R11, U13, U14)."""
+"""WebCrawler: a crawler for pages and index pages with known URLs (R11, U13, U14)."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _log: LibraryLogger = library_logger("crawl")
 
 
 class RobotsChecker(Protocol):
-    """What says whether a URL may be fetched: `RobotsTxtChecker`, or anything like it."""
+    """Interface of an object that decides whether a URL may be fetched, such as `RobotsTxtChecker`."""
 
     async def is_allowed(self, url: str) -> bool:
-        """Say whether the URL may be fetched."""
+        """Return whether the URL may be fetched."""
         ...
 
     def get_crawl_delay(self, url: str) -> float | None:
-        """Seconds that the site wants between two requests; None if it does not say."""
+        """Return the site's delay between two requests in seconds; None if it names none."""
         ...
 
 
 class WebCrawler:
-    """Fetches pages one asks for, politely: `max_concurrent` at a time over all hosts, one at a time of each (C11).
+    """Polite crawler of given URLs: `max_concurrent` at a time over all hosts, one at a time of each (C11).
 
-    `crawl_delay` are the seconds between two requests to a host; the site's own Crawl-delay holds if it is longer. A
-    rate, pause, delay or global rate that files or the environment set holds too; the defaults of these do not (C10).
-    Without a `robots_checker` robots.txt is obeyed as every client does; with one, that one is asked; with an explicit
-    None nobody is (C12). All that `AsyncClient` takes may be given besides.
+    `crawl_delay` is the number of seconds between two requests to a host. The site's own Crawl-delay applies if it is
+    longer. A rate, pause, delay or global rate from files or the environment applies too; their defaults do not (C10).
+    Without a `robots_checker`, robots.txt is obeyed as in every client. A given one is consulted instead. With an explicit
+    None, robots.txt is not checked (C12). All arguments of `AsyncClient` are accepted too.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class WebCrawler:
         self._checker = None if isinstance(robots_checker, EllipsisType) else robots_checker
         agent = getattr(self._checker, "user_agent", None)
         if agent is not None:
-            settings.setdefault("user_agent", agent)  # the one that robots.txt is asked for (U10)
+            settings.setdefault("user_agent", agent)  # the agent for which the checker reads robots.txt (U10)
         self._client = AsyncClient(
             timeout=timeout,
             respect_robots=None if isinstance(robots_checker, EllipsisType) else False,
@@ -77,19 +77,19 @@ class WebCrawler:
         )
         self._reader = Reader(CrawlOptions(text="plain"), "", lambda origin: ())
         self.summary = {"total": 0, "fetched": 0, "cached": 0, "skipped": 0, "failed": 0}
-        """What came of the last batch (U14)."""
+        """Result of the last batch (U14)."""
         self.reasons: dict[str, str] = {}
-        """The URLs of the last batch that no page came from, each with why."""
+        """URLs of the last batch without a page, each with its reason."""
 
     def validate_url(self, url: str) -> str:
-        """Return the canonical form of a URL; raises ValueError unless it is http or https, with a host (C23)."""
+        """Return the canonical form of a URL. Raises ValueError unless it is http or https, with a host (C23)."""
         found = parse_url(url)
         if isinstance(found, Url):
             return found.text
         raise ValueError(f"{given(found)!r} is not a URL to fetch: {found.why}. Give an http or https URL.")
 
     async def crawl_page(self, url: str) -> CrawledPage | None:
-        """Fetch one page; None if it may not be fetched, or if it could not be."""
+        """Fetch one page; return None if it may not or cannot be fetched."""
         result = await self._fetch(url)
         if result is None or not result.ok:
             self._note(url, result)
@@ -97,10 +97,10 @@ class WebCrawler:
         return await asyncio.to_thread(self._read, result)
 
     async def crawl_pages(self, urls: Iterable[str]) -> list[CrawledPage]:
-        """Fetch many pages, the first `max_pages` of them; those that came, in the order given.
+        """Fetch the first `max_pages` of the URLs; return their pages in the order given.
 
-        One that fails does not stop the others: `reasons` says what was wrong with it. Only if none came, and not for
-        our manners' sake alone, is that an error.
+        A failure does not stop the others: `reasons` holds its cause. Raises FetchError if all pages are missing and at
+        least one of them failed rather than being refused.
         """
         if isinstance(urls, str):
             raise PolicyError(f"urls = {urls!r} must be several URLs, not one. Put it in a list, or use crawl_page().")
@@ -126,15 +126,15 @@ class WebCrawler:
             return await self.crawl_page(url)
         except CurtsyError:
             raise
-        except Exception as error:  # of a checker of the user's: what nobody knows to be allowed is not asked for
+        except Exception as error:  # raised by the user's checker: without its permission the URL is not requested
             _log.error("A page could not be dealt with", url=mask_url(url), error=repr(error))
             self.reasons[url] = "error"
             return None
 
     async def crawl_index_page(self, index_url: str, url_pattern: str = "", *, same_host: bool = True) -> list[str]:
-        """The links of a page, each once, in order: of its own host, with `url_pattern` found in them, and allowed.
+        """Return the links of a page, each once, in order: on its own host, matching `url_pattern`, and allowed.
 
-        At most `max_pages`. Raises if the index page itself may not or cannot be fetched.
+        At most `max_pages` links are returned. Raises Refused if the index page may not be fetched, FetchError if it cannot be.
         """
         try:
             pattern = re.compile(url_pattern)
@@ -167,7 +167,7 @@ class WebCrawler:
         return await RobotsTxtChecker(self._client.policies.user_agent, client=self._client).is_allowed(url)
 
     async def _fetch(self, url: str) -> FetchResult | None:
-        """Fetch a URL. A checker of the user's is asked about every hop: None if it says no."""
+        """Fetch a URL. A user's checker is called for every hop; return None if it refuses."""
         if self._checker is None:
             return await self._client.fetch(url)
         asked = first = url
@@ -193,7 +193,7 @@ class WebCrawler:
         return result
 
     async def _slow_down(self, url: Url) -> None:
-        """Have the host's own record hold the delay that the checker knows of (R8)."""
+        """Store the checker's crawl delay in the host's record (R8)."""
         assert self._checker is not None
         delay = self._checker.get_crawl_delay(url.text)
         if delay:
@@ -213,7 +213,7 @@ class WebCrawler:
         self.reasons[url] = f"{reason}{status}"
 
     async def close(self) -> None:
-        """Give back what is held open. Idempotent. A checker that was given is its owner's to close."""
+        """Release the resources. Idempotent. A given checker is closed by its owner."""
         await self._client.close()
 
     async def __aenter__(self) -> Self:
@@ -226,7 +226,7 @@ class WebCrawler:
 
 
 def _pace(crawl_delay: float, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document's own pace, without what files or the environment say themselves (C10)."""
+    """Return the pace of WebCrawler, without the values that files or the environment set (C10)."""
     said = load(config=given.get("config"), preset=given.get("preset"))
     loose = {"qps": None, "pause_min": 0, "pause_max": 0, "global_qps": None}
     is_said = {name: said.origin(None, name) != "built-in" for name in (*loose, "delay")}

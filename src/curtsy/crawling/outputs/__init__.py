@@ -1,13 +1,13 @@
-"""Outputs: where the pages of a crawl go, any number of them at once.
+"""Outputs: the destinations of a crawl's pages. A crawl may have several.
 
-    JsonLines    one JSON object a page
-    Folder       one file a body, and one beside it for what is known of it
-    Warc         WARC 1.1: request, response and revisit records, those of redirects included
-    SkippedCsv   what was not fetched, and why
+    JsonLines    one JSON object per page
+    Folder       one file per body, and one beside it for its metadata
+    Warc         WARC 1.1: request, response and revisit records, including those of redirects
+    SkippedCsv   URLs that were not fetched, with reasons
 
-A crawl writes to its outputs just before it notes that pages are done, and the frontier keeps in the same piece where
-each output ended (`flush`). Killed at any moment and resumed, `open` cuts what was written after that; so there is no
-torn line or record, and no page twice.
+A crawl writes to its outputs just before it marks pages as done. The frontier records the end of each output (`flush`)
+together with these marks. After a kill, `open` truncates everything later. So there are no torn lines or records, and
+no duplicate pages.
 """
 
 from __future__ import annotations
@@ -26,66 +26,67 @@ if TYPE_CHECKING:
 
 
 class Output(Protocol):
-    """The contract. The calls come in this order: open, any number of the next three, close; from one thread at a time,
-    but not always the same one: what is large is written beside the event loop.
+    """Interface of an output.
+
+    The order of calls is: open; then page, skipped and flush, any number of times; then close. One thread calls at a
+    time, but not always the same one, because large pages are written in a thread.
     """
 
     @property
     def name(self) -> str:
-        """What tells it from the crawl's other outputs, the same at every start: its kind and its path."""
+        """Return its kind and path, unique among the crawl's outputs and equal at every start."""
         ...
 
     def open(self, state: Any | None) -> None:
-        """Begin, or go on where `state`, what `flush` last answered, says. None begins anew.
+        """Start an output, or resume it at `state`, the last recorded result of `flush`. None starts a new one.
 
-        Nothing is written yet: whoever notes the answer of a first `flush` before the first page can always go on. An
-        output that has failed may be opened again with the state that was noted last.
+        It writes nothing yet. If the caller records a first `flush` before the first page, it can always resume. A
+        failed output may be opened again with the state recorded last.
 
-        A file that has become shorter than that is gone on with at its end, and a warning says so. What lies at its
-        place and is not ours is never overwritten: an error (`NotWritten`) says so. That is any file that is not empty
-        if `state` is None, and else one with other content than was written.
+        If a file is shorter than its state, writing resumes at its end, and a warning is logged. A file of other
+        content is never overwritten: NotWritten is raised. With `state` None, that is any file that is not empty.
         """
         ...
 
     def page(self, page: CrawledPage) -> None:
-        """Write a page. `NotWritten` if it cannot be, as on a full disk.
+        """Write a page. Raises NotWritten if that fails, as on a full disk.
 
-        Then the output is as it was after the last `flush`, and takes nothing more until it is opened again.
+        Then the output is as after the last `flush`, and accepts nothing more until it is opened again.
         """
         ...
 
     def skipped(self, skipped: Skipped) -> None:
-        """Write a URL from which no page came."""
+        """Write a URL without a page."""
         ...
 
     def flush(self) -> Any:
-        """Hand everything to the system, so that a kill does not take it back; answers a plain value for `open`.
+        """Pass all data to the system, so that it survives a kill; return a plain value for `open`.
 
-        A power cut may take the last moments of a file; `open` then finds it shorter.
+        A power cut may lose the end of a file. Then `open` finds it shorter.
         """
         ...
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """Close it. Idempotent."""
         ...
 
 
 @runtime_checkable
 class Archive(Output, Protocol):
-    """An output that keeps what was said on the way, too: no link could be followed in it otherwise."""
+    """Output that also stores redirects, without which links in an archive could not be followed."""
 
     def redirect(self, page: CrawledPage) -> None:
-        """Write an answer that led elsewhere."""
+        """Write the response of a redirect."""
         ...
 
 
 @runtime_checkable
 class Stream(Output, Protocol):
-    """An output that may be a pipe or a terminal, from which nothing can be taken back."""
+    """Output that may be a pipe or a terminal, which cannot be truncated."""
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is one. What was handed to it is not handed to it again: it keeps what it could not send."""
+        """Return whether it is a stream. A stream gets each entry once, and keeps its unsent bytes."""
         ...
 
     def check(self) -> None:
@@ -94,38 +95,38 @@ class Stream(Output, Protocol):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What an output really holds."""
+    """Actual contents of an output."""
 
     name: str
-    """Its kind and its path."""
+    """Kind and path of the output."""
 
     entries: int
     """Pages, or rows of a table."""
 
     missing: int
-    """Entries that were written too and are not there: the output was cut or removed meanwhile."""
+    """Entries that were written but are absent, because the output was cut or removed meanwhile."""
 
 
 @runtime_checkable
 class Counted(Output, Protocol):
-    """An output that can tell what it holds."""
+    """Output that counts its contents."""
 
     def written(self) -> Written:
-        """Say what it holds, over all runs."""
+        """Return its contents over all runs."""
         ...
 
 
 KINDS = ("jsonl", "warc", "folder", "csv")
-"""What may stand before a path, as in `folder:pages`."""
+"""Prefixes of a path, as in `folder:pages`."""
 
 _ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".warc": "warc", ".warc.gz": "warc", ".csv": "csv", "/": "folder"}
 
 
 def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True) -> Output:
-    """The output that a text names, as on the command line: by its ending, or as `kind:path`. It is not opened yet.
+    """Return the output for a text of the command line: a path with a known ending, or `kind:path`.
 
-    `pages.jsonl`, `crawl.warc.gz`, `pages/`, `skipped.csv`, `folder:pages`; `-` is JSON lines on standard output.
-    `body` is for JSON lines, `mask_secrets` for all but WARC.
+    Examples: `pages.jsonl`, `crawl.warc.gz`, `pages/`, `skipped.csv`, `folder:pages`; `-` is JSON lines on standard
+    output. It is not opened yet. `body` applies to JSON lines, `mask_secrets` to all but WARC. Raises PolicyError.
     """
     kind, colon, path = text.partition(":")
     if not colon or kind not in KINDS:
@@ -139,7 +140,7 @@ def open_output(text: str, *, body: BodyForm = "none", mask_secrets: bool = True
             f"{', '.join(f'{each}:PATH' for each in KINDS)}."
         )
     check_path("output", text)
-    # Each is imported when it is wanted: a program that writes lines needs neither zlib nor csv.
+    # Imported on demand: JSON lines need neither zlib nor csv.
     if kind == "warc":
         from curtsy.crawling.outputs.warc import Warc
 

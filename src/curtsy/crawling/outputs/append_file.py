@@ -1,6 +1,6 @@
-"""Trail: a file that only grows, and can always be taken back to where it ended when it was last flushed.
+"""File that is only appended to, and can be truncated to its end at the last flush.
 
-A pipe or a terminal cannot be taken back. There, what could not be sent stays pending, and goes first next time.
+A pipe or a terminal cannot be truncated. Its unsent bytes stay pending, and are sent first next time.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ if sys.platform != "win32":
     import fcntl
 
 STANDARD_OUTPUT = "-"
-"""The path that means standard output."""
+"""Path that means standard output."""
 
 HEAD, TAIL = 512, 1024
-"""Bytes at the beginning of a file, and before its end, by which it is known again."""
+"""Numbers of bytes at the start and at the end of a file by which it is recognized."""
 
 _LARGE = 1 << 16
-"""Bytes that are gathered before they are written; what is larger by itself is not copied."""
+"""Size of the write buffer in bytes. Larger pieces are not copied."""
 
 _PIPE_STEP = 4096
-"""Bytes that a pipe takes without blocking when it says that it is writable (PIPE_BUF)."""
+"""Bytes that a writable pipe accepts without blocking (PIPE_BUF)."""
 
 _PIPE_WAIT = 0.1
-"""Seconds to wait for a pipe to become writable. Longer would hold up the rest of the crawl."""
+"""Seconds to wait for a pipe to become writable. A longer wait would delay the rest of the crawl."""
 
 _log = library_logger("outputs")
 _State = TypeVar("_State")
 
 Whole = Callable[[str], tuple[int, int]]
-"""Says how much of a cut file is whole: bytes and entries."""
+"""Function that returns the intact part of a cut file: bytes and entries."""
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """Where a file had ended, how many entries it had, and by what it is known again."""
+    """End of a file: its size, its number of entries, and the bytes that identify it."""
 
     size: int
     entries: int
     lost: int
-    """Entries that were written and are missing, because the file was cut or removed between two runs."""
+    """Entries that were written but are missing, because the file was cut or removed between two runs."""
 
     head: str
-    """The first bytes, base64. Of a file that was cut, as many are compared as are left."""
+    """First bytes, base64. Of a cut file, as many are compared as are left."""
 
     tail: str
-    """A digest of the last bytes."""
+    """Digest of the last bytes."""
 
 
 class AppendFile:
-    """A file at the end of which is written, and nowhere else.
+    """File that is written only at its end.
 
-    After an error it ends where it was last flushed, and takes nothing more until it is opened again: what was written
-    since is not in it, and must not be thought to be. A stream (standard output, a pipe) keeps what it could not send.
+    After an error it ends where it was last flushed, and accepts nothing more until it is opened again. So entries
+    since that flush are absent from it. A stream (standard output, a pipe) keeps its unsent bytes.
     """
 
     def __init__(self, path: str, *, is_ours: bool = False) -> None:
-        """`is_ours`: the name is not the user's own, so a link under it is not the user's wish, and is not followed."""
+        """Create it, closed. `is_ours`: the name is not the user's choice, so a link at that path is not followed."""
         self.path = path
         self._is_ours = is_ours
         self._file: FileIO | None = None
@@ -83,34 +83,34 @@ class AppendFile:
 
     @property
     def size(self) -> int:
-        """Where the next byte goes."""
+        """Return the position of the next byte."""
         return self._written + len(self._buffer)
 
     @property
     def entries(self) -> int:
-        """Entries that the file holds."""
+        """Return the number of entries in the file."""
         return self._entries
 
     @property
     def flushed_entries(self) -> int:
-        """Entries that the file held when it was last flushed."""
+        """Return the number of entries at the last flush."""
         return self._flushed_entries
 
     @property
     def lost(self) -> int:
-        """Entries that were written in an earlier run and are not in the file any more."""
+        """Return the number of entries of earlier runs that are missing in the file."""
         return self._lost
 
     @property
     def is_stream(self) -> bool:
-        """Whether it cannot be taken back: standard output, a pipe, a device. Known when it is open."""
+        """Return whether it cannot be truncated: standard output, a pipe, a device. Known once it is open."""
         return not self._is_regular
 
     def open(self, flushed: End | None, whole: Whole) -> None:
-        """Begin a file, or cut one to what `flush` last answered.
+        """Create a file, or truncate it to the last result of `flush`.
 
-        A file that is shorter than that is cut to what of it is `whole`, and a warning says so. One that is not what
-        was written is an error, and not touched; with None, any that is there and not empty.
+        A shorter file is truncated to its intact part (`whole`), and a warning is logged. A file with other content is
+        left unchanged, and NotWritten is raised. With None, that is any file that is not empty.
         """
         self.close()
         try:
@@ -120,12 +120,12 @@ class AppendFile:
 
     def _open(self, flushed: End | None, whole: Whole) -> None:
         if self.path == STANDARD_OUTPUT:
-            if sys.__stdout__ is None:  # closed when the program began: its descriptor is another file's by now
+            if sys.__stdout__ is None:  # closed at program start: descriptor 1 may belong to another file by now
                 raise NotWritten(
                     "standard output is closed, so no page can be written to it. Name a file instead.", is_lasting=True
                 )
             if sys.stdout is not None:
-                sys.stdout.flush()  # what others wrote goes first
+                sys.stdout.flush()  # earlier output of the program goes first
             self._begin(FileIO(1, "w", closefd=False))
             return
         os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
@@ -152,7 +152,7 @@ class AppendFile:
             raise
 
     def _go_on(self, file: FileIO, flushed: End, found: int, whole: Whole) -> None:
-        """Go on with a file of an earlier run, if it still is that one."""
+        """Resume a file of an earlier run, if it is still the same."""
         head = base64.b64decode(flushed.head)
         if not head.startswith(_read_at(file, 0, len(head))):
             raise replaced(self.path)
@@ -183,13 +183,13 @@ class AppendFile:
                     self.path,
                     is_lasting=True,
                 ) from None
-            except OSError:  # a file system without locks
+            except OSError:  # file system without locks
                 pass
 
     def _let_go(self, file: FileIO) -> None:
         if self._is_regular and sys.platform != "win32":
             try:
-                fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would not do while a forked child has it open, too
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing does not unlock while a forked child has the file open
             except OSError:
                 pass
         file.close()
@@ -202,7 +202,7 @@ class AppendFile:
         self._head = self._tail = b""
 
     def write(self, *pieces: bytes, entries: int = 1) -> None:
-        """Add to the end, in which so many entries are."""
+        """Append pieces that contain `entries` entries."""
         if self._file is None:
             raise NotWritten(self._complaint, self.path)
         self._entries += entries
@@ -216,13 +216,13 @@ class AppendFile:
             self._drain()
 
     def sync(self) -> None:
-        """Hand everything to the system, and count it as not flushed yet all the same."""
+        """Pass all data to the system without counting it as flushed."""
         if self._file is None:
             raise NotWritten(self._complaint, self.path)
         self._drain()
 
     def flush(self) -> End:
-        """Hand everything to the system; answers where the file ends."""
+        """Pass all data to the system; return the end of the file."""
         self.sync()
         self._flushed, self._flushed_entries = self._written, self._entries
         head = base64.b64encode(self._head).decode()
@@ -234,7 +234,7 @@ class AppendFile:
             raise self._closed()
 
     def missing(self) -> int:
-        """Entries that were written and are not in the file at this path, as far as a look at it tells."""
+        """Return the number of written entries that are absent from the file, judged by its size."""
         if not self._is_regular:
             return self._lost
         try:
@@ -253,12 +253,12 @@ class AppendFile:
             self._put(gathered)
 
     def _send(self) -> None:
-        """Send what is pending on a stream; what is not taken stays pending."""
+        """Send the pending bytes of a stream; keep those that it does not accept."""
         assert self._file is not None
         try:
             while self._buffer:
                 _wait_for(self._file)
-                # None where a pipe is full that somebody else has made not to wait.
+                # None: the pipe is full, and another process made it non-blocking.
                 count = self._file.write(memoryview(self._buffer)[:_PIPE_STEP].tobytes())
                 if count is None:
                     raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -297,7 +297,7 @@ class AppendFile:
         self._tail = bytes(data[-TAIL:]) if len(data) >= TAIL else (self._tail + data)[-TAIL:]
 
     def take_back(self, why: NotWritten | None = None) -> None:
-        """Cut the file to where it was last flushed, and take nothing more until it is opened again."""
+        """Truncate the file to the last flush, and accept nothing more until it is opened again."""
         if why is not None:
             self._complaint = str(why)
         self._buffer = bytearray()
@@ -307,17 +307,17 @@ class AppendFile:
                 if self._is_regular:
                     file.truncate(self._flushed)
                 self._let_go(file)
-            except OSError:  # the next open() cuts it
+            except OSError:  # the next open() truncates it
                 file.close()
 
     def close(self) -> None:
-        """Write what is left, and let go of the file. Idempotent."""
+        """Write the buffer and close the file. Idempotent."""
         if self._file is not None:
             try:
                 self._drain()
             except NotWritten:
                 if not self.is_stream:
-                    raise  # a stream has told it at the last flush
+                    raise  # a stream reported it at the last flush
             finally:
                 file, self._file = self._file, None
                 self._buffer = bytearray()
@@ -325,7 +325,7 @@ class AppendFile:
                 return
             try:
                 self._let_go(file)
-            except OSError as error:  # some file systems only find out now
+            except OSError as error:  # some file systems report write errors only on close
                 raise not_written(self.path, error) from error
 
 
@@ -339,13 +339,13 @@ def _digest(data: bytes) -> str:
 
 
 def _wait_for(file: FileIO) -> None:
-    """Wait until a stream takes something. Raises BlockingIOError if it does not."""
+    """Wait until a stream accepts data. Raises BlockingIOError after _PIPE_WAIT seconds."""
     if hasattr(select, "poll") and not _events(file, select.POLLOUT, _PIPE_WAIT):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def _is_closed(file: FileIO) -> bool:
-    """Whether the reader of a pipe has closed it."""
+    """Return whether the reader of a pipe has closed it."""
     return hasattr(select, "poll") and bool(_events(file, 0, 0.0) & (select.POLLERR | select.POLLHUP))
 
 
@@ -357,7 +357,7 @@ def _events(file: FileIO, wanted: int, seconds: float) -> int:
 
 
 def not_written(path: str, error: OSError) -> NotWritten:
-    """What the system says, in our words: what, why, what to do."""
+    """Return a system error as NotWritten: what happened, why, and what to do."""
     why = error.strerror or str(error)
     if error.errno == errno.EAGAIN:
         shown = "standard output" if path == STANDARD_OUTPUT else path
@@ -377,7 +377,7 @@ def not_written(path: str, error: OSError) -> NotWritten:
 
 
 def foreign(path: str) -> NotWritten:
-    """For what lies at an output's place, and is not that of this crawl."""
+    """Return the error for an existing file or folder that this crawl did not write."""
     return NotWritten(
         f"{path} is there already and was not written by this crawl, so it is left as it is. Choose another name, or "
         "move it away.",
@@ -387,7 +387,7 @@ def foreign(path: str) -> NotWritten:
 
 
 def replaced(path: str) -> NotWritten:
-    """For a file that was written by this crawl, and is another one now."""
+    """Return the error for a file of this crawl that was replaced or changed."""
     return NotWritten(
         f"{path} is not the file that this crawl has written: it was replaced or changed since, and is left as it is. "
         "Put the crawl's own file back; or name another output, in which the earlier pages are missing; or start the "
@@ -398,7 +398,7 @@ def replaced(path: str) -> NotWritten:
 
 
 def whole_lines(path: str) -> tuple[int, int]:
-    """The length of a file without its last line, if that one does not end, and how many lines that are."""
+    """Return the size of a file without an incomplete last line, and its number of lines."""
     size = lines = place = 0
     with open(path, "rb") as file:
         while piece := file.read(_LARGE):
@@ -411,7 +411,10 @@ def whole_lines(path: str) -> tuple[int, int]:
 
 
 def read_state(output: str, state: Any | None, kind: type[_State]) -> _State | None:
-    """What `flush` once answered; None if there was nothing. It is checked, for files are cut by it."""
+    """Return a result of `flush`, validated, because files are truncated by it; None if there is no result.
+
+    Raises StoreError if it is invalid.
+    """
     if state is None:
         return None
     try:

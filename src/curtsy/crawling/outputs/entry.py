@@ -1,7 +1,7 @@
-"""PageEntry: a page as an object of JSON, in lines and in meta files: the schema that users rely on.
+"""PageEntry: a page as a JSON object, in lines and in meta files. Users rely on its schema.
 
-`docs/reference/crawl-page.schema.json` says the same for programs, and a test holds the two together. Fields are only
-ever added.
+`docs/reference/crawl-page.schema.json` defines the same for programs, and a test compares the two. Fields are only ever
+added.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from curtsy.core.secrets import mask_url
 from curtsy.crawling.page import CrawledPage
 
 BodyForm = Literal["none", "text", "base64"]
-"""How a body stands in an entry: not at all, decoded by its encoding, or byte for byte."""
+"""Form of a body in an entry: absent, decoded by its encoding, or byte for byte."""
 
 HIDDEN = frozenset({"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2"})
-"""Header fields, in lower case, that no output has (F62)."""
+"""Header fields, in lower case, that no output contains (F62)."""
 
 _TEXTS = ("text/", "application/json", "application/xml", "application/javascript", "application/ecmascript")
 
 
 class FetchEntry(msgspec.Struct, frozen=True, gc=False):
-    """What the fetch took."""
+    """Cost of the fetch."""
 
     attempts: int
     retries: int
@@ -38,11 +38,11 @@ class FetchEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageEntry(msgspec.Struct, frozen=True):
-    """A page, as it is written. Where a field is not explained here, it is that of `CrawledPage`."""
+    """Page as it is written. Fields without an explanation are those of `CrawledPage`."""
 
     url: str
     url_sha256: str
-    """Of the URL as it is, not as it is shown: two that differ in a masked value only differ here."""
+    """SHA-256 of the unmasked URL. It distinguishes URLs that differ only in a masked value."""
 
     final_url: str
     status: int
@@ -50,10 +50,10 @@ class PageEntry(msgspec.Struct, frozen=True):
     content_type: str | None
     encoding: str | None
     size: int
-    """Bytes of the body."""
+    """Size of the body in bytes."""
 
     sha256: str
-    """Of the body."""
+    """SHA-256 of the body."""
 
     title: str | None
     text: str
@@ -68,18 +68,18 @@ class PageEntry(msgspec.Struct, frozen=True):
     duplicate_of: str | None
     cache: str | None
     headers: dict[str, str]
-    """By their names in lower case; repeated ones are joined by commas, as HTTP has it."""
+    """Headers by lower-case name; repeated ones are joined by commas, as in HTTP."""
 
     request_headers: dict[str, str]
     fetch: FetchEntry | None
     body: str | msgspec.UnsetType | None = msgspec.UNSET
-    """As text; None if it is none, as an image."""
+    """Body as text; None if it is binary, such as an image."""
 
     body_base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 def entry_of(page: CrawledPage, *, body: BodyForm = "none", mask_secrets: bool = True) -> PageEntry:
-    """The page as it is written; with `mask_secrets`, without what looks secret in URLs (F62)."""
+    """Return a page as it is written. `mask_secrets` masks values in URLs that look secret (F62)."""
     shown = mask_url if mask_secrets else _as_it_is
     links = tuple(map(mask_url, page.links)) if mask_secrets else page.links
     return PageEntry(
@@ -116,7 +116,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(entry: msgspec.Struct) -> bytes:
-    """The entry as JSON, on one line. What is no Unicode (half a surrogate pair) becomes U+FFFD."""
+    """Return the entry as JSON on one line. A lone surrogate becomes U+FFFD."""
     try:
         return _encode(entry)
     except UnicodeEncodeError:

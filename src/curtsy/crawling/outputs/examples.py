@@ -1,4 +1,4 @@
-"""Examples: of each reason for which no page came, the first URL; so that a summary can show what it speaks of."""
+"""Examples for the summary: the first URL without a page for each reason."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from curtsy.crawling.outputs.append_file import read_state
 from curtsy.crawling.page import CrawledPage, Skipped
 
 MOST = 100
-"""Reasons that are told apart: there are a few dozen, and one for each status."""
+"""Maximum number of reasons: there are a few dozen, and one for each status."""
 
 
 class Example(msgspec.Struct, frozen=True):
-    """One URL that stands for all with the same reason, secrets masked."""
+    """URL that represents all with the same reason, secrets masked."""
 
     url: str
     message: str
@@ -23,7 +23,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Examples:
-    """An output that writes nothing: it remembers, and has the frontier remember, one URL for each reason."""
+    """Output without a file: it stores one URL for each reason in the frontier."""
 
     name = "examples"
 
@@ -32,15 +32,15 @@ class Examples:
         self._state: dict[str, Any] = {}
 
     def open(self, state: Any | None) -> None:
-        """Go on with what was known, of which `state` is what `flush` last answered."""
+        """Resume with `state`, the last result of `flush`."""
         self.by_reason = read_examples(state)
         self._state = msgspec.to_builtins(self.by_reason)
 
     def page(self, page: CrawledPage) -> None:
-        """Pass it over."""
+        """Ignore a page."""
 
     def skipped(self, skipped: Skipped) -> None:
-        """Remember it, if it is the first of its kind."""
+        """Store it, if it is the first with its reason."""
         if skipped.reason in self.by_reason or len(self.by_reason) >= MOST:
             return
         parent = None if skipped.parent is None else mask_url(skipped.parent)
@@ -49,13 +49,13 @@ class Examples:
         self._state[skipped.reason] = msgspec.to_builtins(example)
 
     def flush(self) -> dict[str, Any]:
-        """What is known, as plain values."""
+        """Return the examples as plain values."""
         return self._state
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 def read_examples(state: Any | None) -> dict[str, Example]:
-    """What a job has noted. Raises StoreError if it is something else."""
+    """Return the examples in a job's notes. Raises StoreError if they are invalid."""
     return read_state(Examples.name, state, dict[str, Example]) or {}

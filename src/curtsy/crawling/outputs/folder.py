@@ -1,11 +1,11 @@
-"""Folder: each page a body file and a `.meta.json` beside it, and an index of them all.
+"""Folder: a body file and a `.meta.json` per page, and an index of all.
 
-    <path>/index.jsonl                     one line a page: its URL, and where it is
-    <path>/3f/3f….html                     the body, decompressed; its ending is by its content type
-    <path>/3f/3f….meta.json                all else, as a line of `JsonLines` has it
+    <path>/index.jsonl                     one line per page: its URL and its file
+    <path>/3f/3f….html                     the body, decompressed; its ending depends on its content type
+    <path>/3f/3f….meta.json                the metadata, as in a line of `JsonLines`
 
-A name is the SHA-256 of the URL, so nothing of it comes from the site (F63). A page's line is in the index before its
-files are made: whatever is cut off the index after a kill names the files that go with it.
+A file name is the SHA-256 of the URL, so the site does not control any part of it (F63). A page's line is in the index
+before its files are created. So the lines that are cut off after a kill name the files to remove.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from curtsy.system.own_file import create_own
 INDEX, META, PART = "index.jsonl", ".meta.json", ".part"
 
 UNKNOWN = ".bin"
-"""The ending of what has no type, or one that is not known here."""
+"""Ending of files with an absent or unknown content type."""
 
-# Not by the `mimetypes` module: that reads the machine's own tables, and knows endings that systems run.
+# Not the `mimetypes` module: it reads tables of the machine, and knows endings that systems execute.
 ENDINGS = {
     kind: f".{ending}"
     for ending, kinds in {
@@ -78,11 +78,11 @@ _FILE = re.compile(r"([0-9a-f]{2})/\1[0-9a-f]{62}(?:\.[a-z0-9]+)")
 
 
 class IndexEntry(msgspec.Struct, frozen=True, gc=False):
-    """A line of the index."""
+    """Line of the index."""
 
     url: str
     file: str
-    """Of the body, within the folder; `.meta.json` in place of its ending is the other."""
+    """Path of the body within the folder. The other file has `.meta.json` instead of its ending."""
 
     status: int
     content_type: str | None
@@ -91,10 +91,10 @@ class IndexEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Folder:
-    """Pages as files in a folder, which must be new or empty. With `mask_secrets`, values in URLs that look secret are
-    written as `***`; the names of the files are of the URLs as they are.
+    """Pages as files in a folder, which must be new or empty.
 
-    A crawl has each URL once; a page of a URL that is there already takes its place.
+    With `mask_secrets`, values in URLs that look secret are written as `***`. File names are made from the unmasked
+    URLs. A crawl has each URL once. A second page of a URL replaces the first.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
@@ -103,15 +103,15 @@ class Folder:
         self._mask_secrets = mask_secrets
         self._index = AppendFile(os.path.join(self.path, INDEX), is_ours=True)
         self._unflushed: list[str] = []
-        """Bodies that were written since the index was last flushed."""
+        """Bodies written since the last flush of the index."""
 
     @property
     def name(self) -> str:
-        """What tells it from the crawl's other outputs."""
+        """Return its kind and path, unique among the crawl's outputs."""
         return f"folder:{self.path}"
 
     def open(self, state: Any | None) -> None:
-        """Begin, or go on where `state` says: pages that came later are removed."""
+        """Start it, or resume at `state`; later pages are removed."""
         flushed = read_state(self.name, state, End)
         self._unflushed.clear()
         later: list[str] = []
@@ -124,10 +124,10 @@ class Folder:
         except OSError as error:
             raise not_written(self.path, error) from error
         self._index.open(flushed, whole_lines)
-        self._remove(later)  # not before it is known that the index is ours
+        self._remove(later)  # only after the index is recognized as ours
 
     def page(self, page: CrawledPage) -> None:
-        """Write a line of the index, then the two files, each whole or not at all."""
+        """Write a line of the index, then the two files, each completely or not at all."""
         entry = entry_of(page, mask_secrets=self._mask_secrets)
         key = entry.url_sha256
         file = f"{key[:2]}/{key}{ending_of(page.content_type)}"
@@ -149,10 +149,10 @@ class Folder:
             raise
 
     def skipped(self, skipped: Skipped) -> None:
-        """Pass it over."""
+        """Ignore it."""
 
     def flush(self) -> dict[str, Any]:
-        """Hand everything to the system; answers where the index ends."""
+        """Pass all data to the system; return the end of the index."""
         try:
             flushed = self._index.flush()
         except NotWritten:
@@ -162,12 +162,12 @@ class Folder:
         return msgspec.structs.asdict(flushed)
 
     def written(self) -> Written:
-        """Say what its index holds."""
+        """Return the contents of its index."""
         missing = self._index.missing()
         return Written(self.name, self._index.flushed_entries + self._index.lost - missing, missing)
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """Close it. Idempotent."""
         self._index.close()
 
     def _paths(self, file: str) -> tuple[str, str]:
@@ -175,7 +175,7 @@ class Folder:
         return path, os.path.splitext(path)[0] + META
 
     def _take_back(self, why: NotWritten | None = None) -> None:
-        """Be as after the last flush."""
+        """Restore the state of the last flush."""
         self._index.take_back(why)
         self._remove(self._unflushed)
         self._unflushed.clear()
@@ -191,12 +191,12 @@ class Folder:
 
 
 def ending_of(content_type: str | None) -> str:
-    """The ending of a file's name for a content type: one of a few that are known, or `.bin`."""
+    """Return the file name ending for a content type: a known one, or `.bin`."""
     return ENDINGS.get((content_type or "").partition(";")[0].strip().lower(), UNKNOWN)
 
 
 def _files_after(index: str, place: int) -> list[str]:
-    """The bodies that the lines from this place on name; the last line may be torn, and then they were not begun."""
+    """Return the bodies named in the index from `place` on. Files of a torn last line were never created."""
     with open(index, "rb") as lines:
         lines.seek(place)
         found = []
@@ -205,7 +205,7 @@ def _files_after(index: str, place: int) -> list[str]:
                 file = msgspec.json.decode(line, type=IndexEntry).file
             except msgspec.MsgspecError:
                 continue
-            if _FILE.fullmatch(file):  # nothing else is ours to remove
+            if _FILE.fullmatch(file):  # other files are never removed
                 found.append(file)
     return found
 

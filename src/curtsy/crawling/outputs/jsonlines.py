@@ -1,4 +1,4 @@
-"""JsonLines: one JSON object a page, one page a line."""
+"""JsonLines: one JSON object per page and line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from curtsy.stores.url import check_path
 
 
 class JsonLines(LineFile):
-    """Pages as lines of JSON, each a `PageEntry`, in the order in which they came. `-` is standard output.
+    """Pages as lines of JSON, each a `PageEntry`, in the order of arrival. `-` is standard output.
 
-    `body` also writes the bodies: as `text`, decoded, or byte for byte as `base64`. With `mask_secrets`, values in URLs
-    that look secret are written as `***`.
+    `body` adds the bodies: decoded as `text`, or byte for byte as `base64`. With `mask_secrets`, values in URLs that
+    look secret are written as `***`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, body: BodyForm = "none", mask_secrets: bool = True) -> None:
@@ -27,7 +27,7 @@ class JsonLines(LineFile):
 
     @property
     def name(self) -> str:
-        """What tells it from the crawl's other outputs."""
+        """Return its kind and path, unique among the crawl's outputs."""
         return f"jsonl:{self.path}"
 
     def page(self, page: CrawledPage) -> None:
@@ -35,4 +35,4 @@ class JsonLines(LineFile):
         self._trail.write(encode(entry_of(page, body=self._body, mask_secrets=self._mask_secrets)), b"\n")
 
     def skipped(self, skipped: Skipped) -> None:
-        """Pass it over."""
+        """Ignore it."""

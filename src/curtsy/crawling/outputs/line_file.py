@@ -1,4 +1,4 @@
-"""LineFile: what outputs share that write one line an entry to one file, or to a pipe."""
+"""LineFile: base of outputs that write one line per entry to a file or pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from curtsy.crawling.outputs.append_file import AppendFile, End, read_state, who
 
 
 class LineFile:
-    """An output of lines. Its class says the `name`, and what a line is."""
+    """Output of lines. Subclasses define `name` and the content of a line."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -19,23 +19,23 @@ class LineFile:
 
     @property
     def name(self) -> str:
-        """What tells it from the crawl's other outputs."""
+        """Return its kind and path, unique among the crawl's outputs."""
         raise NotImplementedError
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is a pipe or a terminal, from which nothing can be taken back."""
+        """Return whether it is a pipe or a terminal, which cannot be truncated."""
         return self._trail.is_stream
 
     def open(self, state: Any | None) -> None:
-        """Begin, or go on where `state` says. A stream goes on wherever it is."""
+        """Start it, or resume at `state`. A stream continues at its present position."""
         self._trail.open(read_state(self.name, state, End), self._whole)
 
     def _whole(self, path: str) -> tuple[int, int]:
         return whole_lines(path)
 
     def flush(self) -> dict[str, Any]:
-        """Hand everything to the system; answers where the file ends."""
+        """Pass all data to the system; return the end of the file."""
         return msgspec.structs.asdict(self._trail.flush())
 
     def check(self) -> None:
@@ -43,10 +43,10 @@ class LineFile:
         self._trail.check()
 
     def written(self) -> Written:
-        """Say what it holds."""
+        """Return its contents."""
         missing = self._trail.missing()
         return Written(self.name, self._trail.flushed_entries + self._trail.lost - missing, missing)
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """Close it. Idempotent."""
         self._trail.close()

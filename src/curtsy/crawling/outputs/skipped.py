@@ -1,4 +1,4 @@
-"""SkippedCsv: what a crawl did not fetch, and why, as a table."""
+"""SkippedCsv: a table of URLs that a crawl did not fetch, with reasons."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.stores.url import check_path
 
 COLUMNS = ("url", "reason", "message", "status", "depth", "parent", "at")
-"""The first line, and what the others have in order."""
+"""Column names: the first line, and the order of the cells."""
 
-# What a spreadsheet takes for a formula, the wide forms too (OWASP, CSV injection).
+# Prefixes of a formula in spreadsheets, including full-width forms (OWASP, CSV injection).
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 
 class SkippedCsv(LineFile):
-    """A table of the URLs from which no page came: UTF-8, commas, quotes where they are needed (RFC 4180).
+    """Table of the URLs without a page: UTF-8, commas, quotes where needed (RFC 4180).
 
-    Links come from strangers, and tables are opened in spreadsheets: a cell that would be a formula there begins with
-    an apostrophe instead, and control characters are blanks, so that a row is always one line. With `mask_secrets`,
-    values in URLs that look secret are written as `***`.
+    Links are untrusted, and spreadsheets open the table. So a cell that would be a formula gets an apostrophe as
+    prefix. Control characters become blanks, so that each row is one line. With `mask_secrets`, values in URLs that
+    look secret are written as `***`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, mask_secrets: bool = True) -> None:
@@ -37,15 +37,15 @@ class SkippedCsv(LineFile):
 
     @property
     def name(self) -> str:
-        """What tells it from the crawl's other outputs."""
+        """Return its kind and path, unique among the crawl's outputs."""
         return f"csv:{self.path}"
 
     def _whole(self, path: str) -> tuple[int, int]:
         size, lines = whole_lines(path)
-        return size, max(0, lines - 1)  # the first names the columns
+        return size, max(0, lines - 1)  # minus the line of column names
 
     def page(self, page: CrawledPage) -> None:
-        """Pass it over."""
+        """Ignore it."""
 
     def skipped(self, skipped: Skipped) -> None:
         """Write a row."""

@@ -1,11 +1,10 @@
-"""Warc: a crawl as an archive that the tools of web archives read and replay.
+"""Warc: a crawl as an archive for the tools of web archives.
 
-    crawl-00001.warc.gz       records: first of all a warcinfo, then a response or a revisit and a request for each page
-                              and each redirect
-    crawl-00002.warc.gz …     the next file, begun when one has reached `max_size`
-    crawl.payloads.txt        which payload is where, so that a resumed crawl, or a later one (`since`), knows them
+    crawl-00001.warc.gz       records: a warcinfo, then a response or revisit and a request for each page and redirect
+    crawl-00002.warc.gz …     the next file, started when one has reached `max_size`
+    crawl.payloads.txt        locations of the payloads: a resumed crawl or a later one (`since`) reads it
 
-A page whose body the archive has already, byte for byte, is a revisit of that record.
+A page whose body is already in the archive, byte for byte, becomes a revisit of that record.
 """
 
 from __future__ import annotations
@@ -36,33 +35,33 @@ _ENDING = re.compile(r"\.warc(?P<gz>\.gz)?$", re.I)
 
 
 class WarcState(msgspec.Struct, frozen=True):
-    """Where an archive had ended."""
+    """End of an archive."""
 
     archive: str
-    """What names it; the names of its warcinfo records come from this."""
+    """UUID of the archive, from which the ids of its warcinfo records derive."""
 
     file: int
-    """The number of the last one."""
+    """Number of the last file."""
 
     end: End
-    """Where that one had ended."""
+    """End of the last file."""
 
     payloads: End
     earlier: tuple[int, ...] = ()
-    """Answers in each file before it."""
+    """Number of responses in each earlier file."""
 
     lost: int = 0
-    """Answers that were in earlier files which are gone."""
+    """Number of responses in earlier files that are missing now."""
 
 
 class Warc:
-    """An archive in files `<path>-00001.warc.gz` and so on; an ending `.warc` or `.warc.gz` of `path` is not doubled.
+    """Archive in files `<path>-00001.warc.gz` and so on. An ending `.warc` or `.warc.gz` of `path` is not doubled.
 
-    `gzip` presses each record by itself, at `level` (0 to 9); None means: unless `path` ends in `.warc`. A file is
-    ended when it has `max_size` bytes. `since` is the path of an earlier archive: what has not changed since then is a
-    revisit of it, and the two belong together. `remember` bounds the payloads that are known again, the latest ones.
+    `gzip` compresses each record separately, at `level` (0 to 9); None means: unless `path` ends in `.warc`. A new file
+    is started after `max_size` bytes. `since` is the path of an earlier archive: unchanged pages become revisits of it,
+    and the two belong together. `remember` limits the number of known payloads; the latest ones are kept.
 
-    URLs stand as they are, for no archive could be replayed otherwise; cookies and credentials do not.
+    URLs are stored unmasked, because an archive could not be replayed otherwise. Cookies and credentials are left out.
     """
 
     def __init__(
@@ -89,20 +88,20 @@ class Warc:
         self._trail = AppendFile(self._path(1), is_ours=True)
         self._payloads = AppendFile(f"{self._stem}.payloads.txt", is_ours=True)
         self._known: dict[bytes, bytes] = {}
-        """By its digest, where a payload is: its record, date and URL."""
+        """Locations of payloads by digest: record id, date and URL."""
 
         self._earlier: list[int] = []
-        """Answers in each file before the present one."""
+        """Number of responses in each file before the present one."""
 
         self._lost = 0
-        """Answers in earlier files that are gone."""
+        """Number of responses in earlier files that are missing now."""
 
         self._flushed: WarcState | None = None
-        """Where it is taken back to if something fails; None while it is not open."""
+        """State to restore after a failure; None while it is not open."""
 
     @property
     def name(self) -> str:
-        """What tells it from the crawl's other outputs."""
+        """Return its kind and path, unique among the crawl's outputs."""
         return f"warc:{self._stem}{self._ending}"
 
     @property
@@ -113,7 +112,7 @@ class Warc:
         return f"{self._stem}-{number:05}{self._ending}"
 
     def open(self, state: Any | None) -> None:
-        """Begin, or go on where `state` says, at the end of a record."""
+        """Start it, or resume at `state`, at the end of a record."""
         found = read_state(self.name, state, WarcState)
         self.close()
         if self._since is not None and not os.path.exists(f"{self._since}.payloads.txt"):
@@ -151,7 +150,7 @@ class Warc:
         self._flushed = self._state()
 
     def _cut(self, state: WarcState) -> None:
-        """Be as at a flush: later files go, and later records in that one."""
+        """Restore the state of a flush: remove later files, and later records in the last file."""
         found = self._files()
         later = [path for number, path in found.items() if number > state.file]
         for number, path in found.items():
@@ -160,7 +159,7 @@ class Warc:
         self._number, self._trail = state.file, AppendFile(self._path(state.file), is_ours=True)
         self._trail.open(state.end, self._whole)
         self._payloads.open(state.payloads, whole_lines)
-        for path in later:  # not before it is known that the archive is ours
+        for path in later:  # only after the archive is recognized as ours
             os.unlink(path)
         self._earlier, self._lost = list(state.earlier), state.lost
         for place, answers in enumerate(self._earlier):
@@ -195,11 +194,11 @@ class Warc:
 
     def _learn(self, digest: bytes, place: bytes) -> None:
         self._known.setdefault(digest, place)
-        if len(self._known) > self._remember:  # half at once, for a dict is slow to give up its oldest one by one
+        if len(self._known) > self._remember:  # half at once: a dict is slow at removing its oldest entries one by one
             self._known = dict(islice(self._known.items(), len(self._known) // 2 + 1, None))
 
     def page(self, page: CrawledPage) -> None:
-        """Write a page's records: a response or a revisit, then the request, if one was sent."""
+        """Write a page's records: a response or revisit, then the request, if one was sent."""
         url, date, own = (
             warc_records.target_uri(page.final_url),
             warc_records.date_of(page.fetched_at),
@@ -212,7 +211,7 @@ class Warc:
         fields = [("WARC-Record-ID", own), ("WARC-Date", date), ("WARC-Target-URI", url)]
         answer = _response(page, fields, digest) if place is None else _revisit(page, fields, digest, place)
         made = self._made(answer)
-        if page.cache not in ("hit", "stale"):  # for those nothing was sent that was answered
+        if page.cache not in ("hit", "stale"):  # these cache entries were used without an answered request
             about = [("WARC-Type", "request"), ("WARC-Record-ID", warc_records.new_id()), *fields[1:]]
             about += [("WARC-Concurrent-To", own), ("Content-Type", warc_records.REQUEST)]
             made += self._made(_digested(about, [warc_records.request_head(page)]))
@@ -227,7 +226,7 @@ class Warc:
             raise
 
     def redirect(self, page: CrawledPage) -> None:
-        """Write the records of an answer that led elsewhere, so that who replays the archive is led there."""
+        """Write the records of a redirect, so that a replay can follow it."""
         self.page(page)
 
     def _made(self, pieces: list[bytes]) -> list[bytes]:
@@ -259,15 +258,15 @@ class Warc:
         return [self._beginning(self._number) + plain.removeprefix(b"WARC/1.1\r\n"), *rest]
 
     def _beginning(self, number: int) -> bytes:
-        """How a file begins, by which it is known as one of this archive."""
+        """Return the first bytes of a file, by which it is recognized as part of this archive."""
         name = uuid.uuid5(self._archive, str(number))
         return f"WARC/1.1\r\nWARC-Type: warcinfo\r\nWARC-Record-ID: <urn:uuid:{name}>\r\n".encode()
 
     def skipped(self, skipped: Skipped) -> None:
-        """Pass it over: nothing came of it."""
+        """Ignore it: there is no response."""
 
     def flush(self) -> dict[str, Any]:
-        """Hand everything to the system; answers which file is the last, and how long it is."""
+        """Pass all data to the system; return the last file's number and end."""
         try:
             self._flushed = self._state()
         except BaseException as error:
@@ -277,7 +276,7 @@ class Warc:
         return state
 
     def _take_back(self, error: BaseException) -> None:
-        """Be as after the last flush, and take nothing more until it is opened again."""
+        """Restore the state of the last flush, and accept nothing more until it is opened again."""
         why = error if isinstance(error, NotWritten) else None
         flushed, self._flushed = self._flushed, None
         self._trail.take_back()
@@ -285,14 +284,14 @@ class Warc:
         if flushed is not None:
             try:
                 self._cut(flushed)
-            except (OSError, NotWritten):  # the next open() cuts it
+            except (OSError, NotWritten):  # the next open() truncates it
                 pass
         self._trail.take_back(why)
         self._payloads.take_back(why)
         self._flushed = None
 
     def written(self) -> Written:
-        """Say what its files hold."""
+        """Return the contents of its files."""
         gone = sum(
             answers for place, answers in enumerate(self._earlier) if not os.path.exists(self._path(place + 1))
         )  # fmt: skip
@@ -303,14 +302,14 @@ class Warc:
         return sum(self._earlier) + self._lost + self._trail.flushed_entries + self._trail.lost
 
     def close(self) -> None:
-        """End it. Idempotent."""
+        """Close it. Idempotent."""
         self._flushed = None
         self._trail.close()
         self._payloads.close()
 
 
 def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """A path without its ending, and that in lower case."""
+    """Return a path without its ending, and the ending in lower case."""
     text = os.path.abspath(path)
     found = _ENDING.search(text)
     return (text, "") if found is None else (text[: found.start()], found[0].lower())
@@ -330,13 +329,13 @@ def _response(page: CrawledPage, fields: list[tuple[str, str]], digest: str) -> 
 
 
 def _revisit(page: CrawledPage, fields: list[tuple[str, str]], digest: str, place: bytes) -> list[bytes]:
-    """A record that refers to the one which has the payload."""
+    """Return a revisit record, which refers to the record with the payload."""
     own, date, url = place.decode().split(" ")
     about = [("WARC-Type", "revisit"), *fields]
     about += [("WARC-Refers-To", own), ("WARC-Refers-To-Target-URI", url), ("WARC-Refers-To-Date", date)]
     about.append(("WARC-Payload-Digest", digest))
     if page.cache == "revalidated" and dict(fields)["WARC-Target-URI"] == url:
-        # No block: the head of the 304 itself is not kept, and none is to be made up.
+        # No block: the headers of the 304 are not stored.
         return warc_records.record([*about, ("WARC-Profile", warc_records.NOT_MODIFIED)])
     about += [
         ("WARC-Profile", warc_records.IDENTICAL),

@@ -1,9 +1,9 @@
-"""Records of a WARC file, version 1.1 (ISO 28500:2017): made, pressed, and walked over.
+"""Records of a WARC file, version 1.1 (ISO 28500:2017): creation, compression and scanning.
 
-What came over the wire is not kept: bodies are decompressed. So that tools which replay an archive are not misled, the
-fields that spoke of the wire (`Content-Encoding`, `Transfer-Encoding`, a `Content-Length` that is not the body's) are
-written with `X-Crawler-` before their names, as Common Crawl does, and the true length stands as `Content-Length`.
-Cookies and credentials are left out (F62).
+Bodies are stored decompressed, not as sent over the wire. Header fields about the wire form (`Content-Encoding`,
+`Transfer-Encoding`, a `Content-Length` that is not the body's) would mislead replay tools. So they get the prefix
+`X-Crawler-`, as in Common Crawl, and `Content-Length` has the actual length. Cookies and credentials are left out
+(F62).
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\+00:00)
 _STEP = 1 << 18
 _END = b"\r\n\r\n"
 _ANSWERS = (b"WARC/1.1\r\nWARC-Type: response", b"WARC/1.1\r\nWARC-Type: revisit")
-"""How the records begin that stand for a page; a request is another record beside it."""
+"""First bytes of the records that represent a page. A request is a separate record."""
 
 
 def new_id() -> str:
-    """A new name for a record, unlike any other in the world."""
+    """Return a new, globally unique record id."""
     digits = os.urandom(16).hex()
-    # The marks of version 4 (RFC 9562, 5.4); uuid.uuid4() takes three times as long.
+    # Version and variant bits of UUID version 4 (RFC 9562, 5.4); uuid.uuid4() takes three times as long.
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"<urn:uuid:{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}>"
 
 
 def target_uri(url: str) -> str:
-    """A URL as it may stand in a field; a canonical one is left as it is."""
+    """Return a URL in a form valid for a field; a canonical one is unchanged."""
     if url.isascii() and url.isprintable() and " " not in url:
         return url
     return quote(url.encode("utf-8", "surrogatepass"), safe="!#$%&'()*+,/:;=?@[]~")
 
 
 def date_of(moment: str) -> str:
-    """A moment as `WARC-Date` has it: ISO 8601, UTC, by the letter Z. The present, if it cannot be read."""
+    """Return a time as `WARC-Date`: ISO 8601, UTC, with the letter Z. An invalid one becomes the present time."""
     found = _DATE.fullmatch(moment)
     return f"{found[1]}Z" if found else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def record(fields: Iterable[tuple[str, str]], block: Sequence[bytes] = ()) -> list[bytes]:
-    """A record in pieces; the last of its fields is the length of its block."""
+    """Return a record in pieces. Its last field is the length of its block."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
     head = f"WARC/1.1\r\n{lines}Content-Length: {sum(map(len, block))}\r\n\r\n"
     return [head.encode("utf-8", "replace"), *block, _END]
 
 
 def pressed(pieces: Sequence[bytes], level: int) -> list[bytes]:
-    """A record as a gzip member of its own, so that readers can begin at any record (annex D)."""
-    # Setting up the full window takes longer than pressing a small record does.
+    """Return a record as a separate gzip member, so that readers can start at any record (annex D)."""
+    # Allocating the full window takes longer than compressing a small record.
     bits, memory = (12, 5) if sum(map(len, pieces)) <= 4096 else (15, 8)
     press = zlib.compressobj(level, zlib.DEFLATED, 16 + bits, memory)
     made = []
@@ -79,7 +79,7 @@ def pressed(pieces: Sequence[bytes], level: int) -> list[bytes]:
 
 
 def request_head(page: CrawledPage) -> bytes:
-    """The request, as far as it is known."""
+    """Return the head of the request, as far as it is known."""
     host, _, rest = target_uri(page.final_url).partition("://")[2].partition("/")
     method = page.record.method if page.record is not None else "GET"
     lines = [f"{method} /{rest} HTTP/1.1"]
@@ -90,7 +90,7 @@ def request_head(page: CrawledPage) -> bytes:
 
 
 def response_head(page: CrawledPage) -> bytes:
-    """The answer's head, which fits the body as it is kept."""
+    """Return the head of the response, adapted to the stored body."""
     lines = [f"HTTP/1.1 {page.status} {_PHRASES.get(page.status, '')}"]
     length = str(len(page.body))
     for name, value in _shown(page.headers):
@@ -113,13 +113,13 @@ def _shown(headers: Headers) -> list[tuple[str, str]]:
 def _http(lines: list[str]) -> bytes:
     head = "\r\n".join(_LINE_ENDS.sub(" ", line) for line in lines) + "\r\n\r\n"
     try:
-        return head.encode("utf-8", "surrogateescape")  # octets that are no text come out as they came in
+        return head.encode("utf-8", "surrogateescape")  # bytes that are not UTF-8 are written as received
     except UnicodeEncodeError:
         return head.encode("utf-8", "replace")
 
 
 def whole_members(path: str) -> tuple[int, int]:
-    """The length of a file of gzip members up to the end of the last whole one, and the answers in it."""
+    """Return the length of the intact gzip members of a file, and the number of page records in them."""
     whole = place = answers = 0
     head = b""
     member = zlib.decompressobj(31)
@@ -140,7 +140,7 @@ def whole_members(path: str) -> tuple[int, int]:
 
 
 def whole_records(path: str) -> tuple[int, int]:
-    """The length of a file of plain records up to the end of the last whole one, and the answers in it."""
+    """Return the length of the intact plain records of a file, and the number of page records in them."""
     whole = answers = 0
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -163,7 +163,7 @@ def whole_records(path: str) -> tuple[int, int]:
 
 
 def begins_with(path: str, beginning: bytes, gzip: bool) -> bool:
-    """Whether a file begins so, as far as it goes: one that is torn or empty does, if nothing speaks against it."""
+    """Return whether a file begins with `beginning`. An empty or torn file does, if its bytes agree."""
     with open(path, "rb") as file:
         found = file.read(_STEP)
     if gzip:
