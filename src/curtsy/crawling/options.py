@@ -15,13 +15,13 @@ PATIENCE = 600.0
 """Seconds that a crawl waits for the next due host. If none is due by then, it stops and reports when to resume."""
 
 SITEMAPS = 1000
-"""Maximum number of sitemaps of a site: they list up to 50 million URLs."""
+"""Maximum sitemaps of a site: they list up to 50 million URLs."""
 
 MAX_LINKS = 20_000
-"""Maximum number of links of one page."""
+"""Maximum links of one page."""
 
 CONCURRENCY = 64
-"""Maximum number of requests on the wire, over all hosts."""
+"""Maximum requests on the wire, over all hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,39 +42,39 @@ class CrawlOptions:
     """Regular expressions, searched in the URL: a URL that one matches is skipped."""
 
     depth: int | None = None
-    """Maximum number of links from a seed; None for no limit, 0 for the seeds alone."""
+    """Maximum links from a seed; None for no limit, 0 for the seeds alone."""
 
     files: Literal["pages", "all"] | tuple[str, ...] = "pages"
     """File types by the URL's ending: possible pages, all, or pages and these endings (`.pdf`)."""
 
     max_pages: int | None = None
-    """Maximum number of pages, including earlier runs of the job; None for no limit."""
+    """Maximum pages, including earlier runs of the job; None for no limit."""
 
     max_pages_per_host: int | None = None
-    """Maximum number of pages of each host, over all runs and workers of the job; None for no limit. Requests in flight
+    """Maximum pages of each host, over all runs and workers of the job; None for no limit. Requests in flight
     at a kill are repeated, and count when they are written."""
 
     max_links_per_page: int = MAX_LINKS
-    """Maximum number of links of one page. The first ones are used, and `links_cut` counts the rest."""
+    """Maximum links of one page. The first ones are used, and `links_cut` counts the rest."""
 
     max_time: float | None = None
     """Maximum duration of this run in seconds; None for no limit."""
 
     max_bytes: int | None = None
-    """Maximum number of body bytes over the network in this run; None for no limit. Requests in flight still finish."""
+    """Maximum body bytes over the network in this run; None for no limit. Requests in flight still finish."""
 
     patience: float = PATIENCE
-    """Maximum number of seconds to wait for the next due host."""
+    """Maximum seconds to wait for the next due host."""
 
     max_concurrent: int = CONCURRENCY
-    """Maximum number of requests on the wire, over all hosts. The limit of one host is in its policy."""
+    """Maximum requests on the wire, over all hosts. The limit of one host is in its policy."""
 
     sitemaps: bool = False
     """True to read the sitemaps named in robots.txt, or else /sitemap.xml. With `max_pages`, they are read one at a
     time, and only while too few URLs are queued."""
 
     max_sitemaps: int = SITEMAPS
-    """Maximum number of sitemaps of each site, over all runs of the job. At most 3 of them are named in robots.txt on
+    """Maximum sitemaps of each site, over all runs of the job. At most 3 of them are named in robots.txt on
     hosts outside the crawl."""
 
     obey_nofollow: bool = True

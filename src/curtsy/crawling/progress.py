@@ -190,7 +190,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Estimate of a crawl before its start."""
 
     pages: int | None
-    """Maximum number of pages; None if there is no limit."""
+    """Maximum pages; None if there is no limit."""
 
     gap: float
     """Average seconds between two requests to a host."""

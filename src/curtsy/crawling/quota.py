@@ -17,7 +17,7 @@ from curtsy.system.log import LibraryLogger, library_logger
 _log: LibraryLogger = library_logger("crawl")
 
 MOST_SITEMAP_BYTES = 1 << 30
-"""Maximum number of sitemap bytes read of a site: those of a few million URLs, compressed."""
+"""Maximum sitemap bytes read of a site: those of a few million URLs, compressed."""
 
 MOST_KNOWN = 100_000
 """Maximum number of remembered sitemaps, which count once even if they are named twice."""

@@ -22,7 +22,7 @@ HEAD = 1000
 """Seeds checked before a crawl begins: an invalid one is an error. Later invalid ones are skipped."""
 
 AHEAD = 2000
-"""Maximum number of seeds read in advance."""
+"""Maximum seeds read in advance."""
 
 SETTLED = 0.25
 """Seconds to wait for more seeds of a pipe after the first one."""

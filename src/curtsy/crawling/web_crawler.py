@@ -49,7 +49,7 @@ class WebCrawler:
 
     `crawl_delay` is the number of seconds between two requests to a host. The site's own Crawl-delay applies if it is
     longer. A rate, pause, delay or global rate from files or the environment applies too; their defaults do not (C10).
-    Without a `robots_checker`, robots.txt is obeyed as in every client. A given one is consulted instead. With an explicit
+    Without a `robots_checker`, robots.txt is obeyed as in every client. A given one replaces that. With an explicit
     None, robots.txt is not checked (C12). All arguments of `AsyncClient` are accepted too.
     """
 
@@ -134,7 +134,7 @@ class WebCrawler:
     async def crawl_index_page(self, index_url: str, url_pattern: str = "", *, same_host: bool = True) -> list[str]:
         """Return the links of a page, each once, in order: on its own host, matching `url_pattern`, and allowed.
 
-        At most `max_pages` links are returned. Raises Refused if the index page may not be fetched, FetchError if it cannot be.
+        At most `max_pages` links are returned. Raises Refused or FetchError if the index page is not fetched.
         """
         try:
             pattern = re.compile(url_pattern)

@@ -107,7 +107,7 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """Return its kind and path, unique among the crawl's outputs."""
+        """Return its kind and path."""
         return f"folder:{self.path}"
 
     def open(self, state: Any | None) -> None:

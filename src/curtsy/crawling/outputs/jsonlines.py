@@ -27,7 +27,7 @@ class JsonLines(LineFile):
 
     @property
     def name(self) -> str:
-        """Return its kind and path, unique among the crawl's outputs."""
+        """Return its kind and path."""
         return f"jsonl:{self.path}"
 
     def page(self, page: CrawledPage) -> None:

@@ -19,7 +19,7 @@ class LineFile:
 
     @property
     def name(self) -> str:
-        """Return its kind and path, unique among the crawl's outputs."""
+        """Return its kind and path."""
         raise NotImplementedError
 
     @property

@@ -37,7 +37,7 @@ class SkippedCsv(LineFile):
 
     @property
     def name(self) -> str:
-        """Return its kind and path, unique among the crawl's outputs."""
+        """Return its kind and path."""
         return f"csv:{self.path}"
 
     def _whole(self, path: str) -> tuple[int, int]:

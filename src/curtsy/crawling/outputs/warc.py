@@ -101,7 +101,7 @@ class Warc:
 
     @property
     def name(self) -> str:
-        """Return its kind and path, unique among the crawl's outputs."""
+        """Return its kind and path."""
         return f"warc:{self._stem}{self._ending}"
 
     @property
