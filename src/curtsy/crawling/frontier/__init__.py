@@ -1,1 +1,1 @@
-"""The queue of a crawl: URLs that wait to be fetched, by host."""
+"""Queue of a crawl: URLs to fetch, by host."""

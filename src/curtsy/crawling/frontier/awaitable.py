@@ -1,4 +1,4 @@
-"""Awaited: a frontier of one process, for those who await one. Its calls take microseconds, so they are simply made."""
+"""Adapter from `Frontier` to `AsyncFrontier`. Its calls take microseconds, so they run on the event loop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from curtsy.crawling.frontier.protocol import (
 
 
 class AwaitableFrontier:
-    """A frontier of this process for those who await one."""
+    """Frontier of one process with the asynchronous interface."""
 
     def __init__(self, frontier: Frontier) -> None:
         self._frontier = frontier
 
     async def add(self, found: Found) -> int:
-        """Queue URLs, each only once ever; how many were new."""
+        """Queue URLs that were never added before; return how many were new."""
         return self._add(found)
 
     def _add(self, found: Found) -> int:
@@ -35,15 +35,15 @@ class AwaitableFrontier:
         )  # fmt: skip
 
     async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, in turn by address, registered domain and host."""
+        """Claim the next URLs of hosts that are due, in turn by address, domain and host."""
         return self._frontier.claim(limit, room)
 
     def locate(self, host: str, address: str) -> None:
-        """Note the address of a host."""
+        """Record the address of a host."""
         self._frontier.locate(host, address)
 
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
-        """Add what was found, end the claims and keep the notes, in one piece."""
+        """Add the URLs found, end the claims and store the notes in one transaction."""
         with self._frontier.together():
             if notes:
                 self._frontier.note(notes)
@@ -61,41 +61,41 @@ class AwaitableFrontier:
                 return self._frontier.defer(ending.claimed, seconds, last=last)
 
     async def pass_over(self, url: str, other: str) -> bool:
-        """Leave a page out in favour of another, unless that was left out itself."""
+        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
         return self._frontier.pass_over(url, other)
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
-        """Have the lease begin anew."""
+        """Restart the lease; return None if the claim is no longer valid."""
         return self._frontier.renew(claimed)
 
     async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
-        """All of them: what this process has is taken back by `claim` alone, and by nobody else."""
+        """Return True for each claim: in one process, only `claim` takes back expired leases."""
         return [True] * len(claims)
 
     async def due_in(self) -> float | None:
-        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
+        """Return the seconds until `claim` may find a URL; None if no URL is left."""
         return self._frontier.due_in()
 
     async def counts(self) -> Counts:
-        """How much there is."""
+        """Return the counts."""
         return self._frontier.counts()
 
     async def busiest(self, limit: int) -> list[HostQueue]:
-        """The hosts with the most URLs waiting."""
+        """Return the hosts with the longest queues."""
         return self._frontier.busiest(limit)
 
     async def failures(self) -> list[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         return list(self._frontier.failures())
 
     async def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep plain values, each under its name."""
+        """Store plain values by name."""
         self._frontier.note(notes)
 
     async def notes(self) -> dict[str, Any]:
-        """All that was noted."""
+        """Return all stored notes."""
         return self._frontier.notes()
 
     async def close(self) -> None:
-        """Give back what is held open."""
+        """Release all resources."""
         self._frontier.close()

@@ -1,12 +1,12 @@
-"""The frontier on the disk: one SQLite file, from which a kill at any moment takes nothing away.
+"""Frontier on disk: one SQLite file, which loses nothing if the process is killed at any moment.
 
-What is added and what is done is safe when the call returns, or at the end of the block that it stands in
-(`together`). What is out is not kept: the file belongs to one process, so when it is opened nothing is out, and what
-was waits at its place again. Only how often a URL went out without an answer is kept.
+A change is stored when its call returns, or at the end of its block (`together`). Leases are not stored: the file
+belongs to one process, so after a restart every URL is queued at its old position. Only the number of unanswered tries
+of a URL is stored.
 
-A URL takes about 90 bytes of disk: its path and query, its host as a number, an entry in the index of turns, and 64
-bits of hash in the set of all URLs ever seen, which lies host by host, for that is how links come. In memory there is
-nothing but the agenda's 70 bytes a host and two megabytes of turns, and some megabytes of SQLite's cache.
+A URL takes about 90 bytes of disk. These are its path and query, the number of its host, an entry in the index by rank,
+and a 64-bit hash in the set of URLs seen. That set is ordered by host, because the links of a page mostly share a host.
+Memory holds 70 bytes per host and two megabytes of turns in the host schedule, and some megabytes of SQLite's cache.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SCHEMA = (
     "INSERT INTO totals VALUES (0, 0, 0)",
     "ALTER TABLE hosts ADD COLUMN pages INTEGER NOT NULL DEFAULT 0",
 )
-"""What brings a file from each `user_version` to the next. Only ever added to."""
+"""Statements that upgrade a file from each `user_version` to the next. New ones are only appended."""
 
 CACHE = 4 << 20
-"""Bytes of the file that SQLite keeps in memory."""
+"""Bytes of the file that SQLite caches in memory."""
 
 _NAMES = 10_000
-"""Hosts whose numbers are remembered; those of the others are looked up."""
+"""Hosts whose numbers are cached; others are looked up in the file."""
 
 _FIRST = (
     "SELECT urls.id, rank, secure, target, name, pages.url, hosts.pages FROM urls JOIN hosts ON hosts.id = host"
@@ -69,14 +69,14 @@ class _Row(msgspec.Struct, array_like=True, gc=False):
 
 
 class SQLiteUrlTable:
-    """A shelf on the disk."""
+    """URL table in a SQLite file."""
 
     def __init__(self, path: str | os.PathLike[str], *, fresh: bool, cache: int) -> None:
         self._ledger = SQLiteFile(path, SCHEMA, fresh=fresh, cache=cache)
         self._execute, self._rows = self._ledger.execute, self._ledger.rows
         self._numbers: dict[str, int] = {}
         self._page: tuple[str, int] | None = None
-        """The page that URLs were last found on, and its number."""
+        """Page on which URLs were last found, and its number."""
         self._tries: dict[int, int] = {}
         try:
             totals = next(self._rows("SELECT added, done, failed FROM totals"), None)
@@ -88,19 +88,19 @@ class SQLiteUrlTable:
         self._before = self.totals, self._hosts
 
     def begin(self) -> None:
-        """From here to `commit`, all changes are one."""
+        """Begin a transaction."""
         self._before = msgspec.structs.replace(self.totals), self._hosts
         self._ledger.begin()
 
     def commit(self) -> None:
-        """Let all changes since `begin` hold, whatever happens."""
+        """Commit the transaction."""
         if self.totals != self._before[0]:
             values = msgspec.structs.astuple(self.totals)
             self._execute("UPDATE totals SET added = ?, done = ?, failed = ?", values)
         self._ledger.commit()
 
     def roll_back(self) -> bool:
-        """Take back all changes since `begin`; `waiting` is to be asked anew."""
+        """Undo all changes since `begin`; the caller must read `waiting` again."""
         self._ledger.roll_back()
         self.totals, self._hosts = self._before
         self._numbers.clear()
@@ -108,7 +108,7 @@ class SQLiteUrlTable:
         return True
 
     def number(self, host: str) -> int:
-        """The number of a host, a new one if it has none."""
+        """Return the number of a host; assign one to a new host."""
         number = self.find(host)
         if number is None:
             self._hosts += 1
@@ -118,7 +118,7 @@ class SQLiteUrlTable:
         return number
 
     def find(self, host: str) -> int | None:
-        """The number of a host; None if it has none."""
+        """Return the number of a host; None if it has no number."""
         number = self._numbers.get(host)
         if number is None:
             for (number,) in self._rows("SELECT id FROM hosts WHERE name = ?", (host,)):
@@ -131,17 +131,17 @@ class SQLiteUrlTable:
         self._numbers[host] = number
 
     def name(self, number: int) -> str:
-        """The host that has a number."""
+        """Return the host with a number."""
         for (name,) in self._rows("SELECT name FROM hosts WHERE id = ?", (number,)):
             return str(name)
         raise self._ledger.filters(Unsound(f"there is no host {number}"))
 
     def hosts(self) -> int:
-        """How many hosts have a number."""
+        """Return the number of hosts."""
         return self._hosts
 
     def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
-        """Put URLs of one host there, but for those ever seen; how many were new."""
+        """Store the URLs of one host that were never seen; return how many were new."""
         new = self._unseen(host, urls)
         if new:
             page = None if parent is None else self._page_number(parent)
@@ -153,11 +153,11 @@ class SQLiteUrlTable:
         return len(new)
 
     def mark(self, host: int, urls: Sequence[str]) -> int:
-        """Count URLs of one host as seen; how many were new."""
+        """Count URLs of one host as seen; return how many were new."""
         return len(self._unseen(host, urls))
 
     def has_seen(self, host: int, url: str) -> bool:
-        """Whether a URL of a host was ever put or marked."""
+        """Return whether a URL of a host was ever stored or marked."""
         rows = self._rows("SELECT 1 FROM seen WHERE host = ? AND hash = ?", (host, fingerprint(url)))
         return next(rows, None) is not None
 
@@ -173,7 +173,7 @@ class SQLiteUrlTable:
         return self._page[1]
 
     def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
-        """The first URL of a host that is not `out`, of which that host has `count`."""
+        """Lend the first URL of a host that is not in `out`, of which `count` are the host's."""
         for values in self._rows(_FIRST, (host, count + 1)):
             if values[0] not in out:
                 row = self._sound(msgspec.convert, values, _Row)
@@ -183,7 +183,7 @@ class SQLiteUrlTable:
         raise self._ledger.filters(Unsound(f"a URL is missing of host {host}"))
 
     def _try(self, number: int, tries: int) -> None:
-        """Write down how often a URL went out without an answer."""
+        """Store the number of unanswered tries of a URL."""
         if tries:
             self._tries[number] = tries
             self._execute("REPLACE INTO tries VALUES (?, ?)", (number, tries))
@@ -192,21 +192,24 @@ class SQLiteUrlTable:
             self._execute("DELETE FROM tries WHERE url = ?", (number,))
 
     def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
-        """A loan waits again: it never left its place. As `last` it gets a new one, with a lower priority."""
+        """Make a lent URL available again; its row never left the table.
+
+        With `last`, its priority drops by one.
+        """
         if last:
             self._execute("UPDATE urls SET rank = ? WHERE id = ?", (demoted(lent.rank), lent.id))
         if heard:
             self._try(lent.id, lent.tries)
 
     def finish(self, lent: LentUrl, *, is_page: bool) -> None:
-        """A loan is done: it will not be lent again. A page counts as one of its host's."""
+        """Remove a lent URL that is done; with `is_page`, count a page for its host."""
         self._remove(lent)
         self.totals.done += 1
         if is_page:
             self._execute("UPDATE hosts SET pages = pages + 1 WHERE name = ?", (lent.host,))
 
     def fail(self, lent: LentUrl, reason: str) -> None:
-        """A loan will not be lent again, for this reason."""
+        """Remove a lent URL that failed, and store the reason."""
         self._remove(lent)
         self._execute("INSERT INTO failures (url, reason) VALUES (?, ?)", (lent.url, reason))
         self.totals.failed += 1
@@ -216,7 +219,7 @@ class SQLiteUrlTable:
         self._try(lent.id, 0)
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         last = 0
         query = "SELECT id, url, reason FROM failures WHERE id > ? ORDER BY id LIMIT 1000"
         while rows := list(self._rows(query, (last,))):
@@ -224,17 +227,17 @@ class SQLiteUrlTable:
                 yield url, reason
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep some values, each under its name."""
+        """Store plain values by name."""
         rows = [(name, msgspec.json.encode(value)) for name, value in notes.items()]
         self._ledger.execute_many("REPLACE INTO notes VALUES (?, ?)", rows)
 
     def notes(self) -> dict[str, Any]:
-        """All values that were kept."""
+        """Return all stored notes."""
         rows = self._rows("SELECT name, value FROM notes")
         return {name: self._sound(msgspec.json.decode, value) for name, value in rows}
 
     def waiting(self) -> Iterator[tuple[int, int, str]]:
-        """Every host that has URLs, lent ones included, how many, and its name."""
+        """Yield each host that has queued or lent URLs: its number, their count, its name."""
         tries = dict(self._rows("SELECT url, count FROM tries"))
         self._tries = self._sound(msgspec.convert, tries, dict[int, int])
         counted = "SELECT host, count(*) AS count FROM urls GROUP BY host"
@@ -244,11 +247,11 @@ class SQLiteUrlTable:
             yield host, count, name
 
     def close(self) -> None:
-        """Close the file and let others have it."""
+        """Close the file and release its lock."""
         self._ledger.close()
 
     def _sound(self, read: Callable[..., _Value], *given: Any) -> _Value:
-        """What is read from the file, or the error that says what to do when it is not what we wrote."""
+        """Return the result of `read`; raise StoreError if the stored value is malformed."""
         try:
             return read(*given)
         except msgspec.MsgspecError as error:
@@ -256,10 +259,10 @@ class SQLiteUrlTable:
 
 
 class SQLiteFrontier(LocalFrontier):
-    """A frontier in a file, for one process at a time; another one that opens it is refused with an error.
+    """Frontier in a SQLite file that one process at a time may open; a second process gets a StoreError.
 
-    `fresh` begins anew, whatever the file holds. A damaged file is an error and is left alone: nothing is ever begun
-    anew by itself. `cache` is how many bytes of it are kept in memory.
+    `fresh` starts over and discards the file's contents. A damaged file raises StoreError and is kept as it is: only
+    `fresh` replaces it. `cache` is the number of bytes of the file that are cached in memory.
     """
 
     def __init__(
@@ -275,12 +278,12 @@ class SQLiteFrontier(LocalFrontier):
         url_table = SQLiteUrlTable(path, fresh=fresh, cache=cache)
         super().__init__(url_table, concurrency=concurrency, lease=lease, clock=clock)
         try:
-            self._present()  # so that what is wrong with the file is said now
+            self._present()  # reports a damaged file at once
         except BaseException:
             url_table.close()
             raise
 
 
 def _parts(url: str) -> tuple[bool, str]:
-    """Whether a canonical URL is an https one, and its path and query."""
+    """Return whether a canonical URL is https, and its path and query."""
     return url.startswith("https:"), url[url.index("/", 8) :]

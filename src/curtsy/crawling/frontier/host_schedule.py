@@ -1,10 +1,10 @@
-"""Host schedule: which host of a crawl comes next, and when.
+"""Host schedule: the order in which a crawl serves its hosts.
 
-Hosts that are due take turns by address, then by registered domain, then first come, first served
-(core/fair_share.py). Hosts that are due later wait in a heap, so the next host is found in O(log n), and no registered
-domain delays another, however many hosts it has. A host with far more URLs than the others goes to the front when it is
-due, once for each of its pauses and if its registered domain has no other host in the queue: the crawl ends when that
-host does. A host is known by its number, and costs about 70 bytes.
+Due hosts take turns by address, then by registered domain, then first come, first served (core/fair_share.py). Hosts
+due later wait in a heap. So the next host is found in O(log n), and no registered domain delays another, however many
+hosts it has. A host with far more URLs than the others goes to the front when it becomes due, because the crawl ends
+when that host does. It does so once per pause, and only if its registered domain has no other host queued. A host is
+identified by a number and costs about 70 bytes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _IDLE, _READY, _LATER = range(3)
 _HOST_BITS = 32
 _HOST = (1 << _HOST_BITS) - 1
 _EVER = -(1 << 62)
-"""Before any instant: a host of which nothing is known is due."""
+"""Instant before all others: a new host is due at once."""
 
 LONG = 4
-"""How many times the average a host's queue is that goes first."""
+"""Multiple of the average queue length above which a host goes to the front."""
 
 _SLACK = 1024
-"""Outdated moments that the heap may hold besides twice as many as there are hosts."""
+"""Outdated heap entries that are kept besides twice the number of hosts."""
 
 
 class HostSchedule:
-    """The hosts that have something waiting. All instants are whole microseconds of one clock."""
+    """Schedule of the hosts with queued URLs. All instants are microseconds of one clock."""
 
     def __init__(self) -> None:
         self._waiting = array("I")
@@ -39,44 +39,53 @@ class HostSchedule:
         self._all_waiting = 0
         self._ready = FairQueue()
         self._is_shut = False
-        """Whether all that is due was full when the last host was to be found."""
-        # A moment and a host in one number: less than half of what a tuple takes, and quicker to compare.
+        """True if every due host was in a full group at the last call of `next`."""
+        # Heap of an instant and a host in one integer: less than half the size of a tuple, and faster to compare.
         self._later: list[int] = []
 
     def knows(self, host: int) -> bool:
-        """Whether the registered domain of a host was told."""
+        """Return whether the registered domain of a host is known."""
         return self._ready.site(host) > 0
 
     def assign(self, host: int, site: int) -> None:
-        """Note the registered domain of a host, as a group of `FairQueue`. It must be told before anything arrives."""
+        """Set the registered domain of a host, as a group of `FairQueue`.
+
+        Call it before the first `arrive`.
+        """
         self._ready.assign(host, site)
 
     def locate(self, host: int, address: int) -> None:
-        """Note the address at which the registered domain of a host is reached, as a group of `FairQueue`."""
+        """Set the address of a host's registered domain, as a group of `FairQueue`."""
         self._ready.locate(self._ready.site(host), address)
 
     def groups(self, host: int) -> tuple[int, int]:
-        """The groups of a host, as `is_full` is asked for them: its site, and its address or the same again."""
+        """Return the groups of a host that `is_full` checks: its site and its address.
+
+        If the address is unknown, the second is the site again.
+        """
         site = self._ready.site(host)
         return site, self._ready.address(site)
 
     def arrive(self, host: int, count: int, limit: int | None, now: int) -> None:
-        """So many more URLs of a host wait. `limit` is how many of a host may be out at once; None for any number."""
+        """Add `count` queued URLs to a host.
+
+        `limit` is the most leased URLs of a host; None means no limit.
+        """
         self._make_room(host)
         self._waiting[host] += count
         self._all_waiting += count
         self._put(host, limit, now)
 
     def resume(self, host: int, waiting: int, out: int, limit: int | None, now: int) -> None:
-        """A host as it was before: so many URLs wait, so many more are out."""
+        """Restore a host with so many queued and leased URLs."""
         self._make_room(host)
         self._out[host] = out
         self.arrive(host, waiting, limit, now)
 
     def next(self, now: int, is_full: Callable[[int], bool] | None = None) -> int | None:
-        """The host whose turn it is; None if none is due. It must be told what came of it: `leave` comes next.
+        """Take out the host whose turn it is; None if no host is available. Call `leave` next.
 
-        Groups of which `is_full` is true are passed over, as by `FairQueue.next`.
+        Groups for which `is_full` is true are skipped, as by `FairQueue.next`.
         """
         self._admit(now)
         host = self._ready.next(is_full)
@@ -87,48 +96,48 @@ class HostSchedule:
         return host
 
     def reopen(self) -> None:
-        """Note that groups that were full may not be full any more."""
+        """Consider groups again that were full."""
         self._is_shut = False
 
     def leave(self, host: int, limit: int | None, now: int) -> None:
-        """One URL of a host goes out; if more may, the host stands at the end of the line again."""
+        """Lease one URL of a host, and queue the host again if more may be leased."""
         self._waiting[host] -= 1
         self._all_waiting -= 1
         self._out[host] += 1
         self._put(host, limit, now)
 
     def come_back(self, host: int, limit: int | None, now: int, *, is_waiting: bool) -> None:
-        """One URL of a host is not out any more; it waits again, or it is over and done with."""
+        """End one lease of a host; with `is_waiting`, its URL is queued again."""
         self._out[host] -= 1
         self._waiting[host] += is_waiting
         self._all_waiting += is_waiting
         self._put(host, limit, now)
 
     def postpone(self, host: int, due_at: int, now: int) -> None:
-        """A host is due at that moment, be it sooner or later than it was."""
+        """Set when a host is due, sooner or later than before."""
         self._make_room(host)
         self._due_at[host] = due_at
         if self._place[host] == _READY and due_at > now:
             self._ready.remove(host)
             self._put_later(host)
         elif self._place[host] == _LATER:
-            self._put_later(host)  # what the heap has of it is outdated now, and found to be when it comes up
+            self._put_later(host)  # the old heap entry is skipped when it comes up
 
     def out(self, host: int) -> int:
-        """How many URLs of a host are out."""
+        """Return the number of leased URLs of a host."""
         return self._out[host]
 
     def busiest(self, limit: int) -> list[tuple[int, int, int, int]]:
-        """The hosts with the most URLs waiting: each with how many wait, how many are out, and when it is due."""
+        """Return the hosts with the longest queues: number, queued, leased and due instant."""
         waiting, out, due_at = self._waiting, self._out, self._due_at
         hosts = nlargest(limit, range(len(waiting)), key=waiting.__getitem__)
         return [(host, waiting[host], out[host], due_at[host]) for host in hosts if waiting[host]]
 
     def due_at(self, now: int) -> int | None:
-        """When the next host is due; now or earlier if one is, None if nothing waits that may go out.
+        """Return when the next host is due, at most `now` if one is; None if no URL may be leased.
 
-        Hosts that were all passed over as full when the last one was to be found do not count until `reopen`, or until
-        another is due.
+        If all due hosts were skipped as full by the last `next`, they do not count until `reopen` or until another is
+        due.
         """
         self._admit(now)
         if len(self._ready) and not self._is_shut:
@@ -146,7 +155,7 @@ class HostSchedule:
             self._place.extend(bytes(missing))
 
     def _put(self, host: int, limit: int | None, now: int) -> None:
-        """Give a host its place in line or heap, if it has none and may have one."""
+        """Put a host into the queue or the heap, if it is in neither and may be served."""
         if self._place[host] != _IDLE or not self._waiting[host] or (limit is not None and self._out[host] >= limit):
             return
         if self._due_at[host] <= now:
@@ -167,7 +176,7 @@ class HostSchedule:
             heapify(self._later)
 
     def _admit(self, now: int) -> None:
-        """Let those whose moment has come stand in line."""
+        """Move hosts that are due now from the heap to the queue."""
         while self._later and self._later[0] >> _HOST_BITS <= now:
             key = heappop(self._later)
             if self._is_valid(key):

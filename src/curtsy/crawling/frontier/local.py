@@ -1,6 +1,6 @@
-"""Frontiers of one process: an agenda, which says whose turn it is, over a shelf, which has the URLs.
+"""Frontiers of one process: a host schedule, which picks the next host, over a table of URLs.
 
-What is out is known here alone, so leases are as good as their process: when it is gone, nothing is out.
+Leases are kept in this process's memory only: when it ends, no URL is leased.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from curtsy.crawling.frontier.url_table import (
 from curtsy.http.registered_domain import group_of, site_of
 
 CHUNK = 5000
-"""URLs that go to the disk in one piece, when more are added at once."""
+"""URLs stored in one transaction when more are added at once."""
 
 _LONGEST = 10 * 365 * 86_400.0
-"""Seconds for which a host can be put off; endless is no number for an agenda."""
+"""Maximum of seconds for which a host can be postponed; the schedule cannot represent infinity."""
 
 _tickets = itertools.count(1)
-"""For all frontiers of the process: a claim of one that was closed is not to be taken for another's."""
+"""Ticket numbers, unique in the process: a claim of a closed frontier must not match another's."""
 
 
 class _Lease(msgspec.Struct, gc=False):
@@ -57,7 +57,7 @@ class _Lease(msgspec.Struct, gc=False):
 
 
 class _Taken:
-    """The places that groups hold while URLs are handed out, by their numbers in an agenda."""
+    """Slots in use by each group during a claim, by the group's number in the schedule."""
 
     def __init__(self, room: Room) -> None:
         self._share = room.share
@@ -78,9 +78,9 @@ class _Taken:
 
 
 class _Block:
-    """The block of `together`: of blocks within one another, the outermost counts.
+    """Context manager of `together`; of nested blocks, the outermost is the transaction.
 
-    A class and no generator, for every page goes through several.
+    It is a class because a generator would be slower, and every page enters several blocks.
     """
 
     __slots__ = ("_frontier", "depth")
@@ -103,7 +103,7 @@ class _Block:
 
 
 class LocalFrontier:
-    """A frontier of this process: an agenda of hosts over a shelf of URLs."""
+    """Frontier of one process: a host schedule over a table of URLs."""
 
     def __init__(
         self,
@@ -117,21 +117,21 @@ class LocalFrontier:
         self._concurrency = concurrency
         self._lease = round(lease * SECOND)
         self._clock = clock
-        # All leases last equally long, so that the first of them is always the first to run out.
+        # All leases last equally long, so insertion order is the order in which they expire.
         self._leases: dict[int, _Lease] = {}
         self._out: set[int] = set()
-        """The URLs that are out, by their numbers on the shelf."""
+        """Ids in the table of the leased URLs."""
         self._schedule: HostSchedule | None = None
-        """None if it has to be made from what lies on the shelf."""
+        """Schedule of the hosts; None if it must be rebuilt from the table."""
         self._block = _Block(self)
         self._granted: list[_Lease] = []
         self._ended: list[_Lease] = []
-        """What the block under way has done to the leases."""
+        """Leases that the current block granted and ended."""
 
     def add(
         self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
     ) -> int:
-        """Queue URLs, each only once ever; how many were new."""
+        """Queue URLs that were never added before; return how many were new."""
         rank = rank_of(depth, priority, hops)
         added = 0
         for hosts in _by_host(urls):
@@ -148,7 +148,7 @@ class LocalFrontier:
         return added
 
     def mark_seen(self, urls: Iterable[str]) -> int:
-        """Count URLs as added without queueing them; how many were new."""
+        """Count URLs as added without queueing them; return how many were new."""
         new = 0
         for hosts in _by_host(urls):
             with self.together():
@@ -156,7 +156,7 @@ class LocalFrontier:
         return new
 
     def pass_over(self, url: str, other: str) -> bool:
-        """Leave a page out in favour of another, unless that was left out itself."""
+        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
         host = self._url_table.find(host_of(other))
         if host is not None and self._url_table.has_seen(host, left_out(other)):
             return True
@@ -164,13 +164,13 @@ class LocalFrontier:
         return False
 
     def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, in turn by address, registered domain and host."""
+        """Claim the next URLs of hosts that are due, in turn by address, domain and host."""
         schedule, now = self._present()
         self._reclaim(schedule, now)
         schedule.reopen()
         due_at = schedule.due_at(now)
         if due_at is None or due_at > now:
-            return []  # without going to the disk
+            return []  # saves an empty transaction on disk
         claimed: list[Claimed] = []
         taken = None if room is None else _Taken(room)
         is_full = None if taken is None else taken.is_full
@@ -182,7 +182,7 @@ class LocalFrontier:
         return claimed
 
     def locate(self, host: str, address: str) -> None:
-        """Have the registered domain of a host share its turns with others at the same address."""
+        """Record the address of a host, so that domains at one address share turns and slots."""
         schedule, _ = self._present()
         number = self._url_table.find(host)
         if number is not None and schedule.knows(number):
@@ -211,7 +211,7 @@ class LocalFrontier:
         return claimed
 
     def _reclaim(self, schedule: HostSchedule, now: int) -> None:
-        """Put back what was handed out too long ago."""
+        """Queue the URLs of expired leases again."""
         while self._leases and (lease := next(iter(self._leases.values()))).until <= now:
             self._url_table.take_back(lease.lent, heard=False)
             self._end(schedule, lease, now, is_waiting=True)
@@ -224,13 +224,13 @@ class LocalFrontier:
         notes: Mapping[str, Any] | None = None,
         is_page: bool = False,
     ) -> bool:
-        """End a claim for good."""
+        """End a claim for good; return False if it is no longer valid."""
         return self._finish(claimed, None, after, notes, is_page)
 
     def fail(
         self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
-        """End a claim for good, and keep the reason."""
+        """End a claim for good and store the reason; return False if it is no longer valid."""
         return self._finish(claimed, reason, after, notes, False)
 
     def _finish(
@@ -250,7 +250,7 @@ class LocalFrontier:
             return True
 
     def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
-        """Put a URL back; its host is due in so many seconds."""
+        """Queue a URL again; its host is due in `seconds`."""
         with self.together():
             lease = self._leases.get(claimed.ticket)
             if lease is None:
@@ -273,24 +273,24 @@ class LocalFrontier:
             self._ended.append(lease)
 
     def renew(self, claimed: Claimed) -> Claimed | None:
-        """Have the lease begin anew."""
+        """Restart the lease; return None if the claim is no longer valid."""
         lease = self._leases.pop(claimed.ticket, None)
         if lease is None:
             return None
         lease.until = self._now() + self._lease
         lease.claimed = msgspec.structs.replace(lease.claimed, leased_until=lease.until / SECOND)
-        self._leases[claimed.ticket] = lease  # at the end, for it runs out last now
+        self._leases[claimed.ticket] = lease  # to the end, because it expires last now
         return lease.claimed
 
     def host_due(self, host: str, seconds: float) -> None:
-        """A host is due in so many seconds, be it sooner or later than it was."""
+        """Make a host due in `seconds`, sooner or later than before; skip unknown hosts."""
         schedule, now = self._present()
         number = self._url_table.find(host)
         if number is not None:
             schedule.postpone(number, now + microseconds(seconds), now)
 
     def due_in(self) -> float | None:
-        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all."""
+        """Return the seconds until `claim` may find a URL; None if no URL is left."""
         schedule, now = self._present()
         due_at = schedule.due_at(now)
         if self._leases:
@@ -299,13 +299,13 @@ class LocalFrontier:
         return None if due_at is None else max(0, due_at - now) / SECOND
 
     def counts(self) -> Counts:
-        """How much there is."""
+        """Return the counts; any thread may call it."""
         totals, leased = self._url_table.totals, len(self._leases)
-        queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be at it
+        queued = max(0, totals.added - totals.done - totals.failed - leased)  # another thread may be updating them
         return Counts(queued, leased, totals.done, totals.failed, self._url_table.hosts())
 
     def busiest(self, limit: int) -> list[HostQueue]:
-        """The hosts with the most URLs waiting."""
+        """Return the hosts with the longest queues."""
         schedule, now = self._present()
         return [
             HostQueue(self._url_table.name(host), waiting, out, max(0, due_at - now) / SECOND)
@@ -313,24 +313,24 @@ class LocalFrontier:
         ]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         return self._url_table.failures()
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep plain values, each under its name."""
+        """Store plain values by name."""
         with self.together():
             self._url_table.note(notes)
 
     def notes(self) -> dict[str, Any]:
-        """All that was noted."""
+        """Return all stored notes."""
         return self._url_table.notes()
 
     def together(self) -> AbstractContextManager[None]:
-        """Have all calls within the block go to the disk in one piece."""
+        """Return a context manager that makes the calls within it one transaction."""
         return self._block
 
     def begin_block(self) -> None:
-        """For the block alone: here it begins."""
+        """Begin the transaction of a block; called by `_Block` only."""
         self._present()
         try:
             self._url_table.begin()
@@ -339,7 +339,7 @@ class LocalFrontier:
             raise
 
     def end_block(self, *, is_whole: bool) -> None:
-        """For the block alone: here it ends, or is broken off."""
+        """Commit the transaction of a block, or roll it back unless `is_whole`; called by `_Block` only."""
         try:
             if is_whole:
                 self._url_table.commit()
@@ -353,7 +353,7 @@ class LocalFrontier:
             self._ended.clear()
 
     def _take_back_block(self) -> None:
-        """Make the leases what they were before the block; the agenda is made anew from what lies on the shelf."""
+        """Restore the leases from before the block, and drop the schedule so that it is rebuilt."""
         for lease in self._granted:
             self._leases.pop(lease.claimed.ticket, None)
         granted = {lease.claimed.ticket for lease in self._granted}
@@ -365,18 +365,18 @@ class LocalFrontier:
         self._schedule = None
 
     def close(self) -> None:
-        """Give back what is held open."""
+        """Release all resources."""
         self._url_table.close()
 
     def _present(self) -> tuple[HostSchedule, int]:
-        """The agenda, and what time it is."""
+        """Return the schedule, rebuilt if necessary, and the current time."""
         now = self._now()
         if self._schedule is None:
             self._schedule = self._resumed(now)
         return self._schedule, now
 
     def _resumed(self, now: int) -> HostSchedule:
-        """An agenda for what lies on the shelf."""
+        """Return a new schedule of the hosts in the table."""
         schedule = HostSchedule()
         out = Counter(lease.host for lease in self._leases.values())
         limits = {lease.host: self._limit(lease.claimed.host) for lease in self._leases.values()}
@@ -393,7 +393,7 @@ class LocalFrontier:
 
 
 class MemoryFrontier(LocalFrontier):
-    """A frontier that is gone with its process: for small crawls, and for tests."""
+    """Frontier in memory, for small crawls and tests."""
 
     def __init__(
         self,
@@ -406,7 +406,7 @@ class MemoryFrontier(LocalFrontier):
 
 
 def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:
-    """The URLs by their hosts, in order, some thousands at a time."""
+    """Yield chunks of the URLs grouped by host, in order."""
     rest = iter(urls)
     while chunk := list(itertools.islice(rest, CHUNK)):
         hosts: dict[str, list[str]] = {}
@@ -416,5 +416,5 @@ def _by_host(urls: Iterable[str]) -> Iterator[dict[str, list[str]]]:
 
 
 def microseconds(seconds: float) -> int:
-    """A duration from outside: not negative, not endless, and a number."""
+    """Return a duration in microseconds, between 0 and ten years; NaN becomes 0."""
     return round(min(seconds, _LONGEST) * SECOND) if seconds > 0 else 0

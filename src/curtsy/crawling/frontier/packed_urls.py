@@ -1,4 +1,4 @@
-"""Packed: very many URLs that wait to be queued, in a tenth of their memory. A sitemap may list 50 MB of them."""
+"""Compressed sequence of URLs, at a tenth of their size. A sitemap may list 50 MB of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itertools import islice
 from typing import overload
 
 BLOCK = 1000
-"""URLs that are packed together."""
+"""URLs compressed together."""
 
 
 class PackedUrls(Sequence[str]):
-    """Canonical URLs in order. It only grows, and is read from its beginning."""
+    """Append-only sequence of canonical URLs, efficient to read from its beginning."""
 
     __slots__ = ("_blocks", "_last")
 
@@ -23,7 +23,7 @@ class PackedUrls(Sequence[str]):
             self.append(url)
 
     def append(self, url: str) -> None:
-        """Add one to the end."""
+        """Append a URL."""
         self._last.append(url)
         if len(self._last) == BLOCK:
             self._blocks.append(zlib.compress("\n".join(self._last).encode(), 1))

@@ -1,9 +1,9 @@
-"""Partitions: the parts of a shared frontier, whose each of them is, and when there is something to be had.
+"""Partitions of a shared frontier: their owners, and when each has something due.
 
-Every registered domain belongs to one partition with all its hosts, and every partition to one of the workers that are
-there, by rendezvous hashing: when one comes or goes, only its own change hands. So a host mostly comes back to a worker
-that knows it, with its connections and its rules. That is a preference and nothing more: what its owner leaves lying is
-for anybody.
+Every registered domain belongs to one partition with all its hosts. Every partition belongs to one of the present
+workers, by rendezvous hashing: when a worker joins or leaves, only its own partitions change owner. So a host mostly
+returns to a worker that has its connections and robots rules. Ownership is only a preference: after a grace period, any
+worker may serve a host.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from curtsy.core.message import SECOND
 
 GRACE = SECOND // 4
-"""Microseconds that others leave a host to the owner of its partition, after the moment when it was due."""
+"""Microseconds for which other workers leave a due host to the owner of its partition."""
 
 NEVER = 1 << 62
 
@@ -22,7 +22,7 @@ _NAMES = 10_000
 
 
 class Partitions:
-    """What one worker knows of them. All instants are whole microseconds of its own clock."""
+    """View of one worker on the partitions. All instants are microseconds of its own clock."""
 
     def __init__(self, worker: str, count: int) -> None:
         self._worker = worker
@@ -33,11 +33,11 @@ class Partitions:
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other worker is there."""
+        """Return whether no other worker is present."""
         return len(self._workers) == 1
 
     def share(self, workers: Iterable[str]) -> None:
-        """Know who else is there."""
+        """Set the present workers, and derive which partitions belong to this one."""
         present = frozenset(workers) | {self._worker}
         if present != self._workers:
             self._workers = present
@@ -45,7 +45,7 @@ class Partitions:
             self._is_own = [owner == self._worker for owner in owners]
 
     def of(self, site: str) -> int:
-        """The partition of a registered domain."""
+        """Return the partition of a registered domain."""
         number = self._numbers.get(site)
         if number is None:
             if len(self._numbers) >= _NAMES:
@@ -54,20 +54,20 @@ class Partitions:
         return number
 
     def grace(self, partition: int) -> int:
-        """Microseconds that hosts there are left to somebody else."""
+        """Return the microseconds for which hosts of a partition are left to another worker."""
         return 0 if self._is_own[partition] else GRACE
 
     def learn(self, partition: int, wait: int, now: int) -> None:
-        """There is something to be had in so many microseconds; -1 for never."""
+        """Record that a partition has something due in `wait` microseconds; -1 means never."""
         self._due_at[partition] = NEVER if wait < 0 else now + wait
 
     def due(self, now: int) -> list[int]:
-        """Those where something is to be had: our own first, and first those where it has waited longest."""
+        """Return the partitions with something due: own ones first, then the longest overdue."""
         found = [number for number, due_at in enumerate(self._due_at) if due_at <= now]
         return sorted(found, key=lambda number: (not self._is_own[number], self._due_at[number]))
 
     def due_at(self) -> int:
-        """When there is something to be had anywhere; NEVER if nobody knows of anything."""
+        """Return when the first partition has something due; NEVER if no due time is known."""
         return min(self._due_at)
 
 

@@ -1,14 +1,15 @@
-"""The frontier: what waits to be fetched, and whose turn it is.
+"""Interfaces and records of the frontier, the queue of URLs that a crawl fetches.
 
-    AsyncFrontier     the contract; a crawl uses nothing else
-    Frontier          the same of one process, not awaited; `Awaited` (awaited.py) makes the one of the other
-    LocalFrontier     an agenda of hosts over a shelf of URLs (local.py): the rules, once for both of
-    MemoryFrontier    in memory (local.py), and
-    SQLiteFrontier    on the disk (durable.py): killed at any moment, it loses nothing
+    AsyncFrontier     interface that a crawl uses
+    Frontier          synchronous interface within one process; `AwaitableFrontier` (awaitable.py) adapts it
+    LocalFrontier     host schedule over a table of URLs (local.py); base of the next two
+    MemoryFrontier    frontier in memory (local.py)
+    SQLiteFrontier    frontier on disk (durable.py), which loses nothing if killed at any moment
+    RedisFrontier     frontier on a Redis server (redis.py), shared by many machines
 
-Every host has a queue of its own, in order of priority, then breadth first. A URL is added once, by its canonical text,
-handed out to one worker at a time, and done, failed or put back. The frontier knows nothing of pace: admission decides
-when a host may be asked, and its answers come here as hints (`after`, `seconds`, `host_due`).
+Every host has its own queue, ordered by priority, then breadth first. A canonical URL is added once and leased to one
+worker at a time. Its claim ends as done, failed or deferred. Admission control decides when a host may be requested.
+The frontier receives these decisions as hints (`after`, `seconds`, `host_due`).
 """
 
 from __future__ import annotations
@@ -24,83 +25,86 @@ from curtsy.core.message import DEFAULT_PORTS
 from curtsy.core.secrets import masked_repr
 
 LEASE = 600.0
-"""Seconds for which a URL is handed out: longer than a fetch with its waits takes, unless whoever has it is gone."""
+"""Seconds for which a claim leases a URL: longer than a fetch with its waits takes."""
 
 Concurrency = int | None | Callable[[str], int | None]
-"""How many URLs of a host may be out at once, for all hosts or for each; None for any number."""
+"""Maximum number of leased URLs per host: a number, or a function of the host. None means no limit."""
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A URL that was handed out to whoever has this."""
+    """Claim of a worker on a URL."""
 
     url: str
-    """Canonical."""
+    """Canonical URL."""
 
     host: str
-    """What the queue is for: host and, if it is not the scheme's own, port."""
+    """Host of the queue, with its port unless that is the scheme's default."""
 
     depth: int
     priority: int
     parent: str | None
-    """The page on which it was found first, or which redirected here."""
+    """URL of the page that first linked or redirected here; None if there is no such page."""
 
     hops: int
-    """How many redirects in a row led here."""
+    """Number of consecutive redirects that led here."""
 
     tries: int
-    """How often it was handed out before and nothing was heard again: the process was killed, or the lease ran out.
+    """Number of earlier claims that ended by a killed process or an expired lease.
 
-    A page that kills its reader comes back with more and more of them.
+    A page that crashes its reader collects many.
     """
 
     ticket: int
-    """Which claim this is: by it, one who is too late is told from the one who has the URL now."""
+    """Number of this claim, which distinguishes it from later claims on the same URL."""
 
     leased_until: float
-    """When it may be handed out to somebody else, in seconds by the frontier's clock."""
+    """End of the lease, in seconds by the frontier's clock. Other workers may claim the URL afterwards."""
 
     host_pages: int = 0
-    """How many pages had come from its host when it was handed out, over all who work on the frontier."""
+    """Pages fetched from the host before this claim, by all workers of the frontier."""
 
     __repr__ = masked_repr
 
 
 class Counts(msgspec.Struct, frozen=True, gc=False):
-    """A frontier in numbers."""
+    """Numbers of URLs by state, and of hosts."""
 
     queued: int
-    """Waiting, and not out."""
+    """URLs that are queued and not leased."""
 
     leased: int
     done: int
     failed: int
     hosts: int
-    """How many were ever seen."""
+    """Hosts ever seen."""
 
 
 class HostQueue(msgspec.Struct, frozen=True, gc=False):
-    """What waits of one host."""
+    """Queue of one host, in numbers."""
 
     host: str
     queued: int
     out: int
     due_in: float | None
-    """Seconds until it is due; None if nobody knows."""
+    """Seconds until the host is due; None if unknown."""
 
 
 class Room(msgspec.Struct, frozen=True, gc=False):
-    """How places are shared: who has how many, and how many a registered domain or an address may have at most."""
+    """Slots for concurrent fetches: those in use, and the share of one group.
+
+    A group is a registered domain or an address. `share` is the most slots that one group may hold.
+    """
 
     share: int
     sites: Mapping[str, int]
-    """The places that are held, by registered domain (`site_of`)."""
+    """Slots in use, by registered domain (`site_of`)."""
 
     addresses: Mapping[str, int] | None = None
-    """The same by address, where that is known; None if addresses have no share."""
+    """Slots in use, by address where it is known; None if addresses have no share."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """URLs to be added, all with the same rank: the links of a page, or where it redirects to."""
+    """URLs to add with the same rank: the links of a page, or the target of its redirect."""
 
     urls: Sequence[str]
     depth: int = 0
@@ -112,155 +116,174 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """A URL is done with for good."""
+    """End of a claim on a URL that is finished."""
 
     after: float | None = None
-    """Seconds until its host is due again; None leaves that as it is."""
+    """Seconds until the host is due again; None keeps its due time."""
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """A URL is done with for good, and this is why nothing came of it."""
+    """End of a claim on a URL that failed permanently."""
 
     reason: str
     after: float | None = None
 
 
 class Deferred(msgspec.Struct, frozen=True, gc=False):
-    """A URL goes back to its place, or a lower one; its host is due in so many seconds."""
+    """End of a claim on a URL that is queued again; its host is due in `seconds`.
+
+    With `last`, the URL's priority drops by one.
+    """
 
     seconds: float
     last: bool = False
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):
-    """What came of a claim, and what was found on the way."""
+    """Result of a claim, with the URLs that were found."""
 
     claimed: Claimed
     end: Done | Failed | Deferred
     found: Sequence[Found] = ()
     is_page: bool = False
-    """Whether it is done and a page came of it, which counts as one of its host's."""
+    """True if the claim is done and yielded a page, which counts for its host."""
 
 
 class Lapsed(StoreError):
-    """Some of the claims that were to be ended had become another's, so none of them was ended."""
+    """Error: some claims belong to another worker now, so no claim of the call was ended."""
 
 
 class AsyncFrontier(Protocol):
-    """What a crawl stands on, over one process or many machines. One task at a time may make calls that change it."""
+    """Interface of a frontier, in one process or over many machines.
+
+    Only one task at a time may make calls that change it.
+    """
 
     async def add(self, found: Found) -> int:
-        """Queue URLs, each only once ever; how many were new. When this returns, they are safe."""
+        """Queue URLs that were never added before; return how many were new.
+
+        The URLs are stored when the call returns.
+        """
         ...
 
     async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Take the next URLs of hosts that are due; fewer than `limit` if no more are.
+        """Claim up to `limit` of the next URLs of hosts that are due.
 
-        Registered domains take turns, then the hosts of each. With `room`, no registered domain gets more places than
-        its share; `due_in` then passes over those that had it, until something changes. None of the URLs is handed out
-        again, to anybody, before it is put back or its lease has run out.
+        Registered domains take turns, then the hosts of each. With `room`, no registered domain gets more slots than
+        its share. `due_in` then skips the domains at their share until something changes. No worker can claim these
+        URLs again before they are put back or their leases expire.
         """
         ...
 
     def locate(self, host: str, address: str) -> None:
-        """Note the address of a host, so that registered domains at one address share their turns and places.
+        """Record the address of a host, so that domains at one address share turns and slots.
 
-        It is kept in memory only. A frontier of many machines may share by registered domain alone.
+        The address is kept in memory only. A frontier of many machines may share by registered domain alone.
         """
         ...
 
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
-        """End claims: add what was found, then end each, then keep the notes; which of the claims were still valid.
+        """Add the URLs found, end the claims and store the notes; return which claims were valid.
 
-        On one machine all of it is one piece: after a kill all or none is there. On many, what was found is safe
-        before its page is done, and the notes are safe when the claims have ended. What was found on a claim that was
-        no longer valid is added nevertheless. There it raises Lapsed, and ends none, if it was so long under way that
-        leases ran out, and some of the claims are another's now.
+        On one machine this is atomic: after a kill, all or nothing is stored. On many machines, the URLs found are
+        stored before their page is done. The notes are stored by the time the claims have ended. URLs found by a claim
+        that is no longer valid are added nevertheless. A frontier of many machines raises Lapsed and ends no claim if
+        leases expired during the call and some claims belong to another worker.
         """
         ...
 
     async def pass_over(self, url: str, other: str) -> bool:
-        """Leave a page out in favour of another, unless that was left out itself: whether it was.
+        """Skip a page in favour of another, unless the other was skipped; return whether it was.
 
-        So of pages that name one another, not all are left out, whoever comes upon them and when. Any task may call it.
+        So at least one of several pages that name one another is kept, in any order of calls. Any task may call it.
         """
         ...
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
-        """Have the lease begin anew, as for a long download. None if the claim is no longer valid."""
+        """Restart the lease, as for a long download; return None if the claim is no longer valid."""
         ...
 
     async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
-        """Renew the claims whose leases may have run out, by one's own clock; which of all are still valid.
+        """Renew claims whose leases may have expired by the local clock; return which are valid.
 
-        Whoever was not stopped for longer than a lease asks nobody by it, so it is to be called before every writing.
+        It contacts no server unless a lease may have expired, so it is cheap enough to call before every write.
         """
         ...
 
     async def due_in(self) -> float | None:
-        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all.
+        """Return the seconds until `claim` may find a URL; None if no URL is left.
 
-        With everything handed out that may be, it is until the first lease runs out. Where others work on the same
-        frontier, None means that none of them has anything left either.
+        If every claimable URL is leased, that is when the first lease expires. If workers share the frontier, None
+        means that no worker has any URL left.
         """
         ...
 
     async def counts(self) -> Counts:
-        """How much there is, over all who work on it."""
+        """Return the counts over all workers."""
         ...
 
     async def busiest(self, limit: int) -> list[HostQueue]:
-        """The hosts with the most URLs waiting; fewer or none where that is not cheap to tell."""
+        """Return the hosts with the longest queues; fewer or none if they are expensive to find."""
         ...
 
     async def failures(self) -> list[tuple[str, str]]:
-        """The URLs that failed, each with its reason."""
+        """Return the failed URLs, each with its reason."""
         ...
 
     async def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep plain values, each under its name, in place of what was there."""
+        """Store plain values by name, in place of earlier ones."""
         ...
 
     async def notes(self) -> dict[str, Any]:
-        """All that was noted."""
+        """Return all stored notes."""
         ...
 
     async def close(self) -> None:
-        """Give back what is held open. Idempotent; what was out waits again when the frontier is next opened."""
+        """Release all resources; idempotent.
+
+        Leased URLs are queued again when the frontier is next opened.
+        """
         ...
 
 
 class Frontier(Protocol):
-    """The contract. Calls block, but for microseconds only; one thread at a time may make them."""
+    """Synchronous interface of a frontier in one process.
+
+    Calls block for microseconds only. One thread at a time may make them.
+    """
 
     def add(
         self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
     ) -> int:
-        """Queue URLs, canonical ones as `parse_url` makes them, each only once ever; how many were new.
+        """Queue canonical URLs that were never added before; return how many were new.
 
-        Higher priorities go first, then lower depths, then what was added first. When this returns, they are safe.
+        `parse_url` makes canonical URLs. Higher priorities go first, then lower depths, then earlier additions. The
+        URLs are stored when the call returns.
         """
         ...
 
     def mark_seen(self, urls: Iterable[str]) -> int:
-        """Count URLs as added without queueing them, as where a redirect led; how many were new."""
+        """Count URLs as added without queueing them; return how many were new.
+
+        An example is the target of a redirect.
+        """
         ...
 
     def pass_over(self, url: str, other: str) -> bool:
-        """Leave a page out in favour of another, unless that was left out itself: whether it was."""
+        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
         ...
 
     def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Take the next URLs of hosts that are due; fewer than `limit` if no more are.
+        """Claim up to `limit` of the next URLs of hosts that are due.
 
         Registered domains take turns, then the hosts of each. With `room`, no registered domain and no address gets
-        more places than its share; `due_in` then passes over those that had it, until something changes. None of the
-        URLs is handed out again before it is put back or its lease has run out.
+        more slots than its share. `due_in` then skips the groups at their share until something changes. The URLs
+        cannot be claimed again before they are put back or their leases expire.
         """
         ...
 
     def locate(self, host: str, address: str) -> None:
-        """Note the address of a host, so that registered domains at one address share their turns and places."""
+        """Record the address of a host, so that domains at one address share turns and slots."""
         ...
 
     def done(
@@ -271,76 +294,83 @@ class Frontier(Protocol):
         notes: Mapping[str, Any] | None = None,
         is_page: bool = False,
     ) -> bool:
-        """End a claim for good. False if it was no longer valid, and then the URL is not touched.
+        """End a claim for good; return False and keep the URL as it is if the claim is invalid.
 
-        `after` are seconds until the host is due again; None leaves that as it is. `notes` are kept in the same piece
-        as the end of the claim, whether it was valid or not: where the outputs end, for example. With `is_page`, a page
-        came of it, which counts as one of its host's.
+        `after` is the seconds until the host is due again; None keeps its due time. `notes` are stored in the same
+        transaction, even if the claim is invalid: where the output files end, for example. With `is_page`, the claim
+        yielded a page, which counts for its host.
         """
         ...
 
     def fail(
         self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
-        """End a claim for good, and keep the reason. Otherwise as `done`."""
+        """End a claim for good and store the reason; otherwise like `done`."""
         ...
 
     def defer(self, claimed: Claimed, seconds: float, *, last: bool = False) -> bool:
-        """Put a URL back to its old place; its host is due in so many seconds. False if the claim was not valid.
+        """Queue a URL again at its old position; its host is due in `seconds`.
 
-        As `last` it is put back with a priority one lower, so that its host's other URLs have their turn first.
+        Return False if the claim is invalid. With `last`, the priority drops by one, so the host's other URLs go first.
         """
         ...
 
     def renew(self, claimed: Claimed) -> Claimed | None:
-        """Have the lease begin anew, as for a long download. None if the claim is no longer valid."""
+        """Restart the lease, as for a long download; return None if the claim is no longer valid."""
         ...
 
     def host_due(self, host: str, seconds: float) -> None:
-        """A host is due in so many seconds, be it sooner or later than it was. Unknown hosts are passed over."""
+        """Make a host due in `seconds`, sooner or later than before; skip unknown hosts."""
         ...
 
     def due_in(self) -> float | None:
-        """Seconds until `claim` may find something, if nothing else happens; None if nothing is left at all.
+        """Return the seconds until `claim` may find a URL; None if no URL is left.
 
-        With everything handed out that may be, it is until the first lease runs out.
+        If every claimable URL is leased, that is when the first lease expires.
         """
         ...
 
     def counts(self) -> Counts:
-        """How much there is. Any thread may ask."""
+        """Return the counts; any thread may call it."""
         ...
 
     def busiest(self, limit: int) -> list[HostQueue]:
-        """The hosts with the most URLs waiting."""
+        """Return the hosts with the longest queues."""
         ...
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         ...
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep plain values, each under its name, in place of what was there."""
+        """Store plain values by name, in place of earlier ones."""
         ...
 
     def notes(self) -> dict[str, Any]:
-        """All that was noted, by `note`, `done` and `fail`, in this process or an earlier one."""
+        """Return the notes of `note`, `done` and `fail`, from this process and earlier ones."""
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """Have all calls within the block go to the disk in one piece: quicker, and after a kill all or none is there.
+        """Return a context manager that makes the calls within it one transaction.
 
-        If the block raises, a frontier on the disk takes all of it back; one in memory keeps what was done.
+        It is faster, and after a kill all or nothing is stored. If the block raises, a frontier on disk rolls back; one
+        in memory keeps the changes.
         """
         ...
 
     def close(self) -> None:
-        """Give back what is held open. Idempotent; what was out waits again when the frontier is next opened."""
+        """Release all resources; idempotent.
+
+        Leased URLs are queued again when the frontier is next opened.
+        """
         ...
 
 
 def host_of(url: str) -> str:
-    """The host, with its port if that is not the scheme's own, of a canonical URL: its `Url.domain`."""
+    """Return the host of a canonical URL (`Url.domain`); raise ValueError for other text.
+
+    The port is part of it unless it is the scheme's default.
+    """
     scheme, _, rest = url.partition("://")
     host, slash, _ = rest.partition("/")
     if scheme not in DEFAULT_PORTS or not slash:

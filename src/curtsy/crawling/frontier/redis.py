@@ -1,9 +1,10 @@
-"""The frontier that machines share: on a Redis or Valkey server, 7.0 or later; one server, Sentinel or Cluster.
+"""Frontier shared by many machines, on a Redis or Valkey server 7.0 or later.
 
-Workers come and go. What one of them has is leased, and goes to another when it is not heard of again in time; a host
-is served by one worker at a time. Every change is one short script (scripts.py) on one partition (partition.py) of the
-job (registry.py), so that a worker which is killed at any point leaves nothing half done. All time is the server's, but
-for the end of a lease: a worker counts that by its own clock, from before it has asked, and stops short of it.
+The server may be a single one, Sentinel or Cluster. Workers may join and leave. A URL is leased to a worker; if the
+lease expires, another worker gets it. A host is served by one worker at a time. Every change is one short script
+(scripts.py) on one partition (partition.py) of the job (redis_jobs.py), so a killed worker leaves no partial change.
+All instants are the server's, except the end of a lease. A worker counts that by its own clock from before its request,
+and stops a margin earlier.
 """
 
 from __future__ import annotations
@@ -43,42 +44,45 @@ from curtsy.crawling.frontier.url_table import fingerprint, left_out
 from curtsy.http.registered_domain import site_of
 
 LEASE = 120.0
-"""Seconds for which a URL is handed out: what a dead worker had waits so long. Who needs longer renews it."""
+"""Seconds for which a URL is leased: the delay until a dead worker's URLs go to others.
+
+A longer fetch renews its lease.
+"""
 
 MARGIN = 5.0
-"""Seconds before the end of a lease at which its holder counts it as over; a tenth of it, if that is less."""
+"""Seconds before the end of a lease at which its holder treats it as expired; at most a tenth of it."""
 
 LOOK = 1.0
-"""Seconds after which a worker looks at all partitions, for others may have added to them."""
+"""Seconds between two checks of all partitions for URLs that other workers added."""
 
 MOST_PARTITIONS = 4096
-"""More would only be more to look at."""
+"""Maximum number of partitions; checking more would only cost time."""
 
 BEAT_EVERY = PRESENCE / 3
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats of a worker."""
 
 ANY = 2**32 - 1
-"""As many of a host as there are."""
+"""Limit of leased URLs per host that stands for no limit."""
 
 _PIECE = 500
-"""URLs in one script, for the server does nothing else meanwhile."""
+"""URLs per script call: the server is blocked while a script runs."""
 
 _NOTES = 1000
-"""Notes in one script: Lua takes some thousands of words at once."""
+"""Notes per script call: Lua's `unpack` is limited to some thousands of values."""
 
 _WIDTHS = (4, 8, 16, 32, 64, 64, 64, 64)
-"""Partitions that are asked at once, turn by turn: few when there is plenty, so that one call brings much."""
+"""Partitions queried at once in each round: few at first, so that one reply has many URLs."""
 
 
 class RedisFrontier:
-    """A frontier on a server, for any number of workers on any number of machines that give the same `job`.
+    """Frontier on a Redis server, common to all workers that give the same `job` on any machine.
 
-    `worker` names this one, and must be no other's; None makes a name up. `fresh` begins the job anew, and is refused
-    with a PolicyError while anybody is at work on it. `partitions` holds for a new job only. `timeout` is how long the
-    server may keep us waiting, in seconds. Trouble with the server is a StoreError, and every call may then be made
-    again. With `clock`, that is the time instead of the server's: for tests.
+    `worker` names this worker and must be unique; None generates a name. `fresh` starts the job over. While other
+    workers are active, it raises PolicyError. `partitions` applies to a new job only. `timeout` is the seconds to wait
+    for the server. Server problems raise StoreError, and the call may then be repeated. `clock` replaces the server's
+    time, in tests.
 
-    It belongs to one event loop, and is connected by `check` or the first call.
+    The frontier belongs to one event loop. `check` or the first call connects it.
     """
 
     def __init__(
@@ -114,29 +118,32 @@ class RedisFrontier:
         self._job: SharedJob | None = None
         self._partitions = Partitions(self._worker, partitions)
         self._out: dict[int, Claimed] = {}
-        """What this worker has, by ticket."""
+        """Claims of this worker, by ticket."""
         self._told: set[int] = set()
-        """Tickets of claims whose end was told and not answered: they may be over, and by nobody else."""
+        """Tickets of claims whose end was sent but not confirmed: only this worker can have ended them."""
         self._full: set[str] = set()
-        """Registered domains that had their share of places at the last claim."""
+        """Registered domains that reached their share of slots at the last claim."""
         self._looked_at = self._beaten_at = -NEVER
         self._is_closed = False
 
     @property
     def worker(self) -> str:
-        """The name of this worker."""
+        """Return the name of this worker."""
         return self._worker
 
     async def check(self) -> None:
-        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        """Connect; raise PolicyError if the server is too old or may evict data.
+
+        Otherwise the first call does this.
+        """
         await self._opened()
 
     async def add(self, found: Found) -> int:
-        """Queue URLs, each only once ever; how many were new."""
+        """Queue URLs that were never added before; return how many were new."""
         return await self._add([found])
 
     async def _add(self, founds: Sequence[Found], beside: list[Call] | None = None) -> int:
-        """Add what was found, and send some calls beside."""
+        """Add the URLs found; send the calls of `beside` with the first chunk."""
         job = await self._opened()
         added = 0
         for chunk in redis_codec.chunks(founds):
@@ -151,7 +158,7 @@ class RedisFrontier:
         return added
 
     def _pieces(self, chunk: dict[redis_codec.Group, list[str]]) -> list[tuple[int, list[Any]]]:
-        """What the script is told, with the partition that it is for."""
+        """Return partitions with the script arguments that add a chunk of URLs."""
         pieces: list[tuple[int, list[Any]]] = []
         begun: dict[int, list[Any]] = {}
         for (host, rank, parent), urls in chunk.items():
@@ -168,12 +175,12 @@ class RedisFrontier:
         return pieces
 
     def locate(self, host: str, address: str) -> None:
-        """Do nothing: here registered domains take turns, whatever their addresses."""
+        """Do nothing: registered domains take turns here without regard to addresses."""
 
     async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Take the next URLs of hosts that are due, in turn by registered domain and host, our own partitions' first.
+        """Claim the next URLs of due hosts, in turn by domain and host, own partitions first.
 
-        Of `room`, addresses do not count here.
+        The addresses of `room` are ignored.
         """
         job = await self._opened()
         await self._keep_up(job)
@@ -222,13 +229,13 @@ class RedisFrontier:
         return claimed
 
     def _reopen(self, room: Room | None, held: Counter[str]) -> None:
-        """Ask the partitions again whose registered domains were full and are not any more."""
+        """Mark partitions as due whose registered domains were full and have free slots again."""
         for site in self._full:
             if room is None or held[site] < room.share:
                 self._partitions.learn(self._partitions.of(site), 0, self._now())
 
     def _shares(self, room: Room | None, held: Counter[str], partition: int, wanted: int) -> Iterator[int | str]:
-        """What the script is told of places: the share, and of its registered domains those that may reach it."""
+        """Yield the script arguments for slots: the share, and the domains that may reach it."""
         if room is not None:
             yield room.share
             for site, count in held.items():
@@ -236,14 +243,15 @@ class RedisFrontier:
                     yield from (site, count)
 
     async def conclude(self, endings: Sequence[Ending], notes: Mapping[str, Any] | None = None) -> list[bool]:
-        """Add what was found; when that is safe, keep the notes and end the claims, unless some are another's by then.
+        """Add the URLs found, then end the claims; raise Lapsed if any claim is lost.
 
-        Between the last look and the server only a standstill of this very instant is left, and no page is lost by it:
-        it is written by both.
+        The notes are stored before the claims end. If the process is suspended between the last check and the server's
+        reply, a claim may still expire. No page is lost then: both workers write it.
         """
         job = await self._opened()
         noting = self._noting(job, notes or {})
-        # One server takes calls in their order, so no kill falls between the notes and the end. A cluster is many.
+        # A single server runs calls in order, so no kill falls between the notes and the ends. A cluster has many
+        # servers, so there the notes go first.
         first, last = (noting, []) if self._registry.server.address.kind == "cluster" else ([], noting)
         await self._add([found for ending in endings for found in ending.found], first)
         claims = [ending.claimed for ending in endings]
@@ -271,13 +279,13 @@ class RedisFrontier:
         return ended
 
     async def pass_over(self, url: str, other: str) -> bool:
-        """Leave a page out in favour of another, unless that was left out itself."""
+        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
         job = await self._opened()
         here, there = (self._partitions.of(site_of(host_of(each))) for each in (url, other))
         mark, others = fingerprint(left_out(url)), fingerprint(left_out(other))
         if here == there:
             return await self._pass_over(job, here, mark, others)
-        # After the mark another look: of two who do so at once, at least one sees what the other has marked.
+        # The second check after the mark: of two workers that do this at once, at least one sees the other's mark.
         return (
             await self._pass_over(job, there, "", others)
             or await self._pass_over(job, here, mark, "")
@@ -289,12 +297,12 @@ class RedisFrontier:
         return bool(redis_codec.read_number(self._hear(partition, reply).answer))
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
-        """Have the lease begin anew."""
+        """Restart the lease; return None if the claim is no longer valid."""
         [renewed] = await self._renew([claimed])
         return renewed
 
     async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
-        """Renew the claims whose leases must count as over; which of all are still valid."""
+        """Renew the claims that must be treated as expired; return which of all are valid."""
         now = self._clock()
         late = [each for each in claims if self._out.get(each.ticket, each).leased_until <= now]
         late = [each for each in late if each.ticket not in self._told]
@@ -303,7 +311,7 @@ class RedisFrontier:
         return [claimed.ticket not in lost for claimed in claims]
 
     async def _renew(self, claims: Sequence[Claimed]) -> list[Claimed | None]:
-        """Have leases begin anew; None for each claim that is no longer valid."""
+        """Restart leases; return None for each claim that is no longer valid."""
         job = await self._opened()
         until = self._leased_until()
         partitions = [self._partitions.of(site_of(claimed.host)) for claimed in claims]
@@ -322,9 +330,9 @@ class RedisFrontier:
         return renewals
 
     async def due_in(self) -> float | None:
-        """Seconds until `claim` may find something; None if nothing is left, with anybody.
+        """Return the seconds until `claim` may find a URL; None if no worker has any left.
 
-        While others are at work it is `LOOK` at most: they may find something at any time.
+        While other workers are present it is at most `LOOK`, because they may add URLs at any time.
         """
         job = await self._opened()
         await self._keep_up(job)
@@ -334,10 +342,10 @@ class RedisFrontier:
         return (wait if self._partitions.is_alone else min(wait, round(LOOK * SECOND))) / SECOND
 
     async def _is_over(self, job: SharedJob) -> bool:
-        """Whether nothing is left in any partition.
+        """Return whether no partition has a URL left.
 
-        They are looked at one after the other, and a page that ends may have added to one that was seen empty. So all
-        must be seen empty twice, with nothing added between: then they were all empty at once.
+        The partitions are read one after another, so a page that ends may add URLs to one that was read as empty. All
+        must be idle in two passes with nothing added in between: then all were empty at one instant.
         """
         reports = await self._look(job)
         again = await self._look(job)
@@ -345,15 +353,15 @@ class RedisFrontier:
         return all(one.is_idle and other.is_idle and one.added == other.added for one, other in both)
 
     async def counts(self) -> Counts:
-        """How much there is, over all workers."""
+        """Return the counts over all workers."""
         return total(await self._look(await self._opened()))
 
     async def busiest(self, limit: int) -> list[HostQueue]:
-        """Nothing: to find them, all hosts of all partitions would have to be looked at."""
+        """Return no hosts: finding them would mean reading all hosts of all partitions."""
         return []
 
     async def failures(self) -> list[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         job = await self._opened()
         calls = [Call(("LRANGE", f"{job.base(number)}:failures", 0, -1)) for number in range(job.partitions)]
         replies = await self._registry.demand(calls)
@@ -363,18 +371,21 @@ class RedisFrontier:
         return [(redis_codec.url_of(host, target), reason) for _, host, target, reason in found]
 
     async def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep plain values, each under its name. All workers have them in common."""
+        """Store plain values by name, common to all workers."""
         await self._registry.demand(self._noting(await self._opened(), notes))
 
     async def notes(self) -> dict[str, Any]:
-        """All that was noted."""
+        """Return all stored notes."""
         await self._opened()
         [words] = await self._registry.demand([Call(("HGETALL", f"{home(self._name)}:notes"))])
         pairs = words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True)
         return {name.decode(): msgspec.json.decode(value) for name, value in pairs}
 
     async def close(self) -> None:
-        """Give back what is out and the connections. Idempotent; if the server is away, the leases run out."""
+        """Return the leased URLs and close the connections; idempotent.
+
+        If the server is unreachable, the leases expire.
+        """
         if self._is_closed:
             return
         if self._job is not None:
@@ -400,7 +411,7 @@ class RedisFrontier:
         return self._job
 
     async def _keep_up(self, job: SharedJob) -> None:
-        """Be known to the others, know them, and know what they have added."""
+        """Send the heartbeat, and read which workers are present and what they added."""
         now = self._now()
         if now >= self._beaten_at + BEAT_EVERY * SECOND:
             words = (self._registry.now(), job.born, self._worker, round(PRESENCE * SECOND))
@@ -412,7 +423,7 @@ class RedisFrontier:
             self._looked_at = now
 
     async def _look(self, job: SharedJob) -> list[redis_codec.Report]:
-        """How each partition stands."""
+        """Return a report on each partition."""
         calls = [self._call(job, CLAIM, number, 0, 0, "") for number in range(job.partitions)]
         return [self._hear(number, reply) for number, reply in enumerate(await self._registry.demand(calls))]
 
@@ -433,7 +444,7 @@ class RedisFrontier:
         ]
 
     def _leased_until(self) -> float:
-        """When a lease that is asked for now must count as over."""
+        """Return when a lease that is requested now must be treated as expired."""
         return (self._now() + self._lease - self._margin) / SECOND
 
     def _now(self) -> int:

@@ -1,8 +1,8 @@
-"""Calls: what is sent to a Redis server at once, scripts by their names.
+"""Pipelined commands for a Redis server, with scripts called by their SHA-1.
 
-A script's KEYS are two: what all its keys begin with, and a name under which there is never anything. While a cluster
-moves a slot, it answers TRYAGAIN to a call that names a key which is missing. So no script ever runs where a part of
-what it needs has not arrived, though it names none of its keys.
+A script's KEYS are the common prefix of its keys and a name that never exists. While a cluster moves a slot, it answers
+TRYAGAIN to a call that names a missing key. So no script runs where some of its keys have not arrived, though it names
+none of them.
 """
 
 from __future__ import annotations
@@ -14,34 +14,37 @@ from typing import Any, NamedTuple
 from curtsy.stores.redis_url import Moving, NoScript
 
 _PAUSE = 0.05
-"""Seconds between two tries while a slot is on the move."""
+"""Seconds between two tries while a slot is being moved."""
 
 
 class Script(NamedTuple):
-    """A script, and the name by which a server knows it once it has seen it."""
+    """Lua script with the SHA-1 by which a server caches it."""
 
     source: str
     sha: str
 
     def on(self, base: str, *arguments: Any) -> Call:
-        """A call of it on the keys that begin with `base`."""
+        """Return a call of the script on the keys that begin with `base`."""
         return Call(("EVALSHA", self.sha, 2, base, f"{base}:moving", *arguments), self)
 
 
 class Call(NamedTuple):
-    """A command to be sent."""
+    """Command to send."""
 
     words: tuple[Any, ...]
     script: Script | None = None
 
     def spelled_out(self) -> Call:
-        """The same for a server that does not know the script."""
+        """Return the call with the script's source for a server that has not cached it."""
         assert self.script is not None
         return Call(("EVAL", self.script.source, *self.words[2:]), self.script)
 
 
 async def send(calls: Sequence[Call], client: Any) -> list[Any]:
-    """Send all at once; the replies, errors among them. Goes on for ever if a slot never arrives: give it a timeout."""
+    """Send all calls at once; return the replies, errors included.
+
+    It retries until every slot has arrived, so the caller must set a timeout.
+    """
     replies: list[Any] = [None] * len(calls)
     left = dict(enumerate(calls))
     task = asyncio.current_task()
@@ -56,7 +59,7 @@ async def send(calls: Sequence[Call], client: Any) -> list[Any]:
             replies[place] = reply
         left = {place: left[place] for place, reply in got.items() if type(reply) in Moving}
         if left:
-            if task.cancelling() > cancelled:  # redis-py sometimes takes a cancellation for a reply that failed
+            if task.cancelling() > cancelled:  # redis-py may report a cancellation as a failed reply
                 raise asyncio.CancelledError
             await asyncio.sleep(_PAUSE)
     return replies

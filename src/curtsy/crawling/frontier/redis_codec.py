@@ -1,4 +1,4 @@
-"""Wire: how URLs, ranks and ends are told to the scripts of a shared frontier, and what they say is read."""
+"""Codec of the values that a shared frontier exchanges with its Redis scripts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done, Ending, F
 from curtsy.crawling.frontier.url_table import demoted, depth_of, hops_of, priority_of, rank_of
 
 Group = tuple[str, int, str]
-"""Host, rank and parent; the parent is empty if there is none."""
+"""Host, rank and parent; the parent is empty for URLs without one."""
 
 _MIDDLE = 1 << 52
-"""What is added to a rank, so that it is not negative. Together they stay below what Lua can count to."""
+"""Offset that makes ranks non-negative. The sum stays below 2^53, up to which Lua counts exactly."""
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What every script on a partition says."""
+    """Reply of every script on a partition."""
 
     wait: int
-    """Microseconds until something may be had there; -1 if nothing is left there."""
+    """Microseconds until the partition may have something to claim; -1 if nothing is left in it."""
 
     queued: int
     leased: int
@@ -31,19 +31,19 @@ class Report(msgspec.Struct, frozen=True, array_like=True, gc=False):
     failed: int
     hosts: int
     added: int
-    """Ever."""
+    """Number of URLs ever added."""
 
     answer: msgspec.Raw
-    """Packed; each script has its own."""
+    """Result in MessagePack; its type depends on the script."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether no URL is queued or leased."""
         return not self.queued and not self.leased
 
 
 class Handed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A URL that was handed out, as the script has it."""
+    """Claimed URL as the script returns it."""
 
     ticket: int
     host: str
@@ -59,11 +59,11 @@ read_number = msgspec.msgpack.Decoder(int).decode
 read_numbers = msgspec.msgpack.Decoder(list[int]).decode
 read_handed = msgspec.msgpack.Decoder(list[Handed]).decode
 read_failure = msgspec.msgpack.Decoder(tuple[int, str, str, str]).decode
-"""When, host, target and reason."""
+"""Reader of a failure: instant, host, target and reason."""
 
 
 def chunks(founds: Sequence[Found]) -> Iterator[dict[Group, list[str]]]:
-    """URLs that have host, rank and parent in common, in order, some thousands at a time."""
+    """Yield chunks of URLs grouped by host, rank and parent, in order."""
     each = ((found, url) for found in founds for url in found.urls)
     while chunk := list(itertools.islice(each, CHUNK)):
         groups: dict[Group, list[str]] = {}
@@ -74,7 +74,7 @@ def chunks(founds: Sequence[Found]) -> Iterator[dict[Group, list[str]]]:
 
 
 def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
-    """What the script is told of an ending."""
+    """Return the script arguments that end a claim."""
     match ending.end:
         case Done(after):
             how = "page" if ending.is_page else "done"
@@ -86,7 +86,7 @@ def end_words(ending: Ending, partitions: int) -> tuple[Any, ...]:
 
 
 def back_words(claimed: Claimed, partitions: int, after: float | None, *, last: bool = False) -> tuple[Any, ...]:
-    """What the script is told of a URL that goes back."""
+    """Return the script arguments that queue a URL again."""
     rank = rank_of(claimed.depth, claimed.priority, claimed.hops)
     return number_of(claimed, partitions), "back", _after(after), packed(demoted(rank) if last else rank)
 
@@ -96,12 +96,12 @@ def _after(seconds: float | None) -> int | str:
 
 
 def number_of(claimed: Claimed, partitions: int) -> int:
-    """The ticket as its partition knows it: each counts its own."""
+    """Return the ticket number within its partition; each partition counts its own."""
     return claimed.ticket // partitions
 
 
 def claimed_of(handed: Handed, until: float, partition: int, partitions: int) -> Claimed:
-    """What was handed out, as the crawl has it."""
+    """Return the claim for a claimed URL of a script."""
     rank = handed.rank - _MIDDLE
     return Claimed(
         url=url_of(handed.host, handed.target),
@@ -118,16 +118,16 @@ def claimed_of(handed: Handed, until: float, partition: int, partitions: int) ->
 
 
 def packed(rank: int) -> bytes:
-    """A rank as bytes that have its order."""
+    """Return a rank as bytes that sort in its order."""
     return min(max(rank + _MIDDLE, 0), 2 * _MIDDLE - 1).to_bytes(8, "big")
 
 
 def target_of(url: str) -> str:
-    """A canonical URL without its host."""
+    """Return the scheme letter (`s` or `p`), path and query of a canonical URL."""
     scheme, _, rest = url.partition("://")
     return ("s" if scheme == "https" else "p") + rest[rest.index("/") :]
 
 
 def url_of(host: str, target: str) -> str:
-    """The canonical URL of both."""
+    """Return the canonical URL of a host and a target."""
     return f"http{'s' if target[0] == 's' else ''}://{host}{target[1:]}"

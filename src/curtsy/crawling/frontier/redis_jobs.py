@@ -1,13 +1,13 @@
-"""Registry: the crawls that many machines share on a Redis server, by their names: begun, found, listed, forgotten.
+"""Registry of the crawls that machines share on a Redis server: open, find, list and forget jobs.
 
-    curtsy:crawls                        set     the names of all jobs
-    curtsy:crawl:{name}:meta             hash    when it was born, its number of partitions, its format
-    curtsy:crawl:{name}:workers          zset    who is at work on it, by when that was last heard
+    curtsy:crawls                        set     names of all jobs
+    curtsy:crawl:{name}:meta             hash    creation time, number of partitions, format
+    curtsy:crawl:{name}:workers          zset    workers by the time of their last heartbeat
     curtsy:crawl:{name}:notes            hash    plain values
-    curtsy:crawl:{name@born:n}:…                 its partitions; see scripts.py
+    curtsy:crawl:{name@born:n}:…                 partitions; see scripts.py
 
-What stands in braces decides where a cluster keeps a key, so that each partition is in one place. A job that is begun
-anew is born anew, and its keys have other names: one who is still at work on the old one cannot touch it.
+The part in braces decides where a cluster stores a key, so each partition is on one node. A job that starts over gets a
+new creation time, and so other keys: a worker on the old job cannot touch them.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from curtsy.stores.pipeline import Pipeline
 from curtsy.stores.redis_server import Server
 
 PARTITIONS = 64
-"""Parts of a new job: enough to spread it over a cluster's nodes and a hundred workers, few enough to look at all."""
+"""Partitions of a new job: enough for a cluster's nodes and a hundred workers, few enough to read all."""
 
 PRESENCE = 6.0
-"""Seconds for which a worker counts as one that is there, after it was last heard of."""
+"""Seconds after its last heartbeat for which a worker counts as present."""
 
 TIMEOUT = 5.0
-"""Seconds that the server may keep us waiting."""
+"""Seconds to wait for the server."""
 
 FORMAT = 3
-"""How partitions are laid out. Another one is refused."""
+"""Version of the partition layout. Jobs of other versions are refused."""
 
 _PREFIX = "curtsy:"
 _NAMES = f"{_PREFIX}crawls"
@@ -46,48 +46,48 @@ _BATCH = 500
 
 
 class JobGone(PolicyError):
-    """The job is not there any more: it was forgotten or begun anew, or the server has lost it.
+    """Error: the job was forgotten, started over, or lost by the server.
 
-    No StoreError, for to try again is of no use.
+    It is not a StoreError because a retry cannot succeed.
     """
 
 
 class SharedJob(msgspec.Struct, frozen=True):
-    """One life of a job, and where its keys are."""
+    """One run of a job from its creation, and the prefix of its keys."""
 
     name: str
     born: int
-    """By which this life of the job is told from an earlier one: the server's microseconds at its birth."""
+    """Creation time in microseconds by the server's clock; it distinguishes the job from earlier ones of its name."""
 
     partitions: int
 
     def base(self, partition: int) -> str:
-        """What the keys of a partition begin with."""
+        """Return the key prefix of a partition."""
         return f"{_PREFIX}crawl:{{{_quoted(self.name)}@{self.born}:{partition}}}"
 
 
 class JobSummary(msgspec.Struct, frozen=True):
-    """A job as it stands."""
+    """State of a job."""
 
     name: str
     counts: Counts
     heard: dict[str, float] = {}
-    """Who is at work on it, or was and did not take leave, each with the seconds since that was last heard."""
+    """Seconds since the last heartbeat of each worker that has not signed off."""
 
     changed_at: float | None = None
     """Epoch second of the last change, by the server's clock; None if nothing was ever added."""
 
     notes: dict[str, Any] = {}
-    """All that its workers have noted."""
+    """Notes of all workers."""
 
     @property
     def workers(self) -> int:
-        """How many are at work on it."""
+        """Return the number of present workers."""
         return sum(ago <= PRESENCE for ago in self.heard.values())
 
 
 class RedisJobs:
-    """The jobs of a server, as one event loop has them."""
+    """Jobs of a server, accessed from one event loop."""
 
     def __init__(self, url: str, *, timeout: float = TIMEOUT, clock: Callable[[], float] | None = None) -> None:
         self.server = Server(url, None, _PREFIX, timeout)
@@ -95,18 +95,18 @@ class RedisJobs:
         self._line: Pipeline | None = None
 
     def now(self) -> str:
-        """The present as scripts take it: empty unless it is given, for tests."""
+        """Return the time argument of scripts: empty, or the microseconds of `clock` in tests."""
         return "" if self.clock is None else str(round(self.clock() * SECOND))
 
     async def ask(self, calls: list[Call]) -> list[Any]:
-        """Send all at once; the replies, with an error of ours in place of each that failed."""
+        """Send all calls at once; return the replies, with a CurtsyError in place of each failed one."""
         if self._line is None:
             self._line = Pipeline(self.server, asyncio.get_running_loop())
         replies = await self._line.call(lambda client: send(calls, client)) if calls else []
         return [self._failed(each) if isinstance(each, BaseException) else each for each in replies]
 
     async def demand(self, calls: list[Call]) -> list[Any]:
-        """The same, if none has failed; else the first error is raised."""
+        """Send all calls at once; return the replies, or raise the first error."""
         replies = await self.ask(calls)
         for reply in replies:
             if isinstance(reply, CurtsyError):
@@ -122,12 +122,15 @@ class RedisJobs:
         return self.server.failed(error)
 
     async def find(self, name: str) -> SharedJob | None:
-        """The job of that name, if there is one."""
+        """Return the job with a name; None if it does not exist."""
         [[born, partitions]] = await self.demand([Call(("HMGET", f"{home(name)}:meta", "born", "partitions"))])
         return None if born is None else SharedJob(name, int(born), int(partitions))
 
     async def open(self, name: str, worker: str, *, partitions: int, fresh: bool) -> SharedJob:
-        """The job of that name, begun if there is none, or if it is to be `fresh` and nobody else is at work on it."""
+        """Return the job with a name; create it if it is new or if `fresh` is set.
+
+        Raise PolicyError for `fresh` while other workers are present, and for a job of another format.
+        """
         words = (self.now(), round(PRESENCE * SECOND), worker, partitions, FORMAT, int(fresh))
         replies = await self.demand([Call(("SADD", _NAMES, name)), OPEN.on(home(name), *words)])
         born, count, format, others = map(int, replies[1])
@@ -141,7 +144,7 @@ class RedisJobs:
             which, remedy = ("a later", "Upgrade this one") if format > FORMAT else ("an earlier", "Begin it anew")
             raise PolicyError(f"the job {name!r} on {shown} was begun by {which} curtsy. {remedy}.")
         job = SharedJob(name, born, count)
-        # Scripts refuse a partition that has no ticket: what was forgotten must not come back by somebody's late call.
+        # Scripts refuse a partition without a ticket, so a worker's late call cannot recreate a forgotten one.
         first = [Call(("HSETNX", f"{job.base(number)}:state", "ticket", born)) for number in range(count)]
         await self.demand(first)
         if fresh:
@@ -149,14 +152,14 @@ class RedisJobs:
         return job
 
     async def look(self, job: SharedJob) -> list[Report]:
-        """How each partition stands."""
+        """Return a report on each partition."""
         calls = [CLAIM.on(job.base(number), self.now(), "", 0, 0, 0, "") for number in range(job.partitions)]
         return [read_report(reply) for reply in await self.demand(calls)]
 
     async def forget(self, name: str) -> bool:
-        """Remove a job and all it has; False if there was none."""
+        """Remove a job and all its keys; return False if it did not exist."""
         job = await self.find(name)
-        if job is not None:  # first what lets others go on with it
+        if job is not None:  # first, so that no worker can resume it
             await self.demand([Call(("UNLINK", f"{home(name)}:meta"))])
             await self._unlink([f"{job.base(number)}:state" for number in range(job.partitions)])
         await self._unlink([f"{home(name)}:{each}" for each in ("workers", "notes")])
@@ -165,13 +168,13 @@ class RedisJobs:
         return job is not None
 
     async def jobs(self) -> list[JobSummary]:
-        """All jobs, by their names."""
+        """Return the state of all jobs, sorted by name."""
         [names] = await self.demand([Call(("SMEMBERS", _NAMES))])
         found = [await self.job(name) for name in sorted(each.decode() for each in names)]
         return [each for each in found if each is not None]
 
     async def job(self, name: str) -> JobSummary | None:
-        """The job of that name as it stands, if there is one."""
+        """Return the state of a job; None if it does not exist."""
         job = await self.find(name)
         if job is None:
             return None
@@ -187,7 +190,7 @@ class RedisJobs:
         )
 
     async def _sweep(self, name: str, but: SharedJob | None = None) -> None:
-        """Remove the keys of all partitions of a job's lives, `but` of one of them."""
+        """Remove the partitions of all jobs that ever had this name, except those of `but`."""
         assert self._line is not None
         kept = "" if but is None else f"{_PREFIX}crawl:{{{_quoted(name)}@{but.born}:"
 
@@ -203,14 +206,17 @@ class RedisJobs:
             await self.demand([Call(("UNLINK", key)) for key in keys[start : start + _BATCH]])
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()
 
 
 async def forget(url: str, job: str) -> bool:
-    """Remove a job from the server at that URL; False if there was none. Those at work on it get an error."""
+    """Remove a job from the server at `url`; return False if it did not exist.
+
+    Its workers get a JobGone error.
+    """
     registry = RedisJobs(url)
     try:
         return await registry.forget(job)
@@ -219,7 +225,7 @@ async def forget(url: str, job: str) -> bool:
 
 
 async def find(url: str, job: str) -> JobSummary | None:
-    """The job of that name on the server at that URL, if there is one."""
+    """Return the state of a job on the server at `url`; None if it does not exist."""
     registry = RedisJobs(url)
     try:
         return await registry.job(job)
@@ -228,7 +234,7 @@ async def find(url: str, job: str) -> JobSummary | None:
 
 
 async def jobs(url: str) -> list[JobSummary]:
-    """The jobs on the server at that URL, by their names."""
+    """Return the state of all jobs on the server at `url`, sorted by name."""
     registry = RedisJobs(url)
     try:
         return await registry.jobs()
@@ -237,12 +243,12 @@ async def jobs(url: str) -> list[JobSummary]:
 
 
 def _pairs(words: Any) -> list[tuple[Any, Any]]:
-    """What a server answers as a mapping, by either of its protocols."""
+    """Return the pairs of a mapping in the reply format of RESP2 or RESP3."""
     return list(words.items() if isinstance(words, dict) else zip(words[::2], words[1::2], strict=True))
 
 
 def total(reports: list[Report]) -> Counts:
-    """All partitions together."""
+    """Return the summed counts of all partitions."""
     return Counts(
         queued=sum(report.queued for report in reports),
         leased=sum(report.leased for report in reports),
@@ -253,10 +259,10 @@ def total(reports: list[Report]) -> Counts:
 
 
 def home(name: str) -> str:
-    """What the keys of a job as a whole begin with."""
+    """Return the prefix of a job's common keys."""
     return f"{_PREFIX}crawl:{{{_quoted(name)}}}"
 
 
 def _quoted(name: str) -> str:
-    """A name without anything that means something in a key or a pattern."""
+    """Return a name without characters that are special in keys or patterns."""
     return quote(name, safe="")

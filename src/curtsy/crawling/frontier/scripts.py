@@ -1,23 +1,21 @@
-"""Scripts: all that a shared frontier does on its Redis server, in Lua, each in one piece.
+"""Lua scripts of a shared frontier, which run atomically on its Redis server.
 
-A partition's keys all begin with the base that a script gets as KEYS[1]:
+The keys of a partition begin with the base in KEYS[1]:
 
-    :state      hash    counters, the time line, and how far the set of seen URLs has grown
-    :hosts      hash    of each host ever seen: when it is due, how many are out, how many may be, its pages, who has
-                        it, its registered domain
-    :due        zset    registered domains that have hosts in `:due:<d>`, by the moment since which they wait for a turn
-    :due:<d>    zset    hosts of the registered domain d that have something waiting and nothing out, by the moment from
-                        which they may be served
-    :mine:<w>   zset    hosts of which the worker w has some out and may have more
-    :urls       zset    what waits, all of score 0: `host 0 rank(8) seq(6) [parent, tries, target, target …]`
-    :claims     hash    what is out, by ticket
-    :leases     zset    tickets by the moment when they run out
-    :failures   list    [when, host, target, reason]
+    :state      hash    counters, clock correction, and size of the set of seen URLs
+    :hosts      hash    each host ever seen: due instant, leased URLs, their limit, pages, owner, registered domain
+    :due        zset    registered domains with hosts in `:due:<d>`, by the instant since which they wait for a turn
+    :due:<d>    zset    hosts of the registered domain d with queued and no leased URLs, by the instant they are due
+    :mine:<w>   zset    hosts of which worker w has leased some URLs and may lease more
+    :urls       zset    queued URLs, all with score 0: `host 0 rank(8) seq(6) [parent, tries, target, target …]`
+    :claims     hash    leased URLs, by ticket
+    :leases     zset    tickets, by the instant they expire
+    :failures   list    [instant, host, target, reason]
     :seen:g:n   sets    fingerprints; generation g has 8 * 2^g sets, so that each stays an array of integers
 
-What waits lies in the order of its bytes: host by host, by rank, then by age. URLs that came together, of one host and
-from one page, lie together, which saves their parent and most of what Redis adds to every member. A target is `s` or
-`p`, for https or http, and what follows the host.
+The queued URLs are sorted by their bytes: by host, by rank, then by age. URLs of one host that one page added together
+share a member, which saves their parent and most of Redis's overhead per member. A target is `s` for https or `p` for
+http, followed by the path and query.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import hashlib
 from curtsy.crawling.frontier.redis_call import Script
 
 GONE = "JOBGONE"
-"""How the error begins that says that there is no such job or partition."""
+"""Prefix of the error for a missing job or partition."""
 
 
 def _script(*parts: str) -> Script:
@@ -35,8 +33,8 @@ def _script(*parts: str) -> Script:
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-# ARGV[1] is the present in tests, in microseconds; else empty, and the server's TIME counts. Time never runs backwards
-# in a partition: when the clock was set back, it is taken that much further from then on.
+# ARGV[1] is the current time in microseconds in tests, else empty for the server's TIME. Time never runs backwards in a
+# partition: if the clock is set back, `shift` adds the difference from then on.
 _PRELUDE = r"""
 local base = KEYS[1]
 local STATE, HOSTS, DUE, URLS = base .. ':state', base .. ':hosts', base .. ':due', base .. ':urls'
@@ -180,7 +178,7 @@ local function is_new(mark)
 end
 """
 
-# ARGV: now, worker, grace; then groups of: host, limit, rank, parent, count, registered domain; and as often:
+# ARGV: now, worker, grace; then groups of: host, limit, rank, parent, count, registered domain; and `count` times:
 # fingerprint, target.
 ADD = _script(
     _PRELUDE,
@@ -226,10 +224,10 @@ return report(ARGV[2], tonumber(ARGV[3]), added)
 """,
 )
 
-# ARGV: now, worker, grace, how many at most, microseconds of the lease, how many of a host may be out (or nothing: as
-# they were added with), how many of a registered domain may be in flight (or nothing: any number); then registered
-# domains of which some are, each with how many. With none wanted, it only takes back what has run out, and looks.
-# Registered domains take turns: one that was served stands behind all that wait.
+# ARGV: now, worker, grace, most URLs to claim, microseconds of the lease, most leased URLs per host (or empty: as
+# added), most slots per registered domain (or empty: no limit); then pairs of a registered domain and its slots in use.
+# With 0 URLs to claim, the script only takes back expired leases and reports. Registered domains take turns: one that
+# was served goes behind all that wait.
 CLAIM = _script(
     _PRELUDE,
     r"""
@@ -352,8 +350,8 @@ return report(worker, grace, claimed, full)
 """,
 )
 
-# ARGV: now, worker, grace; then for each claim: ticket, how it ends (done, failed, back, or page: done, and counted),
-# microseconds until the host is due (or nothing), the reason of a failure, or the rank with which it goes back.
+# ARGV: now, worker, grace; then for each claim: ticket, end (done, failed, back, or page: done and counted),
+# microseconds until the host is due (or empty), and the reason of a failure or the rank of a URL that goes back.
 END = _script(
     _PRELUDE,
     r"""
@@ -385,8 +383,8 @@ return report(ARGV[2], tonumber(ARGV[3]), ended)
 """,
 )
 
-# ARGV: now, worker, grace, the fingerprint of what is left out, and of what it is left out for; one may be empty, if it
-# lies elsewhere. Says whether the latter was left out itself: then the former is not.
+# ARGV: now, worker, grace, fingerprint of the page to skip, fingerprint of the page it is skipped for. One is empty if
+# it is in another partition. The result is whether the latter was skipped itself: then the former is not.
 PASS_OVER = _script(
     _PRELUDE,
     _SEEN,
@@ -419,14 +417,14 @@ local present = time[1] * 1000000 + time[2]
 local now = tonumber(ARGV[1]) or present
 """
 
-# ARGV[2] is when the job was born: one who works on an earlier life of it, or on a job that was forgotten, is told so.
+# ARGV[2] is the job's creation time: a worker of an earlier or forgotten job of this name gets an error.
 _ALIVE = r"""
 if redis.call('HGET', KEYS[1] .. ':meta', 'born') ~= ARGV[2] then
   return redis.error_reply('JOBGONE there is no such job')
 end
 """
 
-# ARGV: now, born, worker, microseconds for which a worker counts as one that is there. Says who is there.
+# ARGV: now, born, worker, microseconds for which a worker counts as present. Returns the present workers.
 BEAT = _script(
     _TIME,
     _ALIVE,
@@ -441,7 +439,7 @@ return redis.call('ZRANGE', key, 0, -1)
 # ARGV: now, born; then names and values.
 NOTE = _script(_ALIVE, "return redis.call('HSET', KEYS[1] .. ':notes', unpack(ARGV, 3))")
 
-# ARGV: now. Says who is there, or was and did not take leave, each with the microseconds since that was last heard.
+# ARGV: now. Returns the workers that have not signed off, each with the microseconds since its last heartbeat.
 PRESENT = _script(
     _TIME,
     r"""
@@ -453,8 +451,8 @@ return found
 """,
 )
 
-# ARGV: now, the same microseconds, who asks, how many partitions it has if it is new, its format, and 1 to begin anew.
-# The moment of its birth is the server's, whatever the time is for tests: no two lives of a job may share their keys.
+# ARGV: now, microseconds for which a worker counts as present, worker, partitions of a new job, format, and 1 to start
+# over. The creation time is always the server's, also in tests: no two jobs of one name may share keys.
 OPEN = _script(
     _TIME,
     r"""

@@ -1,9 +1,9 @@
-"""Ledger: one SQLite file that belongs to one process at a time.
+"""SQLite file that belongs to one process at a time.
 
-The process holds a lock on a side file, `<path>.lock`, which has its number in it and ends with it, however it ends.
-SQLite's own lock is held as well (`locking_mode = EXCLUSIVE`): it keeps out programs that do not know of ours, and
-saves the locking and unlocking of every transaction. A damaged file is never begun anew here: what waits in it would
-be lost unsaid.
+The process locks a side file, `<path>.lock`, which contains its process id. The system releases the lock when the
+process ends in any way. SQLite's own lock is held as well (`locking_mode = EXCLUSIVE`). It excludes programs that
+ignore the side file, and saves locking in every transaction. A damaged file is never replaced here, because its queued
+URLs would be lost silently.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if sys.platform != "win32":
     import fcntl
 
 APPLICATION = 0x43757266
-"""The `application_id` of our files, so that another program's database is not taken for ours."""
+"""`application_id` of our files, which distinguishes them from other programs' databases."""
 
 _PAGE = 1024
 _LOG = 16 << 20
 
 _PRAGMAS = (
-    # Rows are small and changes are all over the file: of larger pages, four times as many bytes would be written.
+    # Rows are small and changes are scattered: larger pages would mean four times as many bytes written.
     f"page_size = {_PAGE}",
     "locking_mode = EXCLUSIVE",
     "journal_mode = WAL",
-    # A killed process loses nothing; a power cut may lose the last moments, and never the file.
+    # A killed process loses nothing. A power cut may lose the last transactions, and never the file.
     "synchronous = NORMAL",
-    # When the log has grown to this, it goes into the file: the only time that we wait for the disk.
+    # At this size, the log is copied into the file: the only time that a commit waits for the disk.
     f"wal_autocheckpoint = {_LOG // _PAGE}",
     f"journal_size_limit = {_LOG}",
 )
 
-# A sound file gives us neither of the last two.
+# An intact file never causes the last two.
 _DAMAGE = (
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
@@ -55,23 +55,23 @@ _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FORBIDDEN = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 
 _TROUBLE = (sqlite3.Error, UnicodeError, OSError)
-"""What can come of it: the second from what SQLite quotes of a damaged file in its message."""
+"""Errors of an access. UnicodeError results from SQLite quoting a damaged file in its message."""
 
 
 class Taken(StoreError):
-    """The file is in use by another process."""
+    """Error: the file is in use by another process."""
 
 
 class Unsound(sqlite3.DatabaseError):
-    """The file is not what we wrote."""
+    """Error: the contents of the file are not those that we wrote."""
 
 
 _opened: weakref.WeakSet[SQLiteFile] = weakref.WeakSet()
-_parents: list[object] = []  # a forked child neither uses nor closes what its parent has open
+_parents: list[object] = []  # connections that a forked child must neither use nor close
 
 
 class SQLiteFile:
-    """An open file: transactions, and errors that say what to do."""
+    """Open SQLite file with transactions; its errors advise the user."""
 
     def __init__(self, path: str | os.PathLike[str], schema: Sequence[str], *, fresh: bool, cache: int) -> None:
         self.path = os.path.abspath(os.path.expanduser(path))
@@ -82,7 +82,7 @@ class SQLiteFile:
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
         self._is_made = False
-        """Whether it was opened before: then it is there, with its tables, or something is wrong."""
+        """True once the file was opened: from then on, a missing file or table is an error."""
         try:
             self._take()
             if fresh:
@@ -102,11 +102,11 @@ class SQLiteFile:
         self.execute("BEGIN IMMEDIATE")
 
     def commit(self) -> None:
-        """Make what was done since `begin` safe."""
+        """Commit the transaction."""
         self.execute("COMMIT")
 
     def roll_back(self) -> None:
-        """Take back what was done since `begin`, whatever state that has left us in."""
+        """Roll back the transaction, in any state of the connection."""
         connection = self._connection
         if connection is None or self._process != os.getpid():
             return
@@ -115,31 +115,31 @@ class SQLiteFile:
                 connection.execute("ROLLBACK")
         except sqlite3.Error:
             connection.close()
-            self._connection = None  # opened again by the next use; the log has nothing of what was not committed
+            self._connection = None  # the next use reconnects; the log has no uncommitted changes
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        """Run one statement that changes something. Raises StoreError."""
+        """Run one statement that changes the file. Raise StoreError."""
         try:
             return (self._connection or self._connect()).execute(statement, values)
         except _TROUBLE as error:
             raise self.filters(error) from error
 
     def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run one statement for each of some rows. Raises StoreError."""
+        """Run one statement for each row. Raise StoreError."""
         try:
             (self._connection or self._connect()).executemany(statement, rows)
         except _TROUBLE as error:
             raise self.filters(error) from error
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        """What is found, one row after the other. Raises StoreError."""
+        """Yield the rows of a query. Raise StoreError."""
         try:
             yield from (self._connection or self._connect()).execute(query, values)
         except _TROUBLE as error:
             raise self.filters(error) from error
 
     def close(self) -> None:
-        """Close the file and let others have it. Idempotent."""
+        """Close the file and release its lock; idempotent."""
         self._is_closed = True
         if self._process != os.getpid():
             return
@@ -151,18 +151,18 @@ class SQLiteFile:
         self._lock = None
 
     def disown(self) -> None:
-        """In a forked child: neither use nor end what is the parent's."""
+        """Detach a forked child from the connection and lock of its parent."""
         _parents.append(self._connection)
         self._connection = None
         if self._lock is not None:
-            os.close(self._lock)  # our copy of it, which would keep the file taken when the parent is gone
+            os.close(self._lock)  # otherwise our copy would keep the file locked after the parent's end
         self._lock = None
 
     def _take(self) -> None:
-        """Make the file ours, or say whose it is."""
+        """Lock the file; raise Taken if another process has it."""
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         self._lock = open_own(self.path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        if sys.platform != "win32":  # there, SQLite's own lock does alone
+        if sys.platform != "win32":  # Windows has SQLite's lock only
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -195,7 +195,7 @@ class SQLiteFile:
         if self._is_closed:
             raise StoreError(f"{self.path} is closed. Open the frontier again.")
         if not self._is_made and not os.path.exists(self.path):
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would let everybody read it
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite would make it readable by all
         address = Path(self.path).as_uri() + "?mode=rw"
         connection = sqlite3.connect(address, uri=True, timeout=0.5, isolation_level=None, check_same_thread=False)
         try:
@@ -207,10 +207,10 @@ class SQLiteFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Check that the file is ours and sound, and bring it up to date."""
+        """Check that the file is ours and intact, and upgrade its schema."""
         for pragma in (*_PRAGMAS, f"cache_size = -{self._cache // 1024}"):
             connection.execute(f"PRAGMA {pragma}").fetchall()
-        connection.execute("BEGIN EXCLUSIVE")  # takes SQLite's lock, which is then kept
+        connection.execute("BEGIN EXCLUSIVE")  # acquires SQLite's lock, which is then kept
         [[application], [version], [found]] = (
             connection.execute(f"PRAGMA {name}").fetchone()
             for name in ("application_id", "user_version", "quick_check(1)")
@@ -234,7 +234,7 @@ class SQLiteFile:
         connection.execute("COMMIT")
 
     def filters(self, error: Exception) -> StoreError:
-        """What an error of SQLite or the system means, and what to do about it."""
+        """Return the StoreError for an error of SQLite or the system, with advice."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         number = getattr(error, "errno", 0)
         if code in _DAMAGE or isinstance(error, UnicodeError | Unsound) or _COMPLAINT.search(str(error)):

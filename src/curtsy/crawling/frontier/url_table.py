@@ -1,7 +1,7 @@
-"""Shelf: where URLs lie while they wait, host by host, and what was ever put there.
+"""Tables of the URLs of a crawl: those queued, by host, and the set of all ever seen.
 
-A frontier is an agenda, which says whose turn it is, over a shelf, which has the URLs. There is one shelf in memory,
-here, and one on the disk, in `durable.py`.
+A frontier is a host schedule, which picks the next host, over a URL table. `MemoryUrlTable` is the table in memory;
+`durable.py` has the one on disk.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ import msgspec
 from curtsy.core.secrets import masked_repr
 
 DEEPEST = 0xFFFF
-"""Depths beyond it count as it."""
+"""Largest depth that is stored; greater depths count as this one."""
 
 FARTHEST = 15
-"""More redirects in a row count as so many."""
+"""Largest number of consecutive redirects that is stored; greater numbers count as this one."""
 
 PACK, LONG_PACK = 100, 16_384
-"""URLs that wait in memory as one piece, and characters from which on such a piece is packed.
+"""Most URLs in one compressed pack in memory, and characters from which a pack is compressed.
 
-A sitemap may list 50 MB of URLs. Those of most pages are so short that packing them is not worth the time."""
+A sitemap may list 50 MB of URLs. The links of most pages are too short to be worth compressing.
+"""
 
 _blake2b = hashlib.blake2b
 
 
 class LentUrl(msgspec.Struct, frozen=True, gc=False):
-    """A URL that was taken from the shelf and is to be given back, or finished."""
+    """URL that was lent to a worker and is to be taken back, finished or failed."""
 
     id: int
     url: str
@@ -39,16 +40,16 @@ class LentUrl(msgspec.Struct, frozen=True, gc=False):
     rank: int
     parent: str | None
     tries: int
-    """How often it was lent before and nothing was heard of it again."""
+    """Number of earlier loans that ended by a killed process or an expired lease."""
 
     host_pages: int
-    """Pages that had come from its host."""
+    """Pages fetched from the host so far."""
 
     __repr__ = masked_repr
 
 
 class Totals(msgspec.Struct, gc=False, array_like=True):
-    """What was ever done, in numbers."""
+    """Numbers of URLs since the start of the crawl."""
 
     added: int = 0
     done: int = 0
@@ -56,119 +57,126 @@ class Totals(msgspec.Struct, gc=False, array_like=True):
 
 
 class UrlTable(Protocol):
-    """What an agenda stands on. Hosts are known by small numbers, from 1."""
+    """Interface of the URL tables. Hosts are identified by small numbers, from 1."""
 
     totals: Totals
 
     def begin(self) -> None:
-        """From here to `commit`, all changes are one."""
+        """Begin a transaction."""
         ...
 
     def commit(self) -> None:
-        """Let all changes since `begin` hold, whatever happens."""
+        """Commit the transaction."""
         ...
 
     def roll_back(self) -> bool:
-        """Take back all changes since `begin`. False if that cannot be done here: then they hold."""
+        """Undo all changes since `begin`; return False if that is impossible and they remain."""
         ...
 
     def number(self, host: str) -> int:
-        """The number of a host, a new one if it has none."""
+        """Return the number of a host; assign one to a new host."""
         ...
 
     def find(self, host: str) -> int | None:
-        """The number of a host; None if it has none."""
+        """Return the number of a host; None if it has no number."""
         ...
 
     def name(self, number: int) -> str:
-        """The host that has a number."""
+        """Return the host with a number."""
         ...
 
     def hosts(self) -> int:
-        """How many hosts have a number."""
+        """Return the number of hosts."""
         ...
 
     def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
-        """Put URLs of one host there, but for those ever seen; how many were new."""
+        """Store the URLs of one host that were never seen; return how many were new."""
         ...
 
     def mark(self, host: int, urls: Sequence[str]) -> int:
-        """Count URLs of one host as seen; how many were new."""
+        """Count URLs of one host as seen; return how many were new."""
         ...
 
     def has_seen(self, host: int, url: str) -> bool:
-        """Whether a URL of a host was ever put or marked."""
+        """Return whether a URL of a host was ever stored or marked."""
         ...
 
     def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
-        """The first URL of a host that is not `out`, of which that host has `count`. There must be one."""
+        """Lend the first URL of a host that is not in `out`.
+
+        `out` holds the ids of lent URLs, and `count` is how many of them belong to the host. The host must have another
+        URL.
+        """
         ...
 
     def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
-        """A loan waits again, at its old place or, as `last`, with a lower priority.
+        """Queue a lent URL again at its old position; with `last`, at a priority one lower.
 
-        If it was `heard` of, it does not count among its tries.
+        With `heard`, the loan does not count among the URL's tries.
         """
         ...
 
     def finish(self, lent: LentUrl, *, is_page: bool) -> None:
-        """A loan is done: it will not be lent again. A page counts as one of its host's."""
+        """Remove a lent URL that is done; with `is_page`, count a page for its host."""
         ...
 
     def fail(self, lent: LentUrl, reason: str) -> None:
-        """A loan will not be lent again, for this reason."""
+        """Remove a lent URL that failed, and store the reason."""
         ...
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         ...
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep some values, each under its name."""
+        """Store plain values by name."""
         ...
 
     def notes(self) -> dict[str, Any]:
-        """All values that were kept."""
+        """Return all stored notes."""
         ...
 
     def waiting(self) -> Iterable[tuple[int, int, str]]:
-        """Every host that has URLs, lent ones included, how many, and its name."""
+        """Return each host that has queued or lent URLs: its number, their count, its name."""
         ...
 
     def close(self) -> None:
-        """Give back what is held open."""
+        """Release all resources."""
         ...
 
 
 def rank_of(depth: int, priority: int, hops: int = 0) -> int:
-    """The place among a host's URLs, least first: by priority, then breadth first; a redirect's target comes last."""
+    """Return the sort key of a URL among those of its host; the least goes first.
+
+    The order is by priority, then breadth first, then by the number of redirects.
+    """
     return (-priority << 20) + (min(max(depth, 0), DEEPEST) << 4) + min(max(hops, 0), FARTHEST)
 
 
 def depth_of(rank: int) -> int:
-    """The depth that a rank was made of."""
+    """Return the depth in a rank."""
     return rank >> 4 & DEEPEST
 
 
 def hops_of(rank: int) -> int:
-    """The redirects that a rank was made of."""
+    """Return the number of redirects in a rank."""
     return rank & FARTHEST
 
 
 def priority_of(rank: int) -> int:
-    """The priority that a rank was made of."""
+    """Return the priority in a rank."""
     return -(rank >> 20)
 
 
 def demoted(rank: int) -> int:
-    """The rank with a priority one lower."""
+    """Return the rank with a priority one lower."""
     return rank + (1 << 20)
 
 
 def fingerprint(url: str) -> int:
-    """64 bits that stand for a URL, the same in every process.
+    """Return a 64-bit hash of a URL, the same in every process.
 
-    Among a million URLs of one host, two are taken for one with a chance of 1 in 37 million.
+    Among a million URLs of one host, the chance of a collision is 1 in 37 million.
     """
     return int.from_bytes(_blake2b(url.encode(), digest_size=8).digest(), "little", signed=True)
 
@@ -182,21 +190,27 @@ def _unpacked(pack: bytes) -> list[str]:
 
 
 def left_out(url: str) -> str:
-    """What stands among the URLs ever seen for a page that was left out: no URL, for canonical ones have no `#`."""
+    """Return the key that marks a page as skipped among the URLs seen.
+
+    It is distinct from every URL because canonical URLs have no `#`.
+    """
     return url + "#"
 
 
 class MemoryUrlTable:
-    """A shelf that is gone with its process."""
+    """URL table in memory."""
 
     def __init__(self) -> None:
         self.totals = Totals()
         self._numbers: dict[str, int] = {}
         self._names: list[str] = [""]
         self._queues: list[list[tuple[int, int, str | bytes, str | None]]] = [[]]
-        """Heaps of rank, number, URL and parent. In place of a URL there may be a pack of them, numbered onwards."""
+        """Heaps of rank, id, URL and parent, by host.
+
+        In place of a URL there may be a compressed pack of URLs with consecutive ids.
+        """
         self._pages = [0]
-        """How many came from each host."""
+        """Pages fetched from each host."""
         self._seen: set[int] = set()
         self._tries: dict[int, int] = {}
         self._failures: list[tuple[str, str]] = []
@@ -204,17 +218,17 @@ class MemoryUrlTable:
         self._last = 0
 
     def begin(self) -> None:
-        """Nothing to do: nothing here outlives the process."""
+        """Do nothing: the table has no transactions."""
 
     def commit(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def roll_back(self) -> bool:
-        """Say that it cannot be done."""
+        """Return False: changes cannot be undone."""
         return False
 
     def number(self, host: str) -> int:
-        """The number of a host, a new one if it has none."""
+        """Return the number of a host; assign one to a new host."""
         number = self._numbers.get(host)
         if number is None:
             number = self._numbers[host] = len(self._names)
@@ -224,19 +238,19 @@ class MemoryUrlTable:
         return number
 
     def find(self, host: str) -> int | None:
-        """The number of a host; None if it has none."""
+        """Return the number of a host; None if it has no number."""
         return self._numbers.get(host)
 
     def name(self, number: int) -> str:
-        """The host that has a number."""
+        """Return the host with a number."""
         return self._names[number]
 
     def hosts(self) -> int:
-        """How many hosts have a number."""
+        """Return the number of hosts."""
         return len(self._numbers)
 
     def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
-        """Put URLs of one host there, but for those ever seen; how many were new."""
+        """Store the URLs of one host that were never seen; return how many were new."""
         queue = self._queues[host]
         new = self._unseen(urls)
         for start in range(0, len(new), PACK):
@@ -249,11 +263,11 @@ class MemoryUrlTable:
         return len(new)
 
     def mark(self, host: int, urls: Sequence[str]) -> int:
-        """Count URLs of one host as seen; how many were new."""
+        """Count URLs of one host as seen; return how many were new."""
         return len(self._unseen(urls))
 
     def has_seen(self, host: int, url: str) -> bool:
-        """Whether a URL of a host was ever put or marked."""
+        """Return whether a URL of a host was ever stored or marked."""
         return fingerprint(url) in self._seen
 
     def _unseen(self, urls: Sequence[str]) -> list[str]:
@@ -267,7 +281,7 @@ class MemoryUrlTable:
         return new
 
     def lend(self, host: int, out: Container[int], count: int) -> LentUrl:
-        """The first URL of a host. What is out is not in its queue."""
+        """Lend the first URL of a host. Lent URLs are not in its queue."""
         queue = self._queues[host]
         rank, number, url, parent = heappop(queue)
         if isinstance(url, bytes):
@@ -279,7 +293,7 @@ class MemoryUrlTable:
         return LentUrl(number, url, self._names[host], rank, parent, tries, self._pages[host])
 
     def take_back(self, lent: LentUrl, *, heard: bool, last: bool = False) -> None:
-        """A loan waits again, at its old place or, as `last`, with a lower priority."""
+        """Queue a lent URL again at its old position; with `last`, at a priority one lower."""
         rank = demoted(lent.rank) if last else lent.rank
         heappush(self._queues[self._numbers[lent.host]], (rank, lent.id, lent.url, lent.parent))
         if heard:
@@ -288,32 +302,32 @@ class MemoryUrlTable:
                 del self._tries[lent.id]
 
     def finish(self, lent: LentUrl, *, is_page: bool) -> None:
-        """A loan is done: it will not be lent again. A page counts as one of its host's."""
+        """Remove a lent URL that is done; with `is_page`, count a page for its host."""
         self.totals.done += 1
         self._pages[self._numbers[lent.host]] += is_page
         del self._tries[lent.id]
 
     def fail(self, lent: LentUrl, reason: str) -> None:
-        """A loan will not be lent again, for this reason."""
+        """Remove a lent URL that failed, and store the reason."""
         self.totals.failed += 1
         del self._tries[lent.id]
         self._failures.append((lent.url, reason))
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """The URLs that failed, each with its reason, in order."""
+        """Return the failed URLs, each with its reason, in order."""
         return iter(tuple(self._failures))
 
     def note(self, notes: Mapping[str, Any]) -> None:
-        """Keep some values, each under its name."""
+        """Store plain values by name."""
         self._notes.update(notes)
 
     def notes(self) -> dict[str, Any]:
-        """All values that were kept."""
+        """Return all stored notes."""
         return dict(self._notes)
 
     def waiting(self) -> Iterable[tuple[int, int, str]]:
-        """Nothing: what is in memory was never there before its agenda."""
+        """Return nothing: a new table in memory is empty."""
         return ()
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""

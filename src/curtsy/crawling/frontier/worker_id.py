@@ -1,4 +1,4 @@
-"""Identity: who a process is among those that work on one job."""
+"""Names of the worker processes of a shared job."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST_WORKERS = 1000
 
 
 class WorkerId:
-    """Who this process is in a shared job: a name made up once, kept in the job's folder, and no other's meanwhile.
+    """Name of this process in a shared job, generated once, stored in the job's folder and locked.
 
-    Several processes of one machine that share a folder have one each; whoever comes back finds the first that is free.
+    Processes of one machine that share a folder have one name each. A restarted process takes the first free one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class WorkerId:
         raise StoreError(f"{folder} has {MOST_WORKERS} workers. Start more of them in another folder, or elsewhere.")
 
     def close(self) -> None:
-        """Let another process have the name. Idempotent."""
+        """Release the name for other processes; idempotent."""
         if self._file is not None:
             os.close(self._file)
         self._file = None
@@ -67,7 +67,7 @@ def _is_taken(file: int) -> bool:
 
 
 def forget_identities(folder: Path) -> None:
-    """Remove the names of all who worked on a job from here."""
+    """Delete the names of all workers from a job's folder."""
     for path in folder.iterdir():
         if _FILES.fullmatch(path.name):
             path.unlink(missing_ok=True)
