@@ -1,1 +1,1 @@
-"""Read a page: markup, links, sitemaps, scope and text."""
+"""Reading of pages: markup, links, sitemaps, scope and text."""

@@ -1,4 +1,4 @@
-"""File types, by the ending of a URL's path: what is plainly no page, and what is wanted nevertheless."""
+"""File types by the ending of a URL's path: those that are no pages, and those wanted anyway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from curtsy.core.errors import PolicyError
 
 Files = Literal["pages", "all"] | tuple[str, ...]
-"""What may be a page, everything, or what may be a page and these endings, each with its dot."""
+"""Wanted files: `pages`, `all`, or a tuple of endings, with their dots, wanted besides pages."""
 
 NO_PAGES = frozenset(
     f".{ending}"
@@ -25,13 +25,13 @@ NO_PAGES = frozenset(
     )
     for ending in endings.split()
 )
-"""Endings of what is plainly no page: pictures, sound, video, fonts, archives, scripts and styles, data, documents."""
+"""Endings of images, sound, video, fonts, archives, scripts, styles, data and documents."""
 
 _ENDING = re.compile(r"\.[a-z0-9_+~-]+")
 
 
 def ending_of(url: str) -> str:
-    """The ending of a canonical URL's path, with its dot and in lower case; empty if it has none."""
+    """Return the ending of a canonical URL's path, with its dot, in lower case; empty if it has none."""
     end = url.find("?")
     if end < 0:
         end = len(url)
@@ -42,7 +42,7 @@ def ending_of(url: str) -> str:
 
 
 def file_types(given: Sequence[str]) -> Files:
-    """Read `pages`, `all`, or endings as people write them (`.pdf`, `pdf`, `*.PDF`). Raises PolicyError."""
+    """Parse `pages`, `all` or endings (`.pdf`, `pdf`, `*.PDF`). Raise PolicyError for others."""
     match list(given):
         case [] | ["pages"]:
             return "pages"

@@ -1,8 +1,8 @@
-"""Foreign content: what stands inside SVG, MathML and templates (HTML Standard, 13.2.6.5).
+"""Reader of foreign content: SVG, MathML and templates (HTML Standard, 13.2.6.5).
 
-There a tag means something else than in HTML: `<title/>` is complete in a drawing, a script in it has tags inside, and
-the links of a template are not links of the page. Which rules hold depends on the elements that are open, so they are
-kept in a stack while such content lasts, and only then: the rest of a page is read without one (`markup.py`).
+Tags have another meaning there. `<title/>` is complete in SVG, a script in it has tags inside, and the links of a
+template are not links of the page. The rules depend on the open elements, so they are kept in a stack within such
+content only. The rest of a page is read without a stack (`markup.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from curtsy.crawling.extract.tokens import (
 )
 
 DEPTH = 512
-"""Elements that are open at once, at most, as in browsers; deeper ones are read as if they were empty."""
+"""Maximum of open elements, as in browsers; deeper ones are read as if they were empty."""
 
 LOOKED_BACK = 4096
-"""Characters before foreign content in which it is looked for what is open around it."""
+"""Characters before foreign content that are searched for elements open around it."""
 
 _TAG = re.compile(
     rf"""<(?:
@@ -82,33 +82,33 @@ _ENCODED_HTML = ("text/html", "application/xhtml+xml")
 
 class _Element(NamedTuple):
     kind: str
-    """`html`, `svg` or `math`."""
+    """Namespace: `html`, `svg` or `math`."""
     name: str
     is_point: bool = False
-    """Whether what is inside it is HTML again (an integration point)."""
+    """True for an integration point: its content is HTML again."""
 
 
 _TEMPLATE = _Element("html", "template", is_point=True)
 
 
 class Subtree:
-    """A drawing, a formula or a template, from its start tag to where it ends."""
+    """SVG, MathML or template element, from its start tag to its end."""
 
     def __init__(self, text: str, start: int) -> None:
         self._text = text
         self._start = start
         self.place = start
-        """How far it has been read; at last, where it ends."""
+        """Position up to which the text was read; finally, the end of the element."""
         self.work = 0
-        """Tags that were read; one that takes longer counts for several."""
+        """Number of tags read; a slow one counts for several."""
         self._stack: list[_Element] = []
         self._templates = 0
-        """Templates that are open."""
+        """Number of open templates."""
         self._before: str | None = None
-        """What stands before it, without comments and scripts; None if nobody has asked yet."""
+        """Markup before the element, without comments and scripts; None if not computed yet."""
 
     def tags(self, most: int) -> Iterator[tuple[str, str]]:
-        """Read to the end, or as long as `most` tags take. Yields those that matter, as `markup.Scan` does."""
+        """Yield the relevant tags, as `markup.Scan` does, up to the end or until `work` is `most`."""
         text = self._text
         while self.work < most:
             self.work += 1
@@ -140,7 +140,7 @@ class Subtree:
                 return
 
     def _pass_over(self, token: re.Match[str]) -> None:
-        """Pass over what is no tag."""
+        """Skip a token that is not a tag."""
         if token[6] is not None and self._stack and self._stack[-1].kind != "html":
             end = self._text.find("]]>", token.end())
             self.place = len(self._text) if end < 0 else end
@@ -156,14 +156,14 @@ class Subtree:
             self._templates += element is _TEMPLATE
 
     def _cut(self, place: int) -> None:
-        """Close all elements from one on."""
+        """Close all elements from a position in the stack."""
         self._templates -= sum(each is _TEMPLATE for each in self._stack[place:])
         del self._stack[place:]
 
     # Start tags
 
     def _is_html(self, name: str) -> bool:
-        """Whether a start tag is one of HTML."""
+        """Return whether a start tag is one of HTML."""
         if not self._stack:
             return True
         kind, parent, is_point = self._stack[-1]
@@ -172,7 +172,7 @@ class Subtree:
         return is_point and not (kind == "math" and name in ("mglyph", "malignmark"))
 
     def _begins_outside(self, name: str, written: str) -> bool:
-        """Whether a start tag ends the foreign content around it, and is read behind that."""
+        """Return whether a start tag ends all of the foreign content and is to be read after it."""
         if not self._stack or self._is_html(name):
             return False
         if name not in _BREAKS_OUT and not (name == "font" and not attributes(written).keys().isdisjoint(_FONT)):
@@ -185,7 +185,7 @@ class Subtree:
             self._stack.pop()
 
     def _html(self, name: str, written: str, closed: str) -> Iterator[tuple[str, str]]:
-        """Take in a start tag of HTML."""
+        """Process a start tag of HTML."""
         if name in ("svg", "math"):
             if not closed:
                 self._push(_Element(name, name))
@@ -210,7 +210,7 @@ class Subtree:
     # End tags
 
     def _last_html(self, name: str) -> int | None:
-        """Return the place of the last open element of HTML with that name, up to the next boundary."""
+        """Return the stack position of the last open HTML element with a name, up to the next boundary."""
         self.work += len(self._stack) // 64
         for place in range(len(self._stack) - 1, -1, -1):
             element = self._stack[place]
@@ -243,12 +243,12 @@ class Subtree:
             self.place = start
 
     def _ends_around(self, name: str) -> bool:
-        """Whether an end tag is that of an element around all of this, which ends with it."""
+        """Return whether an end tag closes an element around the whole subtree, and so the subtree."""
         if name in _NOT_AROUND:
             return False
         if any(each is _TEMPLATE or (each.is_point and name not in _CELLS) for each in self._stack):
             return False
-        self.work += 32  # it takes so much longer than a tag
+        self.work += 32  # its cost relative to a tag
         if self._before is None:
             self._before = _markup(self._text[max(0, self._start - LOOKED_BACK) : self._start].lower())
         before = self._before
@@ -259,8 +259,8 @@ _FONT = frozenset({"color", "face", "size"})
 
 
 def _markup(text: str) -> str:
-    """Return a part of a page without its comments, scripts and styles; those that do not end in it stay."""
-    # No single pattern: it would look for the missing end of each, and a part has a thousand beginnings.
+    """Return a part of a page without comments, scripts and styles that end within it."""
+    # A single pattern would search for the missing end of each beginning, and a part may have a thousand.
     parts: list[str] = []
     done = place = 0
     missing: set[str] = set()
@@ -283,7 +283,7 @@ def _markup(text: str) -> str:
 
 
 def _is_open(before: str, name: str) -> bool:
-    """Whether more tags of an element begin than end in a part of the page."""
+    """Return whether a part of the page has more start tags than end tags of an element."""
     begins, ends = (
         sum(each[:1] in _AFTER_NAME for each in before.split(beginning + name)[1:]) for beginning in ("<", "</")
     )
@@ -291,7 +291,7 @@ def _is_open(before: str, name: str) -> bool:
 
 
 def _foreign(kind: str, name: str, written: str) -> _Element:
-    """Return an element of SVG or MathML, inside another one."""
+    """Return the stack entry of a start tag inside SVG or MathML."""
     is_point = name in _POINTS[kind]
     if kind == "math" and name == "annotation-xml":
         is_point = attributes(written).get("encoding", "").lower() in _ENCODED_HTML

@@ -1,7 +1,7 @@
-"""Links: hrefs as they stand in a page made absolute and canonical, at a cost that a page of hundreds can bear.
+"""Resolution of hrefs to absolute canonical URLs, cheap enough for pages with hundreds of links.
 
-Most links of a page were on the page before it. So hrefs are looked up as they are written, before anything is made of
-them (`KnownHrefs`), and most of the others are canonical but for the host, which a pattern can tell (`Joiner`).
+Most links of a page were on the page before it, so hrefs are first looked up as written (`KnownHrefs`). Most others are
+canonical except for the host, which a pattern recognizes (`Joiner`).
 """
 
 from __future__ import annotations
@@ -13,61 +13,63 @@ from itertools import islice
 from curtsy.core.message import Url, parse_url, without_blanks
 
 HREFS = 20_000
-"""Hrefs of a site that are remembered."""
+"""Hrefs cached per site."""
 
 IN_ALL = 50_000
-"""Hrefs that are remembered over all sites: some 12 MB, if they are as long as most."""
+"""Hrefs cached over all sites: some 12 MB at usual lengths."""
 
 SHORT = 500
-"""Characters of an href and its URL together, above which they are not remembered."""
+"""Characters of an href and its URL together, from which on they are not cached."""
 
-# What is canonical but for its origin or folder. Left out is all that parse_url() might change: dot segments within,
-# escapes, ports, and hosts that may be addresses.
+# Targets that are canonical except for their origin or folder. Everything that parse_url() might change is excluded:
+# inner dot segments, escapes, ports, and hosts that may be addresses.
 _PLAIN = r"/(?!/|\.|.*/\.)[\w.~!$&'()*+,=:@/-]*+(?:\?[\w.~!$&'()*+,=:@/?-]++)?"
 _ROOTED = re.compile(_PLAIN, re.ASCII)
 _ABSOLUTE = re.compile(rf"https?://(?=[^/]{{1,253}}/)(?!-)(?:[a-z0-9_-]{{1,63}}\.)++[a-z]{{2,63}}{_PLAIN}", re.ASCII)
 _DOTTED = re.compile(r"(?!.*//)[\w.~/-]++", re.ASCII)
 _LONG = 2000
 
-# An authority that has to be mapped to ASCII, which takes 5 µs for each character and more.
+# An authority that must be mapped to ASCII, which takes 5 µs or more per character.
 _HOST = re.compile(r"(?:https?:[/\\]*+|[/\\]{2,}+)([^/\\?#]*+)", re.IGNORECASE)
 MOST_FOREIGN = 50_000
-"""Characters of hosts that are not ASCII on one page: 2,500 names of usual length. Links to more are cut."""
+"""Characters of non-ASCII hosts on one page: 2,500 names of usual length. Further such links are cut."""
 
 MOST_LENT = 4 << 20
-"""Characters that the links of one page take over from its base URL. Links that need more are cut: 20,000 hrefs of five
-characters under a base of 8,000 would be 160 MB."""
+"""Characters that the links of one page may copy from its base URL; further such links are cut.
+
+Otherwise 20,000 hrefs of five characters under a base of 8,000 would take 160 MB.
+"""
 
 _FREE = 200
-"""Characters of a base URL that every link may take over: those of ordinary pages are shorter, and nothing is cut."""
+"""Characters of a base URL that every link may copy: ordinary base URLs are shorter, so nothing is cut."""
 
 _READ_AGAIN = 8
-"""How often they count for a link that has the base read again, which takes 50 ns and more for each."""
+"""Weight of copied characters if the base is parsed again, which takes 50 ns or more for each."""
 
-# Schemes that links often have and that lead to no page.
+# Frequent schemes that lead to no page.
 _NO_PAGES = ("mailto:", "javascript:", "tel:", "data:")
 
-# What begins so means the same on every page of a site.
+# Prefixes of hrefs that mean the same on every page of a site.
 _LASTING = ("/", "http://", "https://")
 
 
 class Joiner:
-    """Makes the hrefs of a page absolute and canonical, as `parse_url(href, base)` does."""
+    """Resolver of a page's hrefs to absolute canonical URLs, with the results of `parse_url(href, base)`."""
 
     def __init__(self, base: Url) -> None:
         self._base = base
         self._origin = base.origin
         self.cut = 0
-        """Links that were given up, because they take too long to be read or too much memory."""
+        """Links that were cut because they take too much time or memory."""
         self._lent = 0
-        """Characters of the base URL that links have taken over, weighted by the time that takes."""
+        """Characters of the base URL that links have copied, weighted by their cost."""
         self._foreign: set[str] = set()
         self._left = MOST_FOREIGN
         self._folder: str | None = ""
-        """The path of the folder that the page is in; None if it is an odd one, empty if nobody has asked yet."""
+        """Path of the page's folder; None if it is not plain, empty if not computed yet."""
 
     def join(self, href: str) -> str | None:
-        """The URL that a link leads to; None if it leads to no page."""
+        """Return the URL of an href; None if it leads to no page or is cut."""
         page = href.partition("#")[0] if "#" in href else href
         if len(page) < _LONG:
             if _ROOTED.fullmatch(page):
@@ -94,7 +96,7 @@ class Joiner:
         return found.text if isinstance(found, Url) else None
 
     def _lend(self, part: str, times: int) -> bool:
-        """Whether a link may take over a part of the base URL."""
+        """Charge a link for a part of the base URL; return False if the budget is exceeded."""
         self._lent += times * max(0, len(part) - _FREE)
         if self._lent <= MOST_LENT:
             return True
@@ -102,7 +104,7 @@ class Joiner:
         return False
 
     def _is_affordable(self, href: str) -> bool:
-        """Whether the host of an href, if it has one that is not ASCII, is within what a page may cost."""
+        """Charge an href for its host if that is not ASCII; return False if the budget is exceeded."""
         found = _HOST.match(without_blanks(href))
         if found is None or (found[1].isascii() and "%" not in found[1]) or found[1] in self._foreign:
             return True
@@ -121,7 +123,7 @@ class Joiner:
 
 
 def _resolved(path: str) -> str:
-    """A path without dot segments (RFC 3986, 5.2.4)."""
+    """Return a path without dot segments (RFC 3986, 5.2.4)."""
     segments: list[str] = []
     parts = path.split("/")
     for part in parts[1:]:
@@ -135,10 +137,9 @@ def _resolved(path: str) -> str:
 
 
 class KnownHrefs:
-    """Hrefs that need no second look, by site. It may forget any of them at any time: a frontier knows for certain.
+    """Cache of resolved hrefs by site. It may drop any entry: the frontier has the authoritative set.
 
-    Only those are remembered as they are written that mean the same on every page of their site; of others, it is the
-    URL that they lead to.
+    An href is cached as written if it means the same on every page of its site; otherwise its URL is cached.
     """
 
     def __init__(self, *, hrefs: int = HREFS, in_all: int = IN_ALL) -> None:
@@ -148,13 +149,13 @@ class KnownHrefs:
         self._most_in_all = in_all
 
     def of(self, origin: str) -> Mapping[str, str]:
-        """Those of a site, each with the URL that it leads to. `origin` is that of the pages' base URL."""
+        """Return the cached hrefs of a site, each with its URL; `origin` is that of the base URL."""
         return self._sites.get(origin, _NONE)
 
     def learn(self, origin: str, hrefs: Mapping[str, str]) -> None:
-        """Remember hrefs: to be called when what they lead to is safe in the frontier, and not before.
+        """Cache hrefs, up to the limit of a site.
 
-        Of more than a site may have, the first ones.
+        Call it only after the frontier has stored their URLs.
         """
         if not hrefs:
             return
@@ -165,7 +166,7 @@ class KnownHrefs:
         for href, link in islice(hrefs.items(), self._most_hrefs):
             if len(href) + len(link) < SHORT:
                 known[href if href.startswith(_LASTING) else link] = link
-        self._sites[origin] = known  # last in order, so that the one unused for longest goes first
+        self._sites[origin] = known  # last in order, so that the least recently used site is dropped first
         self._count += len(known)
         while self._count > self._most_in_all:
             self._count -= len(self._sites.pop(next(iter(self._sites))))

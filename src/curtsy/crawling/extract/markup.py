@@ -1,10 +1,10 @@
-"""Markup: the tags of a page that say something about links, found in one pass.
+"""Scanner for the tags of a page that concern links, in one pass.
 
-This is the tokenizer of the HTML Standard (13.2.5), as far as links need it, and no tree is built. A tree is where
-pages made to hurt do hurt: the parser in C that reads the main text takes 1.1 GB for 36 KB of `<font>` tags left open,
-and minutes for 100,000 nested `<div>` or attributes, and nothing could stop it. Here every character is looked at once
-or twice, whatever the page, and the work on a page is bounded. SVG, MathML and templates have rules of their own:
-`foreign.py` reads them. The tests compare what is found with that parser.
+It implements the tokenizer of the HTML Standard (13.2.5) as far as links need it, and builds no tree. Hostile pages
+make tree parsers expensive: the C parser for the main text takes 1.1 GB for 36 KB of open `<font>` tags. It takes
+minutes for 100,000 nested `<div>` or attributes, and cannot be interrupted. Here every character is read once or twice,
+and the work per page is bounded. `foreign_content.py` reads SVG, MathML and templates, which have their own rules. The
+tests compare the results with that parser.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from curtsy.crawling.extract.tokens import (
 )
 
 MOST_WORK, FOR_LINK = 600_000, 30
-"""Steps for one page, and as many more for each link that it may have: a token is one, a tag with attributes more.
-50 MB of ordinary markup take so many."""
+"""Steps for one page, and additional steps for each link that it may have.
+
+A token is one step, a tag with attributes several. 50 MB of ordinary markup take this many.
+"""
 
 RESTART, FOREIGN = 4, 8
-"""Steps that it takes to begin behind a long token, and to read a tag in foreign content."""
+"""Steps to restart behind a long token, and to read a tag in foreign content."""
 
 BATCH = 1024
-"""Tokens between two looks at how many there were."""
+"""Tokens between two checks of the work done."""
 
-# A run of text and of tags that say nothing about links is passed over in one step. The names are those that cannot be
-# the beginning of one that matters, by their first two letters; others are passed over one by one. What is most common
-# comes first: tags without attributes, and with simple ones.
-# A drawing of nothing but shapes says nothing either; every other one is read by `foreign.py`.
+# One step skips a run of text and of tags that do not concern links. The names are those whose first two letters
+# exclude a relevant name; others are skipped one by one. The most frequent alternatives come first: tags without
+# attributes, and with simple ones. An SVG of shapes only is skipped too; `foreign_content.py` reads all others.
 _SHAPE = "(?:path|g|use|circle|rect|line|poly(?:line|gon)|ellipse|defs|stop|symbol|mask|clipPath|linearGradient)"
 _REST = rf"""(?:[ ][a-zA-Z0-9:-]++="[^"]*+"){{0,99}}+(?:/?>|{ENDS}{ATTRIBUTES}>)"""
 _SHAPES = rf"[^<]*+(?:<(?:/{_SHAPE}>|{_SHAPE}{_REST}|title>[^<]*+</title>)[^<]*+){{0,99}}+"
@@ -56,7 +57,7 @@ _NOTHING = rf"""(?:
 )"""
 _NOTHINGS = rf"[^<]*+(?:<{_NOTHING}[^<]*+){{0,999}}+"
 
-# Most links: nothing that has to be unescaped, and no `rel` before or after.
+# The usual link: no character reference, and no `rel` before or after.
 _PLAIN = rf"""
     a{GAP}++(?:[a-gi-qs-z][a-z-]*+="[^"]*+"{GAP}++){{0,999}}+
     href="([^"&\0]{{1,2000}}+)"
@@ -81,17 +82,20 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _LINK, _META, _CUT_TEXT, _TEXT, _SUBTREE, _CUT_TAG = 1, 4, 6, 7, 8, 9
-"""The last groups of tokens by which they are known; of a comment that is cut off it is another one still."""
+"""Numbers of the last matching group, which identify the kinds of tokens.
+
+A cut comment has another one.
+"""
 
 _LINKS = frozenset({"a", "A", "area", "AREA"})
 _NAME = re.compile(rf"<({RAW}){ENDS}", re.IGNORECASE)
 
 
 class Scan:
-    """One pass over the text of a page, which is UTF-8 read as Latin-1."""
+    """Single pass over the text of a page, which is UTF-8 read as Latin-1."""
 
     def __init__(self, text: str, most: int, *, is_xml: bool = False) -> None:
-        """`most` is how many hrefs are taken. In XML, an element such as `<script/>` is complete."""
+        """Take at most `most` hrefs. With `is_xml`, an element such as `<script/>` is complete."""
         self._text = text
         self._most = most
         self._is_xml = is_xml
@@ -99,14 +103,17 @@ class Scan:
         self._most_work = MOST_WORK + FOR_LINK * most
         self._restart: int | None = None
         self.hrefs: dict[str, bool] = {}
-        """In order, each with whether it is to be followed."""
+        """Hrefs in order, each with True if it is to be followed."""
         self.cut = 0
-        """Hrefs that were too many, about: one that stands there often may count more than once."""
+        """Approximate number of hrefs over the limit: a repeated one may count more than once."""
         self.is_whole = True
-        """Whether the page was read to its end."""
+        """True if the page was read to its end."""
 
     def add(self, href: str, *, is_followed: bool = True) -> None:
-        """Take an href, unless there are too many. It is followed if it stands there once to be followed."""
+        """Take an href unless the limit is reached.
+
+        It is followed if at least one of its occurrences is.
+        """
         if href in self.hrefs:
             self.hrefs[href] = self.hrefs[href] or is_followed
         elif len(self.hrefs) < self._most:
@@ -115,18 +122,18 @@ class Scan:
             self.cut += 1
 
     def tags(self) -> Iterator[tuple[str, str]]:
-        """Yield the `a`, `area`, `base`, `link` and `meta` tags of a page, each with its attributes as written.
+        """Yield the `a`, `area`, `base`, `link` and `meta` tags of a page with their raw attributes.
 
-        A `title` comes with what stands inside it instead. An `a` without `rel` mostly does not come at all: its href
-        is taken, as one to be followed. What is in comments, scripts, templates and other tags' attributes is no tag,
-        and neither is a last one that is cut off.
+        A `title` comes with its content instead. Most `a` tags without `rel` are not yielded: their hrefs are taken
+        directly, to be followed. Comments, scripts, templates and attribute values contain no tags, and a truncated
+        last tag is skipped.
         """
         text, hrefs, is_ascii = self._text, self.hrefs, self._text.isascii()
         tokens = _TOKEN.finditer(text)
         while self._work < self._most_work:
             count, self._restart = -1, None
             for count, token in enumerate(islice(tokens, BATCH)):  # noqa: B007
-                group = token.lastindex  # the last one of a kind of token, by which it is known
+                group = token.lastindex
                 if group == _LINK:
                     href = token[1]
                     hrefs[href if is_ascii or href.isascii() else from_octets(href)] = True
@@ -154,7 +161,7 @@ class Scan:
         self.is_whole = False
 
     def _is_wanted(self, name: str, written: str) -> bool:
-        """Whether a tag is to be looked at: it has an attribute that matters, and is no link that is too many."""
+        """Return whether a tag has a relevant attribute and is not a link over the limit."""
         if not ("href" in written or _matters(written)) or len(written) >= LONGEST_TAG:
             self._work += 1
             return False
@@ -165,12 +172,12 @@ class Scan:
         return True
 
     def _read(self, token: re.Match[str]) -> Iterator[tuple[str, str]]:
-        """Read raw text, foreign content, or a token that was too long and is to be read on behind its end."""
+        """Read raw text, foreign content, or a token that was cut and resumes behind its end."""
         text, group = self._text, token.lastindex
         if group in (_TEXT, _CUT_TEXT):
             raw, begin = token[5].lower(), token.start(6)
             if self._is_xml and text.startswith("/>", begin - 2):
-                self._work += (token.end() - begin) // 8  # it has been read in vain
+                self._work += (token.end() - begin) // 8  # its text was read in vain
                 self._restart = begin
                 return
             if group == _CUT_TEXT:
@@ -188,7 +195,7 @@ class Scan:
             self._restart = _end_of(token, text)
 
     def _cut(self, latest: dict[str, bool]) -> dict[str, bool]:
-        """Give up what is too many; answers where the next are to go."""
+        """Drop the hrefs over the limit; return the dictionary for the next ones."""
         if latest is self.hrefs:
             latest = {}
             for href in list(islice(self.hrefs, self._most, None)):
@@ -198,12 +205,12 @@ class Scan:
 
 
 def _matters(written: str) -> bool:
-    """Whether attributes may say something: without these two no tag does."""
+    """Return whether attributes may matter: every relevant tag has one of these two names."""
     return "href" in (lower := written.lower()) or "content" in lower
 
 
 def _end_of(token: re.Match[str], text: str) -> int:
-    """Return where something ends that was too long for one token: a tag or a comment."""
+    """Return the end of a tag or comment that was too long for one token."""
     if token.lastindex != _CUT_TAG:
         return end_of_comment(text, token.end())
     place = end_of_tag(text, token.end())

@@ -1,7 +1,7 @@
-"""What is in a page: its title, its links, and what it asks of crawlers (U12, U13).
+"""Extraction from a page: its title, its links and its directives to crawlers (U12, U13).
 
-All is found without building a tree, in time that grows with the page and not faster (see `markup.py`). How much of a
-page is read, and how many links are taken, is bounded: `Extract.links_cut` says what was lost by that.
+No tree is built, and the time is linear in the size of the page (see `markup.py`). The bytes read and the links taken
+are bounded: `Extract.links_cut` reports the loss.
 """
 
 from __future__ import annotations
@@ -21,78 +21,78 @@ from curtsy.crawling.options import MAX_LINKS
 
 XHTML = "application/xhtml+xml"
 HTML = frozenset({"text/html", XHTML})
-"""Types that are read; everything else is saved as it is."""
+"""Content types that are read for links; other bodies are saved as they are."""
 
 AI_SIGNALS = frozenset({"noai", "noimageai"})
-"""Directives about the use of a page by AI, which are reported and decide nothing here."""
+"""Directives on the use of a page by AI. They are reported and decide nothing here."""
 
-# Directives of their own that look like the name of a crawler with something for it.
+# Directives with a value, which look like the name of a crawler and its directive.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 
 _REFRESH = re.compile(r"""[\s\d.]*+[;,]?\s*+url\s*+=\s*+["']?\s*+([^"']+)""", re.IGNORECASE)
 
 LONGEST_PAGE = 16 << 20
-"""Bytes of a page, as UTF-8, in which links are looked for."""
+"""Bytes of a page, as UTF-8, that are searched for links."""
 
 _LONGEST_VALUE, _MOST_SIGNALS = 1000, 20
 """Characters of a robots directive that are read, and signals of a page that are reported."""
 
 
 class Extract(msgspec.Struct, frozen=True):
-    """What was found in a page."""
+    """Content extracted from a page."""
 
     title: str | None
     links: tuple[str, ...]
-    """Canonical URLs of the pages that it links to, in order, each once."""
+    """Canonical URLs of the linked pages, in order and without duplicates."""
 
     unfollowed: frozenset[str]
-    """Those links that stand there only with `rel=nofollow`."""
+    """Links that occur only with `rel=nofollow`."""
 
     fresh: dict[str, str]
-    """The hrefs that were not known, each with the link that it stands for; for `KnownHrefs.learn`."""
+    """Hrefs that were not known, each with its link; the argument of `KnownHrefs.learn`."""
 
     skipped: int
-    """How many hrefs lead to no page: other schemes, and what is no URL at all."""
+    """Number of hrefs that lead to no page: other schemes and invalid URLs."""
 
     links_cut: int
-    """How many links were not taken, at least, because there were too many or the page takes too long to read."""
+    """Least number of links lost, because they were too many or the page takes too long to read."""
 
     base: Url
-    """What relative links are relative to."""
+    """Base URL of relative links."""
 
     canonical: str | None
-    """What the page calls its own URL."""
+    """URL that the page names as its own; None if it names no valid one."""
 
     directives: frozenset[str]
-    """What the page asks of crawlers, by meta tags and `X-Robots-Tag`, in lower case."""
+    """Directives to crawlers from meta tags and `X-Robots-Tag`, in lower case."""
 
     signals: tuple[str, ...]
-    """What it says about AI and text mining."""
+    """Statements on AI and text mining."""
 
     encoding: str | None
-    """Of the body; None if it was not read, because it is not HTML."""
+    """Encoding of the body; None if the body is not HTML and was not read."""
 
     __repr__ = masked_repr
 
     @property
     def noindex(self) -> bool:
-        """Whether the page asks not to be kept."""
+        """Return whether the page asks not to be kept."""
         return "noindex" in self.directives
 
     @property
     def nofollow(self) -> bool:
-        """Whether it asks that its links are not followed."""
+        """Return whether the page asks that its links not be followed."""
         return "nofollow" in self.directives
 
 
 def is_html(content_type: str | None, body: bytes = b"") -> bool:
-    """Whether an answer is a page to be read. Without a Content-Type, its beginning tells."""
+    """Return whether a response is HTML; without a Content-Type, its first bytes decide."""
     kind = kind_of(content_type)
     return kind in HTML or (not kind and body[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"))
 
 
 def kind_of(content_type: str | None) -> str:
-    """Return the type that a Content-Type names, in lower case and without its parameters."""
+    """Return the media type of a Content-Type in lower case, without parameters."""
     return (content_type or "").partition(";")[0].strip().lower()
 
 
@@ -106,10 +106,10 @@ def extract(
     known: KnownHrefs | None = None,
     max_links: int = MAX_LINKS,
 ) -> Extract:
-    """Find what is in a page. Never raises, whatever the page.
+    """Extract title, links and directives from a page. It never raises.
 
-    `agent` is our product token, for what is meant for us alone; `x_robots_tag` the values of that header. Nothing is
-    made of hrefs that are `known`. Of more than `max_links` links, the first are taken.
+    `agent` is our product token: directives for it count besides those for all crawlers. `x_robots_tag` has the values
+    of that header. Hrefs in `known` are not resolved again. Only the first `max_links` links are taken.
     """
     asked = header_directives(x_robots_tag, agent)
     if not is_html(content_type, body):
@@ -139,7 +139,7 @@ def extract(
     asked |= page.directives
     cut = scan.cut + joiner.cut
     if not scan.is_whole or len(text) >= LONGEST_PAGE:
-        cut = max(cut, 1)  # nobody has counted them
+        cut = max(cut, 1)  # their number is unknown
     return Extract(
         title=page.title,
         links=tuple(links),
@@ -156,7 +156,7 @@ def extract(
 
 
 class _Page:
-    """What the tags of a page have said so far."""
+    """Values collected from the tags of a page."""
 
     def __init__(self, url: Url, agent: str, scan: Scan) -> None:
         self._url = url
@@ -169,7 +169,7 @@ class _Page:
         self.signals: list[str] = []
 
     def read(self, name: str, written: str) -> None:
-        """Take in one tag."""
+        """Collect the values of one tag."""
         if name == TITLE:
             if self.title is None:
                 self.title = " ".join(plain_text(from_octets(written)).split()) or None
@@ -202,7 +202,7 @@ class _Page:
 
 
 def header_directives(x_robots_tag: Iterable[str], agent: str = "curtsy") -> set[str]:
-    """What the values of `X-Robots-Tag` ask of us: all that is meant for everybody, or for `agent`."""
+    """Return the `X-Robots-Tag` directives for all crawlers and for `agent`."""
     asked: set[str] = set()
     for value in x_robots_tag:
         is_ours = True

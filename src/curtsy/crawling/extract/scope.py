@@ -1,28 +1,27 @@
-"""Scope: which URLs belong to a crawl, and why the others do not (Issue 5).
+"""Scope of a crawl: which URLs belong to it, and why others do not (Issue 5).
 
-A URL is asked about in this order, and the first no is the reason:
+The rules apply in this order, and the first that fails is the reason:
 
-1. *Where it is*, by `kind`:
-   - `host`: on a host of the seeds, its port included;
-   - `site` (the default): in a registered domain of the seeds, whatever the host under it, the port and the scheme.
-     `example.co.uk` is one, and so is `alice.github.io`, by the Public Suffix List. An IP address or a single label
-     such as `localhost` belongs to nobody together with another, so each address or label with its port is a site;
-   - `prefix`: under the folder of a seed, which is all up to the last `/` of its path, on the same host; http and
-     https are one. (`https://example.org/docs` has the folder `/`; write `/docs/` for what is under it.)
+1. *Location*, by `kind`:
+   - `host`: on a host of the seeds, with the same port;
+   - `site` (the default): in a registered domain of the seeds, on any host under it, port and scheme. `example.co.uk`
+     is one, and so is `alice.github.io`, by the Public Suffix List. An IP address or a single label such as
+     `localhost` has no registered domain, so each with its port is a site of its own;
+   - `prefix`: under the folder of a seed, on the same host, with http or https. The folder is the URL up to the last
+     `/` of its path. (`https://example.org/docs` has the folder `/`; write `/docs/` for what is under it.)
    - `domains`: in one of `domains` only;
    - `any`: anywhere.
 
-   Whatever the kind, `domains`, and the hosts under them, belong to the crawl too. One with a port means that port.
-2. *How far*: at most `depth` links from a seed.
-3. *What is not wanted*: no pattern of `skip` is found in it.
-4. *What is wanted*: a pattern of `match` is found in it, if there are any. `match` decides what is **fetched**: pages
-   that would only lead to such pages are left out too. So give a pattern for these as well, as
-   `match=[r"/category/", r"/item/\\d+"]`, where Scrapy has rules to follow and rules to keep.
-5. *What it is*, by the ending of its path: what is plainly no page (images, archives, styles, documents …) is left out.
-   `files` says which endings are wanted nevertheless. An ending that says nothing (`.php`, `.v2`), or none, is a page.
+For every kind, `domains` and the hosts under them belong to the crawl too. A domain with a port means that port. 2.
+*Distance*: at most `depth` links from a seed. 3. *Exclusion*: no pattern of `skip` is found in the URL. 4. *Inclusion*:
+a pattern of `match` is found in the URL, if there are any. `match` decides what is **fetched**: it also skips pages
+that only lead to matching pages. So give patterns for these too, as `match=[r"/category/", r"/item/\\d+"]`. Scrapy has
+separate rules to follow and to keep. 5. *File type*, by the ending of the path: images, archives, styles, documents and
+the like are skipped. `files` lists the endings that are wanted anyway. A URL with another ending (`.php`, `.v2`) or
+none counts as a page.
 
-A seed is always fetched. Patterns are regular expressions, searched in the canonical text of the URL: lower-case host,
-punycode, percent-encoded, no fragment.
+A seed is always fetched. Patterns are regular expressions, searched in the canonical URL: lower-case host, punycode,
+percent-encoded, no fragment.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from curtsy.http.registered_domain import name_and_port, site_of
 Kind = Literal["host", "site", "domains", "prefix", "any"]
 
 HOSTS = 10_000
-"""Hosts whose verdict is remembered; a crawl of one site may meet any number of others."""
+"""Hosts whose location verdict is cached; a crawl of one site may meet any number of others."""
 
 _SHOWN = 3
 
 
 class OutOfScope(StrEnum):
-    """Why a URL does not belong to a crawl: the closed set."""
+    """Reason why a URL does not belong to a crawl: the closed set."""
 
     OTHER_HOST = "other_host"
     OTHER_SITE = "other_site"
@@ -71,23 +70,23 @@ _ELSEWHERE = (OutOfScope.OTHER_HOST, OutOfScope.OTHER_SITE, OutOfScope.OTHER_DOM
 
 
 class Scope(msgspec.Struct, frozen=True, dict=True):
-    """Which URLs belong to a crawl. A value: made by `around`, asked by `refuses`."""
+    """Rules for the URLs of a crawl: a value, made by `around` and applied by `refuses`."""
 
     kind: Kind
     places: tuple[str, ...]
-    """What the seeds stand for, sorted: hosts, sites, or folders without their scheme, by `kind`."""
+    """Locations of the seeds, sorted: hosts, sites, or folders without their scheme, by `kind`."""
 
     domains: tuple[str, ...] = ()
     match: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     depth: int | None = None
-    """The most links between a seed and a page; None for any number."""
+    """Maximum number of links between a seed and a page; None for no limit."""
 
     files: Files = "pages"
-    """`pages`, `all`, or the endings (`.pdf`) that are wanted besides pages."""
+    """Wanted files: `pages`, `all`, or the endings (`.pdf`) wanted besides pages."""
 
     always: tuple[str, ...] = ()
-    """Seeds that the rules alone would refuse."""
+    """Seeds that the rules would refuse."""
 
     @classmethod
     def around(
@@ -101,9 +100,9 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         depth: int | None = None,
         files: str | Sequence[str] = "pages",
     ) -> Scope:
-        """The scope of a crawl that begins at `seeds`. Raises PolicyError, which names what is wrong.
+        """Return the scope of a crawl that starts at `seeds`. Raise PolicyError for invalid arguments.
 
-        One text in place of a sequence is a sequence of one.
+        A string in place of a sequence counts as a sequence of one.
         """
         if kind not in get_args(Kind):
             raise PolicyError(f"kind = {kind!r} must be one of {', '.join(get_args(Kind))}.")
@@ -126,15 +125,15 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         outside = {url for url in urls if scope._rule(url, 0) is not None}
         return msgspec.structs.replace(scope, always=tuple(sorted(outside))) if outside else scope
 
-    # Asking
+    # Queries
 
     def refuses(self, url: str, depth: int) -> OutOfScope | None:
-        """Why a canonical URL, so many links from a seed, is not part of the crawl; None if it is."""
+        """Return why a canonical URL at `depth` links from a seed is refused; None if it is not."""
         reason = self._rule(url, depth)
         return None if reason is None or url in self._always else reason
 
     def covers(self, url: str) -> bool:
-        """Whether a canonical URL is where the crawl goes, whatever else may speak against it."""
+        """Return whether the location of a canonical URL is in the crawl; other rules may refuse it."""
         return self.refuses(url, 0) not in _ELSEWHERE
 
     def _rule(self, url: str, depth: int) -> OutOfScope | None:
@@ -162,7 +161,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return None
 
     def _verdict(self, host: str) -> tuple[OutOfScope | None, tuple[str, ...]]:
-        """Why no URL of a host belongs here, and the folders in which it does nevertheless."""
+        """Return why a host is outside the crawl (None if inside), and its folders that are inside."""
         folders: tuple[str, ...] = ()
         elsewhere: OutOfScope | None
         match self.kind:
@@ -190,7 +189,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return any(each in self._domains for each in _domains_of(host))
 
     def _is_admitted(self, host: str, url: str) -> bool:
-        """Whether it lies where a seed of `admit` does, or a URL of `widen`."""
+        """Return whether a URL is at the location of a URL given to `admit` or `widen`."""
         if not self._admitted:
             return False
         match self.kind:
@@ -208,7 +207,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
                     place = place[: place[:-1].rfind("/") + 1]
         return False
 
-    # What is made of the fields once.
+    # Values derived from the fields
 
     @cached_property
     def _verdicts(self) -> dict[str, tuple[OutOfScope | None, tuple[str, ...]]]:
@@ -216,7 +215,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _admitted(self) -> set[int]:
-        """The places of seeds that were read later, as numbers that stand for them: there may be a million."""
+        """Hashes of the locations of seeds read later: there may be a million."""
         return set()
 
     @cached_property
@@ -225,7 +224,7 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _folders(self) -> dict[str, tuple[str, ...]]:
-        """By host."""
+        """Return the folders of the seeds by host."""
         found: dict[str, list[str]] = {}
         for place in self.places if self.kind == "prefix" else ():
             found.setdefault(place.partition("/")[0], []).append(place)
@@ -252,26 +251,26 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
         return NO_PAGES if isinstance(self.files, str) else NO_PAGES - set(self.files)
 
     def _check(self) -> None:
-        """Compile the patterns now rather than at the first page. Raises PolicyError."""
+        """Compile the patterns now rather than at the first page. Raise PolicyError."""
         _ = self._match, self._skip
 
-    # Changing
+    # Changes
 
     def admit(self, url: str) -> None:
-        """Have the place of one more seed belong to the crawl. That is no part of the value, and nothing keeps it."""
+        """Add the location of one more seed to the crawl. The value does not change or store it."""
         place = _place(self.kind, url)
         if place is not None and place not in self._places:
             self._admitted.add(hash(place))
             if self.kind == "prefix":
-                self._admitted.add(hash(host_of(url)))  # no folder: those end with a slash
+                self._admitted.add(hash(host_of(url)))  # cannot equal a folder: those end with a slash
 
     def widen(self, url: str) -> bool:
-        """Add `url` as if it had been a seed too: for the target of a seed's redirect. Return whether that was needed.
+        """Add `url` like a seed, as for the target of a seed's redirect; return whether that was needed.
 
-        So `www.example.org` belongs to the crawl that was sent there from `example.org`, and the page itself is
-        fetched whatever the patterns say. On a host of which a part belongs to the crawl by its prefix, it is that one
-        page only: a redirect to `/login` must not open all of the site. The value stays as it is: the caller keeps the
-        URL, because a list of seeds can have any number of them.
+        So a crawl of `example.org` that redirects to `www.example.org` covers that host too. The page itself is fetched
+        even if the patterns exclude it. On a host that the crawl covers by prefix, only that one page is added: a
+        redirect to `/login` must not admit the whole site. The value does not change: the caller stores the URL,
+        because a list of seeds can have any number of redirects.
         """
         if self.refuses(url, 0) is None:
             return False
@@ -284,22 +283,25 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             self._always.add(url)
         return True
 
-    # Keeping
+    # Storage
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain values, for a job's notes."""
+        """Return the scope as plain values that a job's notes can store."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Scope:
-        """What `as_plain` was made of. Raises PolicyError if it is none."""
+        """Return the scope of plain values from `as_plain`. Raise PolicyError for others."""
         scope = _read(plain)
         scope._check()
         return scope
 
     def changes(self, old: Mapping[str, Any]) -> list[str]:
-        """What is different from an earlier run's scope, kept by `as_plain`: each in words without a full stop."""
+        """Return the differences from the scope of an earlier run, kept by `as_plain`.
+
+        Each is a sentence without a full stop.
+        """
         try:
             was = _read(old)
         except PolicyError:
@@ -318,10 +320,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
             told.append(f"it now takes {self._what()}, and before it took {was._what()}")
         return told
 
-    # Telling
+    # Descriptions
 
     def describe(self) -> str:
-        """What belongs to the crawl, in one line."""
+        """Return a description of the scope in one line."""
         parts = [self._where()]
         if self.depth is not None:
             parts.append(f"at most {self.depth} link{'' if self.depth == 1 else 's'} deep")
@@ -351,7 +353,10 @@ class Scope(msgspec.Struct, frozen=True, dict=True):
                 return f"pages and {_list(endings)}"
 
     def explain(self, reason: str, url: str) -> str:
-        """What was not fetched, why, and what to do, for a reason of `refuses` or of `Traps.judge`."""
+        """Return which URL is not fetched, why, and advice.
+
+        `reason` comes from `refuses` or `Traps.filters`.
+        """
         why, advice = self._why(OutOfScope(reason), url)
         return f"not fetching {mask_url(url)}: {why}. {advice}"
 
@@ -388,7 +393,7 @@ _PLURALS = {"host": "hosts", "site": "sites", "prefix": "prefixes", "domains": "
 
 
 def _place(kind: Kind, url: str) -> str | None:
-    """What a seed stands for."""
+    """Return the location of a seed by `kind`; None if the kind has none."""
     match kind:
         case "host":
             return host_of(url)
@@ -404,7 +409,7 @@ def _place(kind: Kind, url: str) -> str | None:
 
 
 def _domains_of(host: str) -> Iterator[str]:
-    """Yield a host and every domain that it is under, with its port and without."""
+    """Yield a host and every domain above it, with its port and without."""
     name, port = name_and_port(host)
     while name:
         yield name
@@ -444,7 +449,7 @@ def _read(plain: Mapping[str, Any]) -> Scope:
 
 
 def _list(items: Sequence[str], word: str = "and") -> str:
-    """Some of the items, as people list them."""
+    """Return the first items as an English list."""
     shown = list(items[:_SHOWN])
     if len(items) > _SHOWN:
         shown.append(f"{len(items) - _SHOWN:,} more")

@@ -1,18 +1,17 @@
-"""Sitemaps, read: the pages that a site lists, and the further sitemaps (sitemaps.org; RSS, Atom and plain text too).
+"""Parser of sitemaps: their pages and further sitemaps (sitemaps.org; RSS, Atom and plain text too).
 
-There is no XML parser here, and so nothing of what one can be made to do: no entity is ever defined, expanded or
-fetched, no matter what a DOCTYPE says. The few elements that matter are found by one pattern, in time that grows with
-the file and not faster, and a file that is broken gives what stands before and after the break. Character references
-and XML's own five entities are undone, and nothing else.
+It uses no XML parser, and so has none of its risks: no DOCTYPE can make it define, expand or fetch an entity. One
+pattern finds the few relevant elements in linear time. A broken file yields the entries before and after the break.
+Only character references and XML's five predefined entities are replaced.
 
-The protocol allows 50 MB, decompressed, and 50,000 URLs a file. More is not read (F01), and is said among the oddities.
-A file is decompressed and read a window at a time, so its memory is that of the URLs in it, not its size.
+The protocol allows 50 MB, decompressed, and 50,000 URLs per file. The rest is not read (F01), and a warning reports
+that. A file is decompressed and read in windows, so its memory depends on its URLs and not on its size.
 
-*Other hosts.* By the protocol a sitemap lists pages of its own host, unless that other host's robots.txt names it. What
-it lists is returned whole, in canonical form, and the oddities say how much of it lies elsewhere: whether it is fetched
-is for the crawl's scope to say, and a host that is in it gains nothing by being lied about.
+*Other hosts.* By the protocol, a sitemap lists pages of its own host, unless the other host's robots.txt names it. All
+URLs are returned in canonical form, and a warning reports how many are on other hosts. The crawl's scope decides
+whether to fetch them: a false entry gains nothing for a host in scope.
 
-A large file takes a second or so; read it off the event loop.
+A large file takes about a second; read it off the event loop.
 """
 
 from __future__ import annotations
@@ -37,33 +36,33 @@ from curtsy.crawling.frontier.url_table import fingerprint
 from curtsy.http.decoding import Damaged, Gzip, Truncated
 
 MOST_ELEMENTS = 2_000_000
-"""Tags or lines that are looked at in a file: more than fit into 50 MB of real ones, and two seconds at most."""
+"""Tags or lines that are read per file: more than 50 MB of real ones, and two seconds at most."""
 
 _GZIP = b"\x1f\x8b"
 _LAYERS = 2
-"""How often a file may be compressed: by itself, and once more by a server that did not see it."""
+"""Most layers of gzip: the file's own, and that of a server that compressed it again."""
 
 _HEAD = 4096
-"""Bytes of a file by which it is recognized."""
+"""Bytes by which a file is recognized."""
 
 _PIECE = 65_536
-"""Bytes of a body that are taken at a time."""
+"""Bytes of a body that are read at a time."""
 
 _UNDECIDED = len(b"<![CDATA[")
-"""Bytes at the end of a window in which a comment may begin that belongs to the element before."""
+"""Bytes at the end of a window in which a comment of the preceding element may begin."""
 
 _BLANKS = " \t\r\n"
 _LONGEST = 8 * MAX_URL
-"""Bytes of a value, with its blanks, comments and references; no URL needs more."""
+"""Bytes of a value with its blanks, comments and references; no URL needs more."""
 
-# Possessive wherever more than one byte is taken (`*+`): nothing that was read is given back and read again.
+# All repetitions are possessive (`*+`), so nothing is backtracked.
 _COMMENT = rb"!--(?:[^-]++|-(?!->))*+"
 _CDATA = rb"!\[CDATA\[(?:[^]]++|\](?!\]>))*+"
 _ASIDE = rb"(?:" + _COMMENT + rb"(?:-->)?|" + _CDATA + rb"(?:\]\]>)?)"
 _DOCTYPE = rb"!DOCTYPE[^[>]*+(?:\[(?:<" + _COMMENT + rb"""|"[^"]*+"|'[^']*+'|[^]"'<]++|<)*+)?"""
 _NAMES = rb"urlset|sitemapindex|url|sitemap|loc|lastmod|priority|rss|RDF|feed|item|entry|link|guid|pubDate|updated|html"
 _VALUED = rb"(/?)([A-Za-z_][\w.-]*+:)?(" + _NAMES + rb")(?=[\s/>])([^<>]*+)>((?:[^<]++|<" + _ASIDE + rb")*+)"
-# The last choice is nothing: every tag is stopped at, so that they can be counted and other threads have their turn.
+# The last alternative is empty: it stops at every tag, so that tags are counted and other threads can run.
 _ELEMENT = re.compile(rb"<(?:" + _VALUED + rb"|" + _ASIDE + rb"|" + _DOCTYPE + rb"|)")
 _PART = re.compile(rb"<!\[CDATA\[((?:[^]]++|\](?!\]>))*+)|<" + _COMMENT + rb"|(?:\]\]>|-->)?([^<]*+)")
 _IS_XML = re.compile(rb"\s*+<|[^<]{0,4096}<(?:[\w.-]+:)?(?:urlset|sitemapindex|rss|RDF|feed)\b")
@@ -85,55 +84,64 @@ _UNMARKED = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much of a file is read."""
+    """Limits on the reading of a file."""
 
     max_bytes: int = 52_428_800
-    """After decompression."""
+    """Bytes after decompression."""
 
     max_urls: int = 50_000
     window: int = 1 << 20
-    """Bytes that are looked at together. No tag, comment or line of a real sitemap is longer."""
+    """Bytes that are read together. No tag, comment or line of a real sitemap is longer."""
 
 
 PROTOCOL = Limits()
-"""What sitemaps.org allows a file."""
+"""Limits of a file by sitemaps.org."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A page that a site lists."""
+    """Page in a sitemap."""
 
     url: str
-    """Canonical."""
+    """Canonical URL."""
 
     lastmod: str | None = None
-    """When it changed last: a W3C date (`2026-11-15`, `2026-11-15T08:00:00+01:00`); None if it is not said legibly."""
+    """W3C date of the last change (`2026-11-15`, `2026-11-15T08:00:00+01:00`).
+
+    None if the file gives no legible one.
+    """
 
     priority: float | None = None
-    """0 to 1, relative to the site's other pages; None if it does not say."""
+    """Priority from 0 to 1 relative to the site's other pages; None if the file gives none."""
 
     __repr__ = masked_repr
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The URLs alone that a file lists, in little memory."""
+    """URLs of a file, compressed in memory."""
 
     pages: PackedUrls
     sitemaps: tuple[str, ...] = ()
 
 
 class Sitemap(msgspec.Struct, frozen=True):
-    """What a file lists, each URL once, in its order."""
+    """Entries of a file, without duplicates, in its order."""
 
     pages: tuple[Entry, ...] = ()
     sitemaps: tuple[str, ...] = ()
-    """Further sitemaps, canonical. They may list one another in a circle, and on without end: bound that."""
+    """Canonical URLs of further sitemaps.
+
+    They may refer to one another in a circle or without end, so the caller must bound them.
+    """
 
     parse_warnings: tuple[str, ...] = ()
-    """What is wrong with it, a sentence each."""
+    """Problems of the file, one sentence each."""
 
 
 def is_sitemap(body: bytes) -> bool:
-    """Whether a body is, by its beginning, a sitemap or an index of them. Feeds and lists of URLs are not told so."""
+    """Return whether the first bytes of a body show a sitemap or a sitemap index.
+
+    Feeds and lists of URLs are not recognized.
+    """
     head = body[:_HEAD]
     if head.startswith(_GZIP):
         try:
@@ -144,9 +152,9 @@ def is_sitemap(body: bytes) -> bool:
 
 
 def parse_sitemap(body: bytes, url: str, *, limits: Limits = PROTOCOL) -> Sitemap:
-    """Read a sitemap, an index of them, a feed or a list of URLs, gzipped or not. Never raises.
+    """Parse a sitemap, a sitemap index, a feed or a list of URLs, gzipped or not. It never raises.
 
-    `url` is where it came from: what is relative in it is relative to that.
+    `url` is the file's own, the base of relative URLs.
     """
     entries: list[Entry] = []
     reader = _Reader(url, limits, entries.append)
@@ -155,7 +163,7 @@ def parse_sitemap(body: bytes, url: str, *, limits: Limits = PROTOCOL) -> Sitema
 
 
 def listing(body: bytes, url: str) -> Listing:
-    """Read only which URLs a file lists, as a crawl does. Never raises."""
+    """Parse a file for its URLs only, as a crawl does. It never raises."""
     pages = PackedUrls()
     reader = _Reader(url, PROTOCOL, lambda entry: pages.append(entry.url))
     reader.read_all(body)
@@ -163,14 +171,14 @@ def listing(body: bytes, url: str) -> Listing:
 
 
 class _Full(Exception):
-    """No more URLs are taken."""
+    """Signal that the limit of URLs is reached."""
 
 
 class _Reader:
-    """What was read of one file so far."""
+    """State of the reading of one file."""
 
     def __init__(self, url: str, limits: Limits, keep: Callable[[Entry], None]) -> None:
-        """`keep` is called with each page, once."""
+        """Read a file from `url`; `keep` is called once with each page."""
         self._keep = keep
         base = parse_url(url)
         self._base = base if isinstance(base, Url) else None
@@ -179,27 +187,27 @@ class _Reader:
         self._codec = "utf-8"
         self._parse_warnings: dict[str, None] = {}
         self._known: set[int] = set()
-        """Numbers that stand for the URLs so far."""
+        """Fingerprints of the URLs so far."""
         self._elsewhere = 0
         self._has_pages = False
         self._sitemaps: dict[str, None] = {}
         self._entries = 0
-        """Of any kind; the same one twice, or one that is illegible, costs no less time than another."""
+        """Number of entries; duplicates and illegible ones count too, because they cost as much time."""
         self._illegible = 0
         self._is_index = False
         self._has_entities = False
         self._looked_at = 0
-        """Tags or lines so far."""
+        """Number of tags or lines so far."""
         self._prefix: bytes | None = None
-        """How the elements are written: <url>, or <sm:url>. None before the first."""
-        # What is being put together.
+        """Namespace prefix of the elements: empty for <url>, `sm:` for <sm:url>. None before the first."""
+        # The current entry
         self._inside: bytes | None = None
         self._loc: str | None = None
         self._lastmod: str | None = None
         self._priority: float | None = None
 
     def read_all(self, body: bytes) -> None:
-        """Read it, whatever it is."""
+        """Read a body as XML or as a list of URLs."""
         windows = _windows(self.decompressed(body), self._limits.window)
         first = next(windows, b"")
         if not first:
@@ -210,13 +218,13 @@ class _Reader:
             self._read(self.read_lines, first, windows)
 
     def odd(self, sentence: str) -> None:
-        """Note what is wrong."""
+        """Record a problem of the file."""
         self._parse_warnings[sentence] = None
 
     # Bytes
 
     def decompressed(self, body: bytes) -> Iterator[bytes]:
-        """The file itself in pieces, as far as the limits go, in UTF-8 or another encoding that has ASCII in it."""
+        """Yield the decompressed file in pieces, up to the limit, in an encoding that extends ASCII."""
         pieces: Iterator[bytes] = (body[start : start + _PIECE] for start in range(0, len(body), _PIECE))
         for _ in range(_LAYERS):
             first, pieces = _peek(pieces)
@@ -232,7 +240,7 @@ class _Reader:
         if declared := _DECLARATION.match(first[:1024]):
             self._codec = codec_of(declared[1].decode("ascii")) or "utf-8"
             if self._codec.startswith("utf-16"):
-                self._codec = "utf-8"  # it could not be read so far if that were true
+                self._codec = "utf-8"  # UTF-16 would have been recognized above
         return pieces
 
     def _limited(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -263,10 +271,13 @@ class _Reader:
         try:
             return raw.decode(self._codec)
         except UnicodeDecodeError:
-            return raw.decode("windows-1252", "replace")  # better a URL with a wrong letter than none
+            return raw.decode("windows-1252", "replace")  # a URL with a wrong letter is better than none
 
     def _read(self, read: Callable[[bytes, bool], int], first: bytes, windows: Iterator[bytes]) -> None:
-        """Read a file window by window. `read` answers how much of one it has read; the rest comes again."""
+        """Read a file in windows with `read`, which returns how many bytes it has consumed.
+
+        The rest is part of the next window. A negative number ends the reading.
+        """
         try:
             window = first
             while True:
@@ -293,7 +304,7 @@ class _Reader:
     # Lines
 
     def read_lines(self, window: bytes, is_last: bool) -> int:
-        """Read a list of URLs, one a line; how far, or -1 if no more is to be read."""
+        """Read URLs, one per line; return the bytes consumed, or -1 to stop."""
         for line in _LINE.finditer(window):
             if line.end() == len(window) and not is_last:
                 return line.start()
@@ -309,7 +320,7 @@ class _Reader:
     # XML
 
     def read_elements(self, window: bytes, is_last: bool) -> int:
-        """Read a sitemap, an index or a feed; how far, or -1 if no more is to be read."""
+        """Read a sitemap, an index or a feed; return the bytes consumed, or -1 to stop."""
         for element in _ELEMENT.finditer(window):
             if not is_last and not _is_decided(element, window):
                 return element.start()
@@ -321,7 +332,7 @@ class _Reader:
                     self._has_entities = True
                     self.odd("It declares entities of its own. They are never expanded; what needs them is left out.")
                 continue
-            if self._prefix is None:  # the first element tells how the others are written
+            if self._prefix is None:  # the first element shows the prefix of the others
                 if name == b"html":
                     self.odd("It is an HTML page, not a sitemap.")
                     return -1
@@ -340,11 +351,11 @@ class _Reader:
         return len(window)
 
     def _take(self, name: bytes, written: bytes, content: bytes) -> None:
-        """Take in an element that has a value."""
+        """Store the value of an element."""
         match name:
             case b"loc":
                 if self._loc is not None:
-                    self._end()  # the end of the one before is missing
+                    self._end()  # the end tag of the previous entry is missing
                 self._loc = self._value(content)
             case b"link" if self._inside == b"item" and (value := self._value(content)):
                 self._loc = value
@@ -363,7 +374,7 @@ class _Reader:
                 self._priority = float(value) if _PRIORITY.fullmatch(value) else None
 
     def _value(self, content: bytes) -> str:
-        """The text of an element."""
+        """Return the text of an element; empty if it is too long."""
         if len(content) > _LONGEST:
             return ""
         self._looked_at += 2 * content.count(b"&")  # a reference takes longer than a tag
@@ -376,7 +387,7 @@ class _Reader:
         return "".join(parts).strip(_BLANKS)
 
     def _end(self) -> None:
-        """Add what was put together."""
+        """Add the current entry and begin another."""
         if self._loc is not None:
             is_sitemap = self._inside == b"sitemap" or (self._inside is None and self._is_index)
             loc, self._loc = self._loc, None
@@ -406,14 +417,14 @@ class _Reader:
             self._has_pages = True
             self._keep(Entry(url, self._lastmod, self._priority))
 
-    # The end
+    # Results
 
     def sitemaps(self) -> tuple[str, ...]:
-        """The further sitemaps."""
+        """Return the further sitemaps."""
         return tuple(self._sitemaps)
 
     def parse_warnings(self) -> tuple[str, ...]:
-        """What is wrong with it."""
+        """Return the problems of the file."""
         if self._illegible:
             self.odd(f"{self._illegible:,} of its entries are no URLs.")
         if self._base is not None and self._elsewhere:
@@ -429,22 +440,22 @@ def _absolute(text: str) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """A text without XML's own references. Another ampersand is one that somebody forgot to escape."""
+    """Return a text with XML's references replaced. Other ampersands are kept, as unescaped text."""
     return _REFERENCE.sub(lambda found: plain_text(found[0]), text) if "&" in text else text
 
 
 def _is_decided(element: re.Match[bytes], window: bytes) -> bool:
-    """Whether an element is the same whatever follows the window."""
+    """Return whether no bytes after the window can change an element."""
     end = element.end()
     if len(window) - end < _UNDECIDED:
         return False
-    # One that is none, by what was seen of it, may be a tag whose end is not there yet. The next beginning is looked
-    # for first: it is as near as there are many of them, and the end of a tag may be missing for all.
+    # An empty match may be a tag whose end is beyond the window. The next `<` is searched first: it is near if there
+    # are many tags, and `>` may be missing for all of them.
     return end > element.start() + 1 or window.find(b"<", end) >= 0 or window.find(b">", end) >= 0
 
 
 def _windows(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The same in pieces of one size, but for the last."""
+    """Yield the same bytes in pieces of one size, except for the last."""
     gathered = bytearray()
     for piece in pieces:
         gathered += piece
@@ -456,7 +467,7 @@ def _windows(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _peek(pieces: Iterator[bytes], count: int = 2) -> tuple[bytes, Iterator[bytes]]:
-    """The first bytes, at least so many if there are, and all of it again."""
+    """Return at least the first `count` bytes, if there are as many, and an iterator over all pieces."""
     first = b""
     for piece in pieces:
         first += piece
@@ -472,14 +483,14 @@ def _without(mark: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _transcoded(pieces: Iterator[bytes], codec: str) -> Iterator[bytes]:
-    """UTF-16 as UTF-8."""
+    """Yield UTF-16 as UTF-8."""
     decoder = codecs.getincrementaldecoder(codec)("replace")
     for piece in pieces:
         yield decoder.decode(piece).encode("utf-8", "replace")
 
 
 def _date(text: str) -> str | None:
-    """A W3C date as it is; that of a feed (RFC 5322) as one; None if it is neither."""
+    """Return a W3C date as it is, or a feed's date (RFC 5322) as one; None for other text."""
     if _DATE.fullmatch(text):
         return text
     try:

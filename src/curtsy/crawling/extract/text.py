@@ -1,8 +1,8 @@
-"""Main text of a page: what is left without navigation, headers, footers, asides and scripts (U12).
+"""Main text of a page, without navigation, headers, footers, asides and scripts (U12).
 
-It needs a tree, and a tree is where pages made to hurt do hurt. So the parser gets only the beginning of a page, and
-in a form that it reads without harm: blocks without attributes, lines of text in them, and no more tags than it can
-nest in a moment. It costs more than the fetch: extract it only if it is wanted, and off the event loop.
+It needs a tree, and hostile pages can make a tree parser slow. So the parser gets only the beginning of a page, in a
+simplified form: blocks without attributes, lines of text, and a bounded number of tags. It costs more than the fetch.
+Call it only if the text is wanted, and off the event loop.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from curtsy.crawling.extract.tokens import ATTRIBUTE_OR_GAP, ENDS, RAW
 Reader = Literal["plain", "trafilatura"]
 
 LONGEST = 2 << 20
-"""Bytes of a page in which its main text is looked for."""
+"""Bytes of a page that are searched for its main text."""
 
 MOST_TAGS = 10_000
-"""A parser's time grows with the square of nested tags: so many take it a quarter of a second at worst."""
+"""Maximum of tags for the parser: its time grows with the square of nested tags, to 0.25 s for these."""
 
 _CHUNK = 65_536
 
 SECTIONS = frozenset({"article", "main", "body", "nav", "header", "footer", "aside"})
-"""Tags by which the main text is told from the rest."""
+"""Tags that distinguish the main text from the rest."""
 
 _LEFT_OUT = sorted(SECTIONS - {"article", "main", "body"})
 
 BREAK = "\ue000"
-"""Stands for the tags between two lines of text, where there are too many to be kept. It is nobody's character."""
+"""Private-use character in place of block tags that are too many to keep."""
 
 _MARKUP = re.compile(
     rf"""<(?:
@@ -46,10 +46,10 @@ _MARKUP = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
-# In XML, a tag like this is complete; in HTML, it would begin a script that goes on to the next end of one.
+# In XML, such a tag is complete; in HTML, it would begin a script that lasts to the next end tag.
 _CLOSED = re.compile(r"<(script|style|title|textarea|iframe|noscript)\b([^<>]*+)(?<=/)>", re.IGNORECASE)
 
-# Parts of a line of text. All formatting elements (HTML Standard, 13.2.4.3) are among them.
+# Inline elements, including all formatting elements (HTML Standard, 13.2.4.3).
 _INLINE = frozenset(
     {
         "a", "abbr", "acronym", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font", "i",
@@ -60,11 +60,11 @@ _INLINE = frozenset(
 
 
 def main_text(body: bytes, content_type: str | None = None, *, reader: Reader = "plain") -> str:
-    """Return the main text of a page, a line for each block; empty if it is no HTML.
+    """Return the main text of a page, a line per block; empty if it is not HTML.
 
-    `plain` takes the first of article, main and body, and leaves out navigation, header, footer, asides and scripts.
-    `trafilatura` knows better what is content and what is not, takes longer, and has to be installed. Of a long page,
-    the first 2 MiB are read.
+    `plain` takes the first of article, main and body, without navigation, header, footer, asides and scripts.
+    `trafilatura` recognizes content better, takes longer, and must be installed. Only the first 2 MiB of a page are
+    read.
     """
     if not is_html(content_type, body):
         return ""
@@ -78,19 +78,19 @@ def main_text(body: bytes, content_type: str | None = None, *, reader: Reader = 
 
     try:
         tree = LexborHTMLParser(_with_single_blanks(simplified(text)))
-    except SelectolaxError:  # it gives no reason; of a page that it cannot read there is no text
+    except SelectolaxError:  # it gives no reason; an unreadable page has no text
         return ""
     tree.strip_tags(_LEFT_OUT, recursive=True)
     root = tree.css_first("article") or tree.css_first("main") or tree.body
     found = "" if root is None else root.text(separator="\n", strip=True, skip_empty=True)
-    # selectolax before 1.0 also gives lines for the blanks between blocks.
+    # selectolax before 1.0 also returns lines for the blanks between blocks.
     return "\n".join([line for each in found.replace(BREAK, "\n").split("\n") if (line := each.strip())])
 
 
 def simplified(text: str) -> str:
-    """Return a page that a parser can read without harm: blocks without attributes, and lines of text in them.
+    """Return a page in a form that is safe to parse: blocks without attributes, and lines of text.
 
-    If these are too many, only the first sections are kept, and a `BREAK` for each other block.
+    If the tags are too many, only the first sections are kept, and a `BREAK` replaces each other block tag.
     """
     try:
         return _MARKUP.sub(_Bare(None), text)
@@ -99,7 +99,10 @@ def simplified(text: str) -> str:
 
 
 def _with_single_blanks(text: str) -> str:
-    """Return a text in which a blank stands for each run of them; made in parts, for a word takes ten times itself."""
+    """Return a text with each run of blanks as one.
+
+    It works in chunks, because a list of words takes ten times the memory of the text.
+    """
     parts: list[str] = []
     for place in range(0, len(text), _CHUNK):
         chunk = text[place : place + _CHUNK]
@@ -116,16 +119,16 @@ class _TooManyTagsError(Exception):
 
 
 class _Bare:
-    """Says what becomes of a tag: itself without attributes, a break, or nothing."""
+    """Replacement function for tags: the tag without attributes, a break, or nothing."""
 
     def __init__(self, kept: frozenset[str] | None) -> None:
-        """`kept` are the tags that stay; None for all, unless these are too many."""
+        """Keep the tags in `kept`. None keeps all, and raises _TooManyTagsError above `MOST_TAGS`."""
         self._kept = kept
         self._left = MOST_TAGS
 
     def __call__(self, tag: re.Match[str]) -> str:
         if tag[2] is None:
-            return "&lt;" if tag[0] == "<" else ""  # a lone one could become the beginning of a tag
+            return "&lt;" if tag[0] == "<" else ""  # a lone `<` could become the beginning of a tag
         name = tag[2].lower()
         kind = name.removeprefix("/")
         if kind in _INLINE:

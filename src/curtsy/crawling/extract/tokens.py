@@ -1,7 +1,7 @@
-"""Tokens of HTML: the patterns and endings by which tags, comments and raw text are read (HTML Standard, 13.2.5).
+"""Patterns and helpers for the tokens of HTML: tags, comments and raw text (HTML Standard, 13.2.5).
 
-The text of a page is UTF-8 read as Latin-1: one character for each octet. So a page takes no more memory than its body
-does, and markup looks the same in it. `from_octets` makes text of what is found.
+The text of a page is UTF-8 read as Latin-1: one character per octet. So a page takes no more memory than its body, and
+its markup is unchanged. `from_octets` decodes the parts that are extracted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import html
 import re
 from html.entities import html5
 
-# Possessive wherever more than one character is taken (`*+`): nothing that was read is given back and read again. And
-# what is made of parts has no more than some thousands of them: a token is read in one go, and no other thread has its
-# turn meanwhile. What is longer is cut off there, and read on behind its end.
+# All repetitions are possessive (`*+`), so nothing is backtracked. They are bounded to some thousands, because one
+# token is matched without releasing the interpreter lock. A longer token is cut there, and reading resumes behind its
+# end.
 GAP = r"[ \t\n\f\r]"
 _QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))"""
 ATTRIBUTE = rf"""[^/> \t\n\f\r][^/>= \t\n\f\r]*+ {GAP}*+ (?: = {GAP}*+ (?: {_QUOTED} | [^> \t\n\f\r]*+ ) )?"""
@@ -21,21 +21,21 @@ ATTRIBUTES = rf"{ATTRIBUTE_OR_GAP}{{0,65535}}+"
 ENDS = r"(?=[/> \t\n\f\r])"
 
 RAW = "title|script|style|textarea|xmp|iframe|noembed|noframes"
-"""Elements of HTML in which there is no markup."""
+"""Elements of HTML whose content has no markup."""
 
 COMMENT = r"!--(?:-?>|[^-]*+(?:-(?!-!?>)[^-]*+){0,999}+(?:--!?>|\Z))"
-"""A comment ends at once, or at the first `-->` or `--!>`."""
+"""Pattern of a comment, which ends at once, or at the first `-->` or `--!>`."""
 
 TITLE, SCRIPT = "title", "script"
 
 LONGEST_TAG = 65_536
-"""Characters of attributes; a tag with more of them says nothing that a crawler could use."""
+"""Characters of attributes; longer tags have nothing that a crawler could use."""
 
 LONGEST_TITLE = 16_384
 """Characters of a title that are read."""
 
 STEP = 1 << 17
-"""Characters in which an ending is looked for at once; and a few more, so that none is missed between two."""
+"""Characters searched for an ending at once, with a small overlap so that none is missed."""
 
 _ENDINGS = {name: re.compile(rf"</{name}{ENDS}", re.IGNORECASE) for name in RAW.split("|")}
 _COMMENT_END = re.compile("--!?>")
@@ -48,7 +48,7 @@ _ATTRIBUTE = re.compile(
 )
 _REFERENCE = re.compile(r"&(?:#[0-9]++;?|#[xX][0-9a-fA-F]++;?|[A-Za-z][A-Za-z0-9]*+(?:;|(?![=A-Za-z0-9])))")
 
-# More digits than any character has; of some thousands, Python makes no number at all.
+# More digits than any character has. Python refuses to convert thousands of them.
 _ENDLESS = re.compile(r"&#(?:[0-9]{20,}+|[xX][0-9a-fA-F]{20,}+);?")
 
 
@@ -58,19 +58,22 @@ def from_octets(octets: str) -> str:
 
 
 def end_of_tag(text: str, place: int) -> int:
-    """Return where a tag ends whose attributes were too many for one token: at its `>`."""
+    """Return the position of the `>` of a tag that was too long for one token."""
     while (more := _MORE.match(text, place)) is not None and more.end() > place:
         place = more.end()
     return place
 
 
 def end_of_comment(text: str, place: int) -> int:
-    """Return where the ending of a comment begins; `place` is somewhere in it."""
+    """Return the position of a comment's ending; `place` is somewhere in the comment."""
     return _found(_COMMENT_END, text, place)
 
 
 def end_of_raw(name: str, text: str, place: int) -> int:
-    """Return where the end tag of a raw element begins whose content begins at `place`; `name` is in lower case."""
+    """Return the position of the end tag of a raw element.
+
+    Its content begins at `place`; `name` is in lower case.
+    """
     end = _found(_ENDINGS[name], text, place)
     if name == SCRIPT and text.find("<!--", place, end) >= 0:
         return _end_of_script(text, place)
@@ -78,7 +81,10 @@ def end_of_raw(name: str, text: str, place: int) -> int:
 
 
 def _end_of_script(text: str, place: int) -> int:
-    """Find the end of a script that hides in a comment: one that it quotes there does not count (13.2.5.15 to 31)."""
+    """Return the end of a script that contains `<!--`.
+
+    A script element quoted in that comment does not end it (13.2.5.15 to 31).
+    """
     is_escaped = is_quoted = False
     for found in _SCRIPT.finditer(text, place):
         if found[1] or found[0] == "-->":
@@ -95,7 +101,10 @@ def _end_of_script(text: str, place: int) -> int:
 
 
 def _found(ending: re.Pattern[str], text: str, start: int) -> int:
-    """Return where an ending is found, or the end of the text. Between two steps other threads have their turn."""
+    """Return the position of an ending, or the length of the text.
+
+    The search proceeds in steps, so that other threads can run in between.
+    """
     for place in range(start, len(text), STEP):
         if (found := ending.search(text, place, place + STEP + 20)) is not None:
             return found.start()
@@ -103,9 +112,9 @@ def _found(ending: re.Pattern[str], text: str, start: int) -> int:
 
 
 def attributes(written: str) -> dict[str, str]:
-    """Return the attributes of a tag by their names, in lower case; of two by one name, the first counts.
+    """Return the attributes of a tag by lower-case name; of duplicates, the first counts.
 
-    What is written is text, and no octets.
+    `written` is decoded text.
     """
     found: dict[str, str] = {}
     for name, double, single, bare in _ATTRIBUTE.findall(written):
@@ -117,9 +126,9 @@ def attributes(written: str) -> dict[str, str]:
 
 
 def unescape(value: str) -> str:
-    """Return an attribute's value without character references.
+    """Return an attribute's value with its character references replaced.
 
-    `&copy=` stays as it is, as in a query: without a semicolon, a name counts only if no letter, digit or `=` is next.
+    `&copy=` is kept, as in a query. Without a semicolon, a reference counts only if no letter, digit or `=` follows.
     """
     return _REFERENCE.sub(_character, value).replace("\0", "\ufffd")
 
@@ -131,5 +140,5 @@ def _character(reference: re.Match[str]) -> str:
 
 
 def plain_text(inside: str) -> str:
-    """Return what stands inside a title, without character references."""
+    """Return the text of a title with its character references replaced."""
     return html.unescape(_ENDLESS.sub("\ufffd", inside))

@@ -1,31 +1,31 @@
-"""Traps: sites that would keep a crawler busy for ever, told by their URLs (Issue 5).
+"""Detection of crawler traps, sites with endless pages, by their URLs (Issue 5).
 
-A page that is taken for a trap is a page lost, so every rule waits until there is little doubt, and each can be
-switched off by itself (None, False or nothing in its place):
+A false positive loses a page, so every rule applies only when there is little doubt. Each can be switched off by None,
+False or an empty value:
 
-| rule | a URL is left out that | because |
+| rule | skips a URL that | because |
 |---|---|---|
-| `max_length` | has more than 2,000 characters | links that grow on every page do that, hardly anything else |
-| `max_segments` | has more than 30 segments in its path | the same, for relative links to folders |
-| `max_repeats` | has the same run of segments 3 times in a row, as `/a/b/a/b/a/b/` | a broken relative link |
-| `max_queries` | is the 1,001st query of one path, or a later one | calendars, filters and sortings have no end |
+| `max_length` | has more than 2,000 characters | links that grow on every page do that, hardly any other |
+| `max_segments` | has more than 30 segments in its path | relative links to folders grow on every page |
+| `max_repeats` | has the same run of segments 3 times in a row, as `/a/b/a/b/a/b/` | a relative link is broken |
+| `max_queries` | is the 1,001st query of one path, or a later one | calendars, filters and sort orders have no end |
 
-Runs of numbers, of single characters and of nothing do not count as repeated: `/01/01/01/` is a date, `/f/f/f/` the
-folder of a hash. A path whose thousand pages differ by their query alone, such as a forum's `/topic?id=…`, is the one
-case in which `max_queries` takes what is wanted: raise it there. Endless paths without a query (`/2031/05/`) cannot be
-told from a large site; `depth` and `max_pages` bound them.
+Runs of numbers, of single characters and of empty segments do not count as repeated: `/01/01/01/` is a date, `/f/f/f/`
+the folder of a hash. `max_queries` skips wanted pages in one case: a path with over a thousand pages that differ by
+their query alone, such as a forum's `/topic?id=…`. Raise it there. Endless paths without a query (`/2031/05/`) look
+like a large site; `depth` and `max_pages` bound them.
 
-Other traps are not left out but led out of: `stripped` takes from a URL what only says who is asking.
+Other traps are normalized instead of skipped: `stripped` removes the parts of a URL that only identify the visitor.
 
-| rule | what goes |
+| rule | removes |
 |---|---|
-| `sessions` | what is a session id by its name: `;jsessionid=…` in a path, ASP.NET's `/(S(…))/`, the parameters
-  `PHPSESSID`, `JSESSIONID`, `ASPSESSIONID…`, `CFTOKEN` and the `CFID` beside it; and what may be one (`sid`, `session`,
-  `sessionid` …) if its value is long and means nothing: 16 hexadecimal digits, 20 letters and digits mixed, a UUID |
-| `tracking` | parameters by which visits are counted: `utm_*`, `gclid`, `fbclid` …; a list of one's own can be given |
+| `sessions` | session ids by name: `;jsessionid=…` in a path, ASP.NET's `/(S(…))/`, the parameters
+  `PHPSESSID`, `JSESSIONID`, `ASPSESSIONID…`, `CFTOKEN` and the `CFID` beside it; also possible ones (`sid`, `session`,
+  `sessionid` …) with an opaque value: 16 hexadecimal digits, 20 mixed letters and digits, or a UUID |
+| `tracking` | parameters that count visits: `utm_*`, `gclid`, `fbclid` …; a custom list can be given |
 
-Nothing here asks the disk, the network or a clock. What `max_queries` remembers is bounded and of this process: a
-crawl that is resumed, or that has many workers, counts in each of them anew.
+The module uses no disk, network or clock. The memory of `max_queries` is bounded and local to the process: a resumed
+crawl, or another worker, counts from zero.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ MAX_REPEATS = 3
 MAX_QUERIES = 1000
 
 PATHS = 10_000
-"""Paths whose queries are remembered; the one unused for longest goes first."""
+"""Paths whose queries are remembered; the least recently used is dropped first."""
 
 QUERIES = 100_000
-"""Queries that are remembered in all: about 10 MB."""
+"""Queries remembered in all: about 10 MB."""
 
 TRACKING = (
     *("utm_*", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "_ga", "_gl"),  # Google
@@ -58,10 +58,10 @@ TRACKING = (
     *("_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking"),  # HubSpot
     *("pk_*", "piwik_*", "mtm_*", "matomo_*"),  # Matomo
 )
-"""Parameters that count visits and change no page; one that ends in `*` stands for all that begin so."""
+"""Parameters that count visits and change no page; a trailing `*` matches any suffix."""
 
 NAMES = 4096
-"""Names of parameters about which it is remembered what they are."""
+"""Parameter names whose classification is cached."""
 
 _CERTAIN = r"jsessionid|phpsessid|aspsessionid[a-z]*|cftoken"
 _PERHAPS = r"sid|s_id|sess|session|(?:php|user|web)?_?sess(?:ion)?_?(?:id|key|token)|oscsid|zenid"
@@ -80,17 +80,17 @@ _IN_PATH = re.compile(
 
 
 class _Name(Enum):
-    """What the name of a parameter says."""
+    """Classification of a parameter name."""
 
     PLAIN = auto()
     MAYBE = auto()
-    """A session id, if its value looks like one."""
+    """Name of a session id if the value looks like one."""
 
     DROPPED = auto()
 
 
 class Traps:
-    """What is known of traps. One for a crawl, in its process; safe to be asked about the same URL again."""
+    """Trap rules and their memory, one per crawl and process. A check may be repeated for the same URL."""
 
     def __init__(
         self,
@@ -120,27 +120,29 @@ class Traps:
         self._begins = tuple(each[:-1] for each in listed if each.endswith("*"))
         self._names: dict[str, _Name] = {}
         self._queries: dict[int, set[int]] = {}
-        """Hashes of the queries that were let through, by the hash of what stands before the `?`; those used last are
-        last."""
+        """Hashes of accepted queries, by the hash of the URL before `?`; the most recently used is last."""
         self._remembered = 0
 
     @classmethod
     def none(cls) -> Traps:
-        """No rule at all."""
+        """Return an instance with all rules switched off."""
         return cls(
             max_length=None, max_segments=None, max_repeats=None, max_queries=None, sessions=False, tracking=()
         )  # fmt: skip
 
     def is_too_long(self, url: str) -> bool:
-        """Whether a URL has more characters than any but a trap's."""
+        """Return whether a URL has more than `max_length` characters."""
         return self._max_length is not None and len(url) > self._max_length
 
     def filters(self, url: str) -> OutOfScope | None:
-        """Why a canonical URL is taken for a trap; None if it is not. One that was let through stays so."""
+        """Return why a canonical URL is taken for a trap; None if it is not.
+
+        An accepted URL is accepted again while it is remembered.
+        """
         if self.is_too_long(url):
             return OutOfScope.TOO_LONG
         path, mark, query = url.partition("?")
-        if path.count("/") > 4 and self._is_endless(path):  # two are before the host; three make a repetition
+        if path.count("/") > 4 and self._is_endless(path):  # 2 before the host, 3 in a repetition
             return OutOfScope.TRAP
         if mark and self._max_queries is not None and not self._counts(path, query):
             return OutOfScope.TRAP
@@ -155,7 +157,7 @@ class Traps:
         return repeated_run(segments, self._max_repeats) is not None
 
     def _counts(self, path: str, query: str) -> bool:
-        """Whether one more query of a path is within the limit; it is remembered then."""
+        """Return whether a query of a path is within the limit, and remember it if so."""
         place = hash(path)
         known = self._queries.pop(place, None)
         if known is None:
@@ -173,7 +175,7 @@ class Traps:
         return True
 
     def explain(self, reason: str, url: str) -> str:
-        """What was not fetched, by which rule, and what to do, for a reason of `filters`."""
+        """Return which URL is not fetched, by which rule, and advice; `reason` comes from `filters`."""
         path = url.partition("?")[0]
         segments = path.split("/")[3:]
         if reason == OutOfScope.TOO_LONG:
@@ -187,7 +189,7 @@ class Traps:
         return f"not fetching {mask_url(url)}: {why}, as in a trap without an end. Raise {rule} to have it too."
 
     def stripped(self, url: str) -> str:
-        """A canonical URL without session ids and tracking parameters: canonical too, and the same if it has none."""
+        """Return a canonical URL without session ids and tracking parameters, in canonical form."""
         query = url.find("?")
         if self._sessions and (";" in url or "(" in url):
             path = url if query < 0 else url[:query]
@@ -195,7 +197,7 @@ class Traps:
             while (shorter := _IN_PATH.sub("", plain)) != plain:
                 plain = shorter
             if plain != path:
-                found = parse_url(plain + url[len(path) :])  # what is left of /.;sid=1/ is a dot segment
+                found = parse_url(plain + url[len(path) :])  # /.;sid=1/ leaves a dot segment
                 return self.stripped(found.text) if isinstance(found, Url) else url
         return url if query < 0 else self._with_less(url, query)
 
@@ -211,7 +213,7 @@ class Traps:
                 lost_token = lost_token or name.lower() == "cftoken"
         if len(kept) == len(pairs):
             return url
-        if lost_token:  # ColdFusion's session is a pair
+        if lost_token:  # ColdFusion's session id is the pair CFID and CFTOKEN
             kept = [pair for pair in kept if pair.partition("=")[0].lower() != "cfid"]
         return f"{url[:query]}?{'&'.join(kept)}" if any(kept) else url[:query]
 
@@ -229,9 +231,9 @@ class Traps:
 
 
 def repeated_run(segments: list[str], times: int) -> list[str] | None:
-    """The first run of segments that stands so many times in a row; None if there is none that counts.
+    """Return the first run of segments that occurs `times` in a row; None if there is no such run.
 
-    One of nothing but numbers and single characters does not.
+    Runs of only numbers and single characters do not count.
     """
     count = len(segments)
     for length in range(1, count // times + 1):
