@@ -166,7 +166,7 @@ class KnownHrefs:
         for href, link in islice(hrefs.items(), self._most_hrefs):
             if len(href) + len(link) < SHORT:
                 known[href if href.startswith(_LASTING) else link] = link
-        self._sites[origin] = known  # last in order, so that the least recently used site is dropped first
+        self._sites[origin] = known  # last in order, so that the site updated longest ago is dropped first
         self._count += len(known)
         while self._count > self._most_in_all:
             self._count -= len(self._sites.pop(next(iter(self._sites))))

@@ -52,7 +52,7 @@ class Extract(msgspec.Struct, frozen=True):
     """Hrefs that were not known, each with its link; the argument of `KnownHrefs.learn`."""
 
     skipped: int
-    """Number of hrefs that lead to no page: other schemes and invalid URLs."""
+    """Number of hrefs without a link: other schemes, invalid URLs, and those cut for their cost."""
 
     links_cut: int
     """Least number of links lost, because they were too many or the page takes too long to read."""

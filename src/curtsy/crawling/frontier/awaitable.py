@@ -26,7 +26,7 @@ class AwaitableFrontier:
         self._frontier = frontier
 
     async def add(self, found: Found) -> int:
-        """Queue URLs that were never added before; return how many were new."""
+        """Queue URLs; return how many were new."""
         return self._add(found)
 
     def _add(self, found: Found) -> int:
@@ -35,7 +35,7 @@ class AwaitableFrontier:
         )  # fmt: skip
 
     async def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Claim the next URLs of hosts that are due, in turn by address, domain and host."""
+        """Claim URLs of due hosts, in turn by address, domain and host."""
         return self._frontier.claim(limit, room)
 
     def locate(self, host: str, address: str) -> None:
@@ -61,11 +61,11 @@ class AwaitableFrontier:
                 return self._frontier.defer(ending.claimed, seconds, last=last)
 
     async def pass_over(self, url: str, other: str) -> bool:
-        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
+        """Skip a page unless `other` was skipped; return whether it was."""
         return self._frontier.pass_over(url, other)
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
-        """Restart the lease; return None if the claim is no longer valid."""
+        """Restart the lease; return None if the claim is invalid."""
         return self._frontier.renew(claimed)
 
     async def keep(self, claims: Sequence[Claimed]) -> list[bool]:
@@ -73,7 +73,7 @@ class AwaitableFrontier:
         return [True] * len(claims)
 
     async def due_in(self) -> float | None:
-        """Return the seconds until `claim` may find a URL; None if no URL is left."""
+        """Return the seconds until `claim` may find a URL; None for never."""
         return self._frontier.due_in()
 
     async def counts(self) -> Counts:
@@ -85,7 +85,7 @@ class AwaitableFrontier:
         return self._frontier.busiest(limit)
 
     async def failures(self) -> list[tuple[str, str]]:
-        """Return the failed URLs, each with its reason, in order."""
+        """Return the failed URLs with their reasons."""
         return list(self._frontier.failures())
 
     async def note(self, notes: Mapping[str, Any]) -> None:

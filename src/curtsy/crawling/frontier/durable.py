@@ -5,8 +5,8 @@ belongs to one process, so after a restart every URL is queued at its old positi
 of a URL is stored.
 
 A URL takes about 90 bytes of disk. These are its path and query, the number of its host, an entry in the index by rank,
-and a 64-bit hash in the set of URLs seen. That set is ordered by host, because the links of a page mostly share a host.
-Memory holds 70 bytes per host and two megabytes of turns in the host schedule, and some megabytes of SQLite's cache.
+and a 64-bit hash in the set of URLs seen. That set is ordered by host, because URLs are added by host. Memory holds 70
+bytes per host and two megabytes of turns in the host schedule, and some megabytes of SQLite's cache.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SQLiteUrlTable:
         return number
 
     def find(self, host: str) -> int | None:
-        """Return the number of a host; None if it has no number."""
+        """Return the number of a host; None if unknown."""
         number = self._numbers.get(host)
         if number is None:
             for (number,) in self._rows("SELECT id FROM hosts WHERE name = ?", (host,)):
@@ -141,7 +141,7 @@ class SQLiteUrlTable:
         return self._hosts
 
     def put(self, host: int, urls: Sequence[str], rank: int, parent: str | None) -> int:
-        """Store the URLs of one host that were never seen; return how many were new."""
+        """Store unseen URLs of one host; return how many were new."""
         new = self._unseen(host, urls)
         if new:
             page = None if parent is None else self._page_number(parent)
@@ -219,7 +219,7 @@ class SQLiteUrlTable:
         self._try(lent.id, 0)
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Return the failed URLs, each with its reason, in order."""
+        """Yield the failed URLs with their reasons, in order."""
         last = 0
         query = "SELECT id, url, reason FROM failures WHERE id > ? ORDER BY id LIMIT 1000"
         while rows := list(self._rows(query, (last,))):

@@ -131,7 +131,7 @@ class LocalFrontier:
     def add(
         self, urls: Iterable[str], *, depth: int = 0, priority: int = 0, parent: str | None = None, hops: int = 0
     ) -> int:
-        """Queue URLs that were never added before; return how many were new."""
+        """Queue URLs; return how many were new."""
         rank = rank_of(depth, priority, hops)
         added = 0
         for hosts in _by_host(urls):
@@ -148,7 +148,7 @@ class LocalFrontier:
         return added
 
     def mark_seen(self, urls: Iterable[str]) -> int:
-        """Count URLs as added without queueing them; return how many were new."""
+        """Mark URLs as added; return how many were new."""
         new = 0
         for hosts in _by_host(urls):
             with self.together():
@@ -156,7 +156,7 @@ class LocalFrontier:
         return new
 
     def pass_over(self, url: str, other: str) -> bool:
-        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
+        """Skip a page unless `other` was skipped; return whether it was."""
         host = self._url_table.find(host_of(other))
         if host is not None and self._url_table.has_seen(host, left_out(other)):
             return True
@@ -164,7 +164,7 @@ class LocalFrontier:
         return False
 
     def claim(self, limit: int = 1, room: Room | None = None) -> list[Claimed]:
-        """Claim the next URLs of hosts that are due, in turn by address, domain and host."""
+        """Claim URLs of due hosts, in turn by address, domain and host."""
         schedule, now = self._present()
         self._reclaim(schedule, now)
         schedule.reopen()
@@ -182,7 +182,7 @@ class LocalFrontier:
         return claimed
 
     def locate(self, host: str, address: str) -> None:
-        """Record the address of a host, so that domains at one address share turns and slots."""
+        """Record the address of a host."""
         schedule, _ = self._present()
         number = self._url_table.find(host)
         if number is not None and schedule.knows(number):
@@ -224,13 +224,13 @@ class LocalFrontier:
         notes: Mapping[str, Any] | None = None,
         is_page: bool = False,
     ) -> bool:
-        """End a claim for good; return False if it is no longer valid."""
+        """End a claim for good; return False if it is invalid."""
         return self._finish(claimed, None, after, notes, is_page)
 
     def fail(
         self, claimed: Claimed, reason: str, *, after: float | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
-        """End a claim for good and store the reason; return False if it is no longer valid."""
+        """End a claim for good and store the reason; return False if it is invalid."""
         return self._finish(claimed, reason, after, notes, False)
 
     def _finish(
@@ -273,7 +273,7 @@ class LocalFrontier:
             self._ended.append(lease)
 
     def renew(self, claimed: Claimed) -> Claimed | None:
-        """Restart the lease; return None if the claim is no longer valid."""
+        """Restart the lease; return None if the claim is invalid."""
         lease = self._leases.pop(claimed.ticket, None)
         if lease is None:
             return None
@@ -283,14 +283,14 @@ class LocalFrontier:
         return lease.claimed
 
     def host_due(self, host: str, seconds: float) -> None:
-        """Make a host due in `seconds`, sooner or later than before; skip unknown hosts."""
+        """Make a known host due in `seconds`."""
         schedule, now = self._present()
         number = self._url_table.find(host)
         if number is not None:
             schedule.postpone(number, now + microseconds(seconds), now)
 
     def due_in(self) -> float | None:
-        """Return the seconds until `claim` may find a URL; None if no URL is left."""
+        """Return the seconds until `claim` may find a URL; None for never."""
         schedule, now = self._present()
         due_at = schedule.due_at(now)
         if self._leases:
@@ -313,7 +313,7 @@ class LocalFrontier:
         ]
 
     def failures(self) -> Iterator[tuple[str, str]]:
-        """Return the failed URLs, each with its reason, in order."""
+        """Return the failed URLs with their reasons."""
         return self._url_table.failures()
 
     def note(self, notes: Mapping[str, Any]) -> None:
@@ -326,7 +326,7 @@ class LocalFrontier:
         return self._url_table.notes()
 
     def together(self) -> AbstractContextManager[None]:
-        """Return a context manager that makes the calls within it one transaction."""
+        """Return a context manager for a transaction."""
         return self._block
 
     def begin_block(self) -> None:

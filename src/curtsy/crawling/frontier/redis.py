@@ -62,7 +62,7 @@ BEAT_EVERY = PRESENCE / 3
 """Seconds between two heartbeats of a worker."""
 
 ANY = 2**32 - 1
-"""Limit of leased URLs per host that stands for no limit."""
+"""Limit of leased URLs per host that means no limit."""
 
 _PIECE = 500
 """URLs per script call: the server is blocked while a script runs."""
@@ -139,7 +139,7 @@ class RedisFrontier:
         await self._opened()
 
     async def add(self, found: Found) -> int:
-        """Queue URLs that were never added before; return how many were new."""
+        """Queue URLs; return how many were new."""
         return await self._add([found])
 
     async def _add(self, founds: Sequence[Found], beside: list[Call] | None = None) -> int:
@@ -279,7 +279,7 @@ class RedisFrontier:
         return ended
 
     async def pass_over(self, url: str, other: str) -> bool:
-        """Skip a page in favour of another, unless the other was skipped; return whether it was."""
+        """Skip a page unless `other` was skipped; return whether it was."""
         job = await self._opened()
         here, there = (self._partitions.of(site_of(host_of(each))) for each in (url, other))
         mark, others = fingerprint(left_out(url)), fingerprint(left_out(other))
@@ -297,7 +297,7 @@ class RedisFrontier:
         return bool(redis_codec.read_number(self._hear(partition, reply).answer))
 
     async def renew(self, claimed: Claimed) -> Claimed | None:
-        """Restart the lease; return None if the claim is no longer valid."""
+        """Restart the lease; return None if the claim is invalid."""
         [renewed] = await self._renew([claimed])
         return renewed
 
@@ -361,7 +361,7 @@ class RedisFrontier:
         return []
 
     async def failures(self) -> list[tuple[str, str]]:
-        """Return the failed URLs, each with its reason, in order."""
+        """Return the failed URLs with their reasons."""
         job = await self._opened()
         calls = [Call(("LRANGE", f"{job.base(number)}:failures", 0, -1)) for number in range(job.partitions)]
         replies = await self._registry.demand(calls)
@@ -382,7 +382,7 @@ class RedisFrontier:
         return {name.decode(): msgspec.json.decode(value) for name, value in pairs}
 
     async def close(self) -> None:
-        """Return the leased URLs and close the connections; idempotent.
+        """Queue the leased URLs again and close the connections; idempotent.
 
         If the server is unreachable, the leases expire.
         """
