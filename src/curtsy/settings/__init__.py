@@ -1,13 +1,12 @@
-"""Settings: files, environment, presets and arguments made into policies.
+"""Settings: policies built from files, environment, presets and arguments.
 
-    settings = load()                      # what the files and the environment say
+    settings = load()                      # files and environment
     settings = load(preset="broad", user_agent="examplebot/1.0 (+https://example.org/bot)")
     settings.policies.of("example.org").qps
     settings.origin("example.org", "qps")  # "config/domains.yaml:12"
 
-Each of these wins over those before it: built-in, preset, the user's file, the project's file, environment, argument.
-`curtsy.settings.live` follows the files while the program runs. pydantic and YAML are imported when something is read,
-not before.
+Precedence, lowest first: built-in, preset, user file, project file, environment, argument. `curtsy.settings.live`
+reloads changed files while the program runs. pydantic and YAML are imported on first use.
 """
 
 from __future__ import annotations
@@ -29,56 +28,56 @@ if TYPE_CHECKING:
 __all__ = ["Settings", "load", "load_limits", "names_contact"]
 
 PROJECT_FILES = (Path("config", "domains.yaml"), Path("curtsy.yaml"))
-"""Where a project's settings are looked for, from its directory; if there are both, the second wins."""
+"""Settings files of a project, relative to its directory; the second takes precedence."""
 
 AT_START = (
     "store", "outage_share", "cache_dir", "cache_size", "cache_mode", "log_level", "log_format", "stats_every",
 )  # fmt: skip
-"""What is used when a program starts, and not again when its files change; all else is a matter of policies."""
+"""Keys that take effect only at program start; a reload applies all other keys."""
 
 CacheMode = Literal["normal", "revalidate", "refresh", "offline", "off"]
 Preset = Literal["gentle", "broad", "own"]
 
 USER_FILE = Path("curtsy.yaml")
-"""The user's own settings, in the platform's directory for them."""
+"""Name of the user's settings file in the platform's configuration directory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Settings:
-    """All settings, checked. Immutable: a reload makes new ones."""
+    """Validated settings. Immutable: a reload creates a new instance."""
 
     policies: Policies
-    """The policy of every host, the global limit, and the user agent."""
+    """Policy of every host, global limit and user agent."""
 
     preset: str
-    store: str | None = field(repr=False)  # it may hold a password
-    """Where hosts are remembered, as a URL; None for a file in the platform's state directory."""
+    store: str | None = field(repr=False)  # may contain a password
+    """URL of the store; None for a file in the platform's state directory."""
 
     outage_share: float
-    """This process's share of the global rate while the store cannot be reached."""
+    """Share of the global rate that this process uses while the store is unreachable."""
 
     cache_dir: Path | None
-    """Where pages are kept; None for the platform's cache directory."""
+    """Directory of the page cache; None for the platform's cache directory."""
 
     cache_size: int | None
-    """Bytes that may be kept; None for no limit."""
+    """Maximum size of the page cache in bytes; None for no limit."""
 
     cache_mode: CacheMode
-    """How kept pages are used; `off` for not at all."""
+    """Use of cached pages; `off` disables the cache."""
 
     log_level: str
     log_format: str
     stats_every: float | None
-    """Seconds between two lines of statistics; None for never."""
+    """Seconds between two statistics log lines; None disables them."""
 
     files: tuple[Path, ...] = ()
-    """The files that were read, the lowest first."""
+    """Files read, lowest precedence first."""
 
     warnings: tuple[str, ...] = ()
-    """What is allowed, but odd: for whoever starts the program to tell."""
+    """Warnings about valid but unusual settings; the program reports them at start."""
 
     notices: tuple[str, ...] = ()
-    """What files of the working directory loosen, a sentence for each file; a program tells them once."""
+    """Notices about files of the working directory that relax settings, one per file; see `new_notices`."""
 
     _values: Mapping[str, Given] = field(default_factory=dict, repr=False)
     _entries: Mapping[str, Mapping[str, Given]] = field(default_factory=dict, repr=False)
@@ -86,7 +85,7 @@ class Settings:
 
     @property
     def user_agent(self) -> str:
-        """What is sent, and what robots.txt is asked for."""
+        """User agent of requests, also matched against robots.txt groups."""
         return self.policies.user_agent
 
     @property
@@ -96,11 +95,14 @@ class Settings:
 
     @property
     def global_burst(self) -> float:
-        """Requests over all hosts that may go at once after a rest."""
+        """Requests over all hosts that may be sent at once after an idle period."""
         return self.policies.overall.burst
 
     def value(self, domain: str | None, key: str) -> Any:
-        """What a key is for a domain, or (None) for all that have no entry."""
+        """Return the value of a key for a domain; None: for hosts without an entry.
+
+        Raises PolicyError for an unknown key.
+        """
         from curtsy.settings.keys import BUILT_IN, keys
 
         name = _key(key)
@@ -114,9 +116,10 @@ class Settings:
         return policy.denied if name == "denied" else getattr(policy, keys()[name].field)
 
     def origin(self, domain: str | None, key: str) -> str:
-        """Where the value of a key comes from, for a domain or (None) for all that have no entry.
+        """Return the origin of a key's value for a domain; None: for hosts without an entry.
 
-        A file and its line (`config/domains.yaml:12`), an environment variable, a preset, `argument` or `built-in`.
+        The origin is a file and line (`config/domains.yaml:12`), an environment variable, a preset, `argument` or
+        `built-in`. Raises PolicyError for an unknown key.
         """
         name = _key(key)
         name = "pause_min" if name == "pause" else name
@@ -129,7 +132,7 @@ class Settings:
 
 
 def _key(name: str) -> str:
-    """The name of a key, which may be given by the name that `Policy` has for it."""
+    """Return the name of a key, given its name or its field of `Policy`."""
     import difflib
 
     from curtsy.settings.keys import keys
@@ -153,14 +156,17 @@ def load(
     beside: Iterable[str] = (),
     **arguments: Any,
 ) -> Settings:
-    """Read all settings. Raises PolicyError, which names every fault with its place, rule and value.
+    """Read and validate all settings.
 
-    `config` names a file to be read instead of the project's (also `CURTSY_CONFIG`). `directory` is the project's, by
-    default the working directory, and `user_directory` that of the user's file, by default the platform's. `env` is
-    by default the environment; the project's `.env` file stands below it. Any key of the reference page can be given
-    as an argument; those of a policy change the default policy, and `allowlist` and `denylist` take what they take in a
-    file. `beside` are the names of other arguments that the caller takes, one of which may have been meant by a wrong
-    one.
+    Raises PolicyError, which lists every error with its place, rule and value.
+
+    `config` names a file that replaces the project's files (also `CURTSY_CONFIG`). `directory` is the project
+    directory, by default the working directory. `user_directory` holds the user's file, by default the platform's
+    configuration directory. `env` is by default the environment; it takes precedence over the project's `.env` file.
+
+    Any key of the reference page is accepted as an argument. Policy keys change the default policy. `allowlist` and
+    `denylist` take the same values as in a file. `beside` names other arguments of the caller: a misspelled argument
+    may be one of them.
     """
     from curtsy.settings.document import Spot, read
     from curtsy.settings.dotenv import NAME as DOTENV
@@ -193,7 +199,7 @@ def load(
     complaints.raise_errors()
     own = {each.shown for each in files if each.path.parent in (here, here / PROJECT_FILES[0].parent)}
     chosen = os.fspath(config or variable(real, "CURTSY_CONFIG"))
-    # A file that `.env` names is no more the user's own choice than `.env` is.
+    # A file named by `.env` is as untrusted as `.env` itself.
     by_dotenv = "" if chosen or "CURTSY_CONFIG" in real else variable(env, "CURTSY_CONFIG")
     own = own - {chosen} | {DOTENV}
     general = {name: reading.fallback(name) for name in ("preset", *AT_START)}
@@ -212,13 +218,13 @@ def load(
 
 
 LOOSE = {"allow_private": False, "respect_robots": True, "store": None, "cache_dir": None}
-"""What a file that merely lies in the working directory must not set without a word, and the value that is harmless."""
+"""Keys reported if a file of the working directory sets them, with the harmless value of each."""
 
 
 def _notices(reading: Reading, files: set[str], directory: Path, by_dotenv: str) -> Iterator[str]:
-    """Yield a sentence for each file of the working directory that loosens manners or names places to write to.
+    """Yield a sentence for each file of the working directory that sets keys of `LOOSE`.
 
-    `by_dotenv` is the file that the directory's `.env` names, wherever that is.
+    `by_dotenv` is the file that the directory's `.env` names, in any directory; empty for no file.
     """
     for file in sorted(files | ({by_dotenv} - {""})):
         found = [
@@ -238,7 +244,7 @@ _noticed: set[str] = set()
 
 
 def new_notices(settings: Settings) -> list[str]:
-    """Return the notices that this process has not told yet; from now on it has. One that names more keys is new."""
+    """Return the notices that this process has not returned before; a notice with more keys is new."""
     new = [each for each in settings.notices if each not in _noticed]
     _noticed.update(new)
     return new
@@ -249,7 +255,7 @@ def _policies(reading: Reading) -> Policies:
 
     everywhere = {name: given for name, given in reading.values.items() if keys()[name].scope == "policy"}
     default = reading.policy(Policy(), everywhere)
-    for name in reading.denied:  # who denies a domain means it, whatever else is said of that very domain
+    for name in reading.denied:  # a denylist entry overrides an allowlist entry of the same name
         reading.entries.pop(name, None)
     entries = {}
     for name, given in reading.entries.items():
@@ -268,14 +274,14 @@ def _policies(reading: Reading) -> Policies:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A file that settings are read from, if it is there."""
+    """Candidate settings file."""
 
     path: Path
     shown: str
-    """How messages call it."""
+    """Name in messages."""
 
     required: bool = False
-    """Whether somebody named it, so that it must be there."""
+    """True if the user named the file: a missing file is then an error."""
 
 
 def settings_files(
@@ -284,7 +290,10 @@ def settings_files(
     directory: str | os.PathLike[str] | None = None,
     user_directory: str | os.PathLike[str] | None = None,
 ) -> list[SettingsFile]:
-    """The files that may hold settings, the lowest first: the user's, then those of the project or the one named."""
+    """Return the candidate settings files, lowest precedence first.
+
+    The user's file comes first, then the named file or the project's files.
+    """
     if config is not None and not isinstance(config, str | os.PathLike):
         raise rule("config", config, "the path of a settings file")
     if user_directory is None:
@@ -295,18 +304,18 @@ def settings_files(
     project = working_directory() if directory is None else Path(directory)
     named = os.fspath(config) if config is not None else variable(env, "CURTSY_CONFIG")
     if named:
-        path = project / os.path.expanduser(named)  # pathlib's own raises for a user that is not known
+        path = project / os.path.expanduser(named)  # Path.expanduser raises for an unknown user
         return [SettingsFile(user, str(user)), SettingsFile(path, named, required=True)]
     return [SettingsFile(user, str(user)), *(SettingsFile(project / each, str(each)) for each in PROJECT_FILES)]
 
 
 def variable(env: Mapping[str, str], name: str) -> str:
-    """What a variable says, without the white space around it; nothing if it is not set."""
+    """Return a variable's value, stripped of white space; empty if unset."""
     return env.get(name, "").strip(" \t\r\n")
 
 
 def working_directory() -> Path:
-    """Where the program runs; a directory that was removed under it holds no files, which is no error."""
+    """Return the working directory; an empty path if it was removed."""
     try:
         return Path.cwd()
     except OSError:
@@ -314,9 +323,9 @@ def working_directory() -> Path:
 
 
 def load_limits(path: str | os.PathLike[str]) -> tuple[LimitConfig, dict[str, LimitConfig]]:
-    """Read the rate limiter's JSON file (L7): the default, and the domains that have their own.
+    """Read the rate limiter's JSON file (L7): the default, and the configurations by domain.
 
-    Every entry is checked before any is used; what an entry leaves out is that of the default. Raises PolicyError.
+    Validates all entries first. An entry takes missing fields from the default. Raises PolicyError.
     """
     from curtsy.settings.document import Spot, read
     from curtsy.settings.problems import Problems
@@ -345,5 +354,5 @@ _CONTACT = re.compile(r"https?://[^\s()<>]+|[^\s@()<>:;,]+@[^\s@()<>:;,]+\.[^\s@
 
 
 def names_contact(user_agent: str) -> bool:
-    """Whether a user agent says where its owner can be reached: a web page or a mail address (U10)."""
+    """Return whether a user agent contains a web page or a mail address (U10)."""
     return _CONTACT.search(user_agent) is not None

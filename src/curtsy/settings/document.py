@@ -1,4 +1,4 @@
-"""A settings file as values that know where they stand, so that every complaint can name the line."""
+"""Parsed settings files: values with their source lines, for error messages."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from curtsy.core.errors import PolicyError
 
 MAX_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 1_000_000
-"""Values in a file, its aliases counted as often as they are used: a small file must not become a large one."""
+"""Maximum number of values in a file, counting an alias at each use: limits alias expansion."""
 MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a value was given: a file and perhaps its line, an environment variable, a preset, an argument."""
+    """Source of a value: a file and possibly its line, an environment variable, a preset, an argument."""
 
     source: str
     line: int | None = None
 
     @property
     def origin(self) -> str:
-        """In short: `config/domains.yaml:12`."""
+        """Short form: `config/domains.yaml:12`."""
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
     def place(self, section: str = "") -> str:
-        """For a message: `config/domains.yaml, line 12, allowlist[2] "example.org"`."""
+        """Return the form for messages: `config/domains.yaml, line 12, allowlist[2] "example.org"`."""
         line = "" if self.line is None else f"line {self.line}"
         return ", ".join(part for part in (self.source, line, section) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value and where it stands."""
+    """A value and its source."""
 
     data: bool | int | float | str | list[Value] | dict[str, Value] | None
     spot: Spot
     size: int = 1
-    """How many values this one makes when all aliases are followed."""
+    """Number of values with all aliases expanded."""
 
     text: str | None = None
-    """How a number was written, if it is known."""
+    """A number as written; None if unknown."""
 
     def plain(self) -> Any:
-        """The value alone, as Python has it."""
+        """Return the value as plain Python data."""
         if isinstance(self.data, dict):
             return {name: each.plain() for name, each in self.data.items()}
         if isinstance(self.data, list):
@@ -59,7 +59,7 @@ class Value:
 
 
 def valued(data: Any, spot: Spot) -> Value:
-    """Plain Python data as a value; whatever is no mapping, list or tuple stays as it is."""
+    """Wrap plain Python data in `Value`; convert mappings, lists and tuples recursively."""
     if isinstance(data, Value):
         return data
     if isinstance(data, Mapping):
@@ -75,9 +75,9 @@ _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,
 
 
 def scalar(text: str) -> bool | int | float | str | None:
-    """What a word without quotes means, in a file or in the environment.
+    """Convert an unquoted word of a file or of the environment.
 
-    As in YAML 1.2, with `none` beside `null`: `no` is Norway, `12:30` is no number of seconds, and neither is a date.
+    Follows YAML 1.2, and accepts `none` for null: `no`, `12:30` and dates stay text.
     """
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
@@ -89,21 +89,24 @@ def scalar(text: str) -> bool | int | float | str | None:
 
 
 def word(text: str, spot: Spot) -> Value:
-    """What a word without quotes means, as a value."""
+    """Convert an unquoted word to a `Value`; a number keeps its text."""
     data = scalar(text)
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
     return Value(data, spot, text=text if is_number else None)
 
 
 def read(path: Path, shown: str) -> Value | None:
-    """Read a YAML or (by its name) JSON file; None if it says nothing. Raises PolicyError, which calls it `shown`."""
+    """Read a YAML file, or a JSON file by its suffix; return None if it is empty.
+
+    Raises PolicyError, which names the file as `shown`.
+    """
     text = _text(path, shown)
     return _json(text, shown) if path.suffix.lower() == ".json" else _yaml(text, shown)
 
 
 def _text(path: Path, shown: str) -> str:
     try:
-        # Not blocking: to open a pipe that nobody writes to would wait for ever.
+        # O_NONBLOCK: opening a FIFO without a writer blocks forever otherwise.
         number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             mode = os.fstat(number).st_mode
@@ -115,7 +118,7 @@ def _text(path: Path, shown: str) -> str:
             os.close(number)
     except FileNotFoundError:
         raise PolicyError(f"{shown} does not exist. Create it, or give another path.") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except (OSError, ValueError) as error:  # ValueError: NUL in the path
         why = error.strerror if isinstance(error, OSError) else error
         raise PolicyError(f"{shown} cannot be read: {why}. Make it readable, or give another path.") from None
     if stat.S_ISDIR(mode):
@@ -158,7 +161,7 @@ def _json(text: str, shown: str) -> Value | None:
 
 
 def _yaml(text: str, shown: str) -> Value | None:
-    import yaml  # here, for most runs have no file
+    import yaml  # lazy: most runs have no settings file
 
     loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     try:
@@ -169,12 +172,12 @@ def _yaml(text: str, shown: str) -> Value | None:
             f"{shown}{line}: this is not YAML: {error.problem or error.context}. "
             "Look at the indentation, colons and quotes of that line and the one before."
         ) from None
-    except yaml.YAMLError as error:  # a control character
+    except yaml.YAMLError as error:  # control character
         raise PolicyError(f"{shown}: this is not YAML: {' '.join(str(error).split())}.") from None
 
 
 class _Builder:
-    """Makes values of a YAML parser's events: they carry the lines, and nothing is constructed on the way."""
+    """Builder of values from YAML parser events, which carry line numbers and construct no objects."""
 
     def __init__(self, events: Iterator[Any], shown: str) -> None:
         self._events = events
@@ -194,7 +197,7 @@ class _Builder:
         return None if root is None or root.data is None else root
 
     def _value(self, event: Any, line: int | None = None, depth: int = 1) -> Value:
-        """The value that begins with `event`; it stands where its key stands, if it has one (`line`)."""
+        """Return the value that begins with `event`; its line is that of its key (`line`), if any."""
         from yaml import AliasEvent, MappingStartEvent, ScalarEvent
 
         if isinstance(event, AliasEvent):

@@ -1,8 +1,8 @@
-"""The `.env` file of a project: variables for curtsy, below those of the real environment.
+"""Reader of a project's `.env` file; the real environment takes precedence.
 
-The grammar is small: `NAME=value` or `export NAME=value` on a line, `#` begins a comment. A value in single quotes is
-taken as it is; in double quotes `\\n`, `\\t`, `\\"` and `\\\\` are escapes; a bare one ends at a blank and a `#`.
-There is no interpolation: `$HOME` stays `$HOME`. Only variables of curtsy are read, and no others.
+Each line is `NAME=value` or `export NAME=value`; `#` begins a comment. Single quotes keep a value literally. In double
+quotes, `\\n`, `\\t`, `\\"` and `\\\\` are escapes. An unquoted value ends at a blank followed by `#`. Variables are not
+expanded: `$HOME` stays `$HOME`. Only curtsy's variables are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from curtsy.settings.problems import Problems
 
 NAME = ".env"
 MOST = 1 << 20
-"""Bytes beyond which a file is no `.env` file."""
+"""Maximum size in bytes; a larger file is ignored."""
 
 _ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*(.*)", re.DOTALL)
 _QUOTED = re.compile(r"""(?:'([^']*)'|"((?:[^"\\]|\\.)*)")[ \t]*(?:#.*)?""", re.DOTALL)
@@ -27,9 +27,9 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def read_dotenv(directory: Path, complaints: Problems) -> dict[str, tuple[str, Spot]]:
-    """Return the variables of curtsy in a directory's `.env` file, each with its line; the last of a name wins.
+    """Return curtsy's variables of a directory's `.env` file, with their lines; the last of a name wins.
 
-    A file that cannot be read is warned about, and so is a line for curtsy that cannot.
+    Warns about an unreadable file, and about a malformed value of a curtsy variable.
     """
     path = directory / NAME
     try:

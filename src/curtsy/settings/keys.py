@@ -1,7 +1,6 @@
-"""The keys of the settings: their types, rules, units, defaults, and names in the environment.
+"""Keys of the settings: types, rules, units, defaults and environment variables.
 
-Types and simple bounds are checked here, by pydantic, in the user's own words; what else must hold for a policy is
-checked by `Policy` itself.
+pydantic checks types and simple bounds here, with own error texts. `Policy` checks all other rules of a policy.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, with_config
 from pydantic_core import ErrorDetails
-from typing_extensions import TypedDict  # before Python 3.12, pydantic takes only this one
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from curtsy import __version__
 from curtsy.core.policy import DAY, MOST_BURST, On429, Policy, Strategy
@@ -27,13 +26,13 @@ from curtsy.system.log import level_named
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a number is counted in, for the reference page."""
+    """Unit of a number, for the reference page."""
 
     words: str
 
 
 def _flag(value: object) -> object:
-    """`yes`, `on` and `1` are what people write for true in the environment."""
+    """Convert the words for true and false used in the environment: `yes`, `on`, `1`, `no`, `off`, `0`."""
     words = {"yes": True, "on": True, "1": True, "no": False, "off": False, "0": False}
     return value if isinstance(value, bool) else words.get(str(value).lower(), value)
 
@@ -61,7 +60,7 @@ def _zone(name: str | None) -> tzinfo | None:
         return None
     try:
         return ZoneInfo(name)
-    except (OSError, ValueError, KeyError):  # a name that is none, a directory of names, or no data to look it up in
+    except (OSError, ValueError, KeyError):  # unknown name, directory of names, or no time zone data
         raise ValueError("the IANA name of a time zone, such as Europe/Berlin, or local") from None
 
 
@@ -78,7 +77,7 @@ def _agent(text: str) -> str:
 
 
 MOST = 10**15
-"""The largest whole number: beyond, not every number can be told from the next."""
+"""Largest whole number: floats represent all integers up to it exactly."""
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
 Text = Annotated[str, Field(min_length=1)]
@@ -96,64 +95,77 @@ _STRICT = ConfigDict(strict=True, extra="forbid")
 
 @with_config(_STRICT)
 class General(TypedDict, total=False):
-    """What holds for the whole program: the top of a settings file."""
+    """Keys of the whole program: the top level of a settings file."""
 
     preset: Preset
-    """What everything else starts from."""
+    """Set of defaults; all other keys override it."""
 
     global_qps: Rate | None
     """Requests per second over all hosts together; `none` for no limit."""
 
     global_burst: Burst
-    """Requests over all hosts that may go at once after a rest."""
+    """Requests over all hosts that may be sent at once after an idle period."""
 
     user_agent: Annotated[Text, AfterValidator(_agent)]
-    """What is sent, and what robots.txt is asked for. It should name a page or an address where you can be reached."""
+    """User agent of all requests, also matched against robots.txt groups.
+
+    It should name a web page or mail address where you can be reached.
+    """
 
     store: Text | None
-    """Where pace, budgets and breakers are remembered: `memory:`, `sqlite:///path`, `redis://host`; `none` for a file
-    in the platform's state directory."""
+    """Where pace, budgets and breakers are stored:
+
+    `memory:`, `sqlite:///path`, `redis://host`; `none` for a file in the platform's state directory.
+    """
 
     outage_share: Annotated[float, Field(gt=0, le=1), Unit("share")]
-    """While the store cannot be reached every process counts for itself: this process's share of `global_qps` then.
-    With five processes on one store, 0.2."""
+    """This process's share of `global_qps` while the store is unreachable: each process then counts alone.
+
+    Example: 0.2 for five processes on one store.
+    """
 
     cache_dir: Annotated[Text, AfterValidator(_path)] | None
-    """Where pages are kept; `none` for the platform's cache directory."""
+    """Directory of the page cache; `none` for the platform's cache directory."""
 
     cache_size: Bytes | None
-    """How much may be kept; `none` for no limit."""
+    """Maximum size of the page cache; `none` for no limit."""
 
     cache_mode: CacheMode
-    """`normal`: a fresh copy is served, a stale one asked about; `revalidate`: every copy is asked about; `refresh`:
-    every page is fetched anew; `offline`: only copies are served, nothing is sent; `off`: nothing is kept."""
+    """Use of cached pages.
+
+    `normal`: serve fresh copies, revalidate stale ones; `revalidate`: revalidate every copy; `refresh`: fetch every
+    page again; `offline`: serve only copies, send nothing; `off`: no cache.
+    """
 
     log_level: Annotated[Literal["debug", "info", "warn", "error"], BeforeValidator(_level)]
-    """The least level that is shown. While nobody sets it, commands show `warn` (`curtsy serve`: `info`), and the
-    JSON lines of a program begin at `info`; these go by the environment alone, not by files."""
+    """Lowest level that is shown.
+
+    If unset, commands show `warn` (`curtsy serve`: `info`). A program's JSON lines begin at `info` and obey only the
+    environment, not files.
+    """
 
     log_format: Literal["auto", "text", "json"]
-    """How the command line shows log lines: `json`, `text` for people, or `auto`: text on a terminal, else JSON."""
+    """Format of log lines on the command line: `json`, `text` for people, or `auto`: text on a terminal, else JSON."""
 
     stats_every: SomeSeconds | None
-    """How often a line of statistics is logged; `none` for never."""
+    """Interval between statistics log lines; `none` for never."""
 
 
 @with_config(_STRICT)
 class PolicyKeys(TypedDict, total=False):
-    """What holds for a host: `default_policy`, and the overrides of an entry.
+    """Keys of a host: `default_policy`, and the overrides of an entry.
 
-    A key that is explained in `Policy` is not explained again here.
+    Keys without a docstring are documented in `Policy`.
     """
 
     domain_category: Text
     qps: Rate | None
     burst: Burst
-    """Requests that may go at once after a rest. More than a minute's worth is warned about."""
+    """Requests that may be sent at once after an idle period. A burst above one minute's worth causes a warning."""
 
     strategy: Strategy
     pause: Annotated[list[Seconds], Field(min_length=2, max_length=2), Unit("seconds")]
-    """Least and largest random pause between two requests: `pause_min` and `pause_max` in one."""
+    """Minimum and maximum of the random pause between two requests: `pause_min` and `pause_max` in one."""
 
     pause_min: Seconds
     pause_max: Seconds
@@ -168,50 +180,50 @@ class PolicyKeys(TypedDict, total=False):
     max_requests_per_day: Annotated[Count, Unit("requests")]
     max_pages_per_day: Annotated[Count, Unit("pages")]
     timezone: Annotated[Text | None, AfterValidator(_zone)]
-    """IANA name of the time zone in which the day changes, such as `Europe/Berlin`; `local` for the machine's own."""
+    """IANA name of the time zone that defines the day, such as `Europe/Berlin`; `local` for the machine's zone."""
 
     breaker: Flag
     breaker_failures: Annotated[Some, Unit("failures")]
     breaker_cooldown: SomeSeconds
-    """How long it stays open before one trial request. Less than 300 is warned about."""
+    """Time that the breaker stays open before one trial request. A value below 300 causes a warning."""
 
     breaker_max_cooldown: SomeSeconds
     breaker_error_rate: Annotated[Number, Field(gt=0, le=1)] | None
     breaker_window: SomeSeconds
-    """The time that `breaker_error_rate` looks back."""
+    """Period over which `breaker_error_rate` is measured."""
 
     breaker_min_replies: Annotated[Some, Unit("replies")]
     on_429: On429
     obey_retry_after: Seconds
     max_retry_after: Seconds
     respect_robots: Flag
-    """Whether robots.txt is asked for and obeyed."""
+    """`true` to fetch and obey robots.txt."""
 
     robots_ttl: Seconds
-    """How long a robots.txt is remembered."""
+    """Time that a robots.txt is cached."""
 
     robots_timeout: SomeSeconds
-    """The whole request for a robots.txt."""
+    """Limit for the whole request for a robots.txt."""
 
     robots_unreachable: Literal["allow", "disallow"]
-    """What a robots.txt that cannot be had means, where there is no earlier copy; RFC 9309 says `disallow`."""
+    """Meaning of an unreachable robots.txt without an earlier copy; RFC 9309 says `disallow`."""
 
     timeout: SomeSeconds
     connect_timeout: SomeSeconds
-    """Until a connection stands, TLS included."""
+    """Limit for establishing a connection, TLS included."""
 
     max_body: Bytes | None
     max_head: Annotated[int, Field(ge=1024, le=MOST), Unit("bytes")]
-    """Status line and header fields of an answer."""
+    """Maximum size of a response's status line and header fields."""
 
     max_redirects: Annotated[Count, Unit("hops")]
-    """Redirects that are followed, each with all checks of its own host."""
+    """Maximum number of redirects followed; each hop passes all checks of its own host."""
 
     min_speed: Annotated[Number, Field(ge=0), Unit("bytes per second")]
-    """Over 10 s; a body that comes more slowly is given up."""
+    """Minimum speed over 10 s; a slower body is aborted."""
 
     max_retries: Annotated[Count, Unit("retries")]
-    """How often a failed request is sent again; each retry is admitted, paced and counted like any request."""
+    """Maximum number of retries; each retry is admitted, paced and counted like any request."""
 
     retry_delay: Seconds
     deny_paths: Annotated[list[Annotated[Text, AfterValidator(_pattern)]], AfterValidator(tuple)]
@@ -220,29 +232,31 @@ class PolicyKeys(TypedDict, total=False):
 
 @with_config(_STRICT)
 class EntryKeys(PolicyKeys, total=False):
-    """An entry of the allowlist: the overrides, and these."""
+    """Keys of an allowlist entry: the overrides, and those below."""
 
     domain: Required[str]
-    """The host that the entry is for, and all hosts under it; with a port, only that port."""
+    """Host of the entry, including all hosts under it; with a port, only that port."""
 
     shared: Flag
-    """Whether the host and all hosts under it have one pace, one budget and one breaker between them."""
+    """`true` to share one pace, one budget and one breaker among the host and all hosts under it."""
 
     limited: Flag
-    """`false` for a domain that is not limited: no rate, pause, budget, breaker or number in flight, and outside the
-    global rate. robots.txt and its Crawl-delay still hold, and any other key of the entry."""
+    """`false` removes rate, pause, budget, breaker and concurrency limit, and exempts the host from the global rate.
+
+    The rules of robots.txt, its Crawl-delay and the entry's other keys still apply.
+    """
 
 
 @with_config(_STRICT)
 class DeniedKeys(TypedDict):
-    """An entry of the denylist that is written as a mapping."""
+    """Keys of a denylist entry that is a mapping."""
 
     domain: str
 
 
 @with_config(_STRICT)
 class LimitKeys(TypedDict, total=False):
-    """One configuration in the JSON file of the rate limiter (L7)."""
+    """Keys of one configuration in the rate limiter's JSON file (L7)."""
 
     requests_per_second: Rate
     burst_capacity: Burst
@@ -270,7 +284,7 @@ BUILT_IN: dict[str, Any] = {
     "log_format": "auto",
     "stats_every": 60.0,
 }
-"""The defaults of the general keys; those of a policy are `Policy`'s own."""
+"""Defaults of the general keys; `Policy` holds those of a policy."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "gentle": {},
@@ -285,7 +299,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "max_pages_per_day": 0,
     },
 }
-"""What each preset changes (C8)."""
+"""Changes of each preset (C8)."""
 
 NOT_LIMITED: dict[str, Any] = {
     "qps": None,
@@ -299,7 +313,7 @@ NOT_LIMITED: dict[str, Any] = {
     "max_pages_per_day": 0,
     "breaker": False,
 }
-"""What `limited: false` in an entry stands for (Q12, C16)."""
+"""Values that `limited: false` in an entry sets (Q12, C16)."""
 
 ALIASES = {
     "CRAWLER_GLOBAL_QPS": "global_qps",
@@ -311,7 +325,7 @@ ALIASES = {
     "CIRCUIT_BREAKER_COOLDOWN": "breaker_cooldown",
     "LOG_LEVEL": "log_level",
 }
-"""The documents' own names in the environment (C7)."""
+"""Environment variables by the names of the specification documents (C7)."""
 
 Scope = Literal["general", "policy", "entry"]
 _FIELDS = {"timezone": "zone", "domain_category": "category"}
@@ -319,31 +333,31 @@ _FIELDS = {"timezone": "zone", "domain_category": "category"}
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key and all that is to be said of it."""
+    """One key and its properties."""
 
     name: str
     scope: Scope
     kind: Any
-    """Its bare type: float, int, bool, str, list, or a Literal."""
+    """Bare type: float, int, bool, str, list, or a Literal."""
 
     optional: bool
-    """Whether it can be `none`."""
+    """True if the value may be `none`."""
 
     unit: str
 
     @property
     def field(self) -> str:
-        """The field of `Policy` (or of `Settings`) that holds it."""
+        """Field of `Policy` or `Settings` that holds the value."""
         return _FIELDS.get(self.name, self.name)
 
     @property
     def variable(self) -> str | None:
-        """Its name in the environment; None for what only an entry can say."""
+        """Name of the environment variable; None for keys of entries only."""
         return None if self.scope == "entry" else "CURTSY_" + self.name.upper()
 
     @property
     def default(self) -> Any:
-        """The built-in default."""
+        """Built-in default."""
         if self.scope == "general":
             return BUILT_IN[self.name]
         policy = Policy()
@@ -352,7 +366,7 @@ class Key:
 
 @cache
 def keys() -> dict[str, Key]:
-    """All keys by name, in the order of the reference page."""
+    """Return all keys by name, in the order of the reference page."""
     found: dict[str, Key] = {}
     models: dict[Scope, Any] = {"general": General, "policy": PolicyKeys, "entry": EntryKeys}
     for scope, model in models.items():
@@ -364,12 +378,12 @@ def keys() -> dict[str, Key]:
 
 
 def names(*scopes: Scope) -> tuple[str, ...]:
-    """The names of all keys of some scopes."""
+    """Return the names of all keys of the given scopes."""
     return tuple(key.name for key in keys().values() if key.scope in scopes)
 
 
 def _kind(hint: Any) -> tuple[Any, bool, str]:
-    """The bare type of a hint, whether it can be None, and its unit."""
+    """Return the bare type of a hint, whether it allows None, and its unit."""
     origin = get_origin(hint)
     if origin is Required:
         return _kind(get_args(hint)[0])
@@ -403,7 +417,7 @@ _RULES = {
 
 
 def rule_of(error: ErrorDetails) -> str:
-    """The rule that a value broke, in our words: `above 0`."""
+    """Return the rule that a value broke, in curtsy's wording: `above 0`."""
     words = _RULES.get(error["type"])
     given = error["input"]
     if error["type"] == "int_type" and isinstance(given, float) and given.is_integer() and abs(given) <= MOST:

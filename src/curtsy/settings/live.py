@@ -1,4 +1,4 @@
-"""LiveSettings: settings that follow their files while the program runs (U9)."""
+"""Settings that follow their files while the program runs (U9)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from curtsy.system.log import library_logger
 _log = library_logger("settings")
 
 Stamp = tuple[int, int, int] | None
-"""What tells one version of a file from another: time, size and number; None if there is no file."""
+"""Version of a file: modification time in ns, size and inode; None if the file is missing."""
 
 STILL = 1.0
-"""Seconds after which a file is taken for whole; one that changed later may be half written."""
+"""Seconds without a write after which a file counts as completely written."""
 
 
 class LiveSettings:
-    """Settings that are read again when their files change. Takes what `load` takes; a fault then raises PolicyError.
+    """Settings that are reloaded when their files change. Thread-safe.
 
-    Later, a file that is broken or gone leaves the settings as they were, and is told once. Nothing runs by itself:
-    whoever is about to use the settings calls `check()`, which looks at most every `every` seconds. Thread-safe.
-    What is only used at the start (`AT_START`) stays as it was then, and a change of it is told. `wall` is the clock
-    that files have their times from.
+    Takes the arguments of `load`; the constructor raises PolicyError. Later, a broken or missing file keeps the
+    previous settings and is logged once. No thread runs in the background: callers call `check()` before they use the
+    settings. `check()` examines the files at most every `every` seconds. Keys of `AT_START` keep their first values; a
+    change is logged. `wall` is the clock of file times.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LiveSettings:
         every: float = 1.0,
         **arguments: Any,
     ) -> None:
-        # Where the program was started is where its files are, even if it moves later.
+        # Absolute: the program may change its working directory later.
         directory = working_directory() if directory is None else Path(directory).absolute()
         from curtsy.settings.dotenv import merged, read_dotenv
         from curtsy.settings.problems import Problems
@@ -56,7 +56,7 @@ class LiveSettings:
         self._load = partial(
             load, config=config, env=env, directory=directory, user_directory=user_directory, **arguments
         )
-        env = merged(env, read_dotenv(directory, Problems()))  # which may name the file
+        env = merged(env, read_dotenv(directory, Problems()))  # `.env` may set CURTSY_CONFIG
         self._paths = [each.path for each in settings_files(config, env, directory, user_directory)]
         self._clock = clock
         self._wall = wall
@@ -70,32 +70,32 @@ class LiveSettings:
         _all_live.add(self)
 
     def _renew_lock(self) -> None:
-        """Start with a free lock, as a forked child does: who held it is not there."""
+        """Replace the lock in a forked child, where the thread that held it does not exist."""
         if self._lock.locked():
-            self._used = []  # what it was about to read is still to be read here
+            self._used = []  # the interrupted reload is repeated here
         self._lock = threading.Lock()
         self._reader = None
 
     @property
     def current(self) -> Settings:
-        """The settings as last read."""
+        """Settings as last read."""
         return self._current
 
     def check(self) -> Settings:
-        """Look whether a file has changed, read it if so, and return the settings that hold now.
+        """Reload the files if one has changed; return the current settings.
 
-        A change is read when no file was written within the last second, or two looks in a row have seen the same: a
-        file that is just being written is left alone. So whoever asks two seconds after a change has it.
+        Applies a change once no file was written within the last second, or once two checks in a row see the same
+        files. This skips a file that is being written. A change is in effect two seconds later.
         """
         since = self._clock() - self._looked_at
         if since < self._every:
             return self._current
-        # Another thread may be at it. Nobody waits for a file, unless nobody has looked for so long that what holds may
-        # be older than promised. The thread that reads is not its own other: who listens to its log may ask it.
+        # Threads do not wait for another thread's check, unless the last one is twice `every` old. The reading thread
+        # never waits: a handler of its log lines may call `check()`.
         is_overdue = since >= 2 * self._every and self._reader != threading.get_ident()
         if not self._lock.acquire(timeout=self._every if is_overdue else 0):
             if is_overdue:
-                self._looked_at = self._clock()  # who comes next need not wait as well
+                self._looked_at = self._clock()  # spares the next caller the wait
             return self._current
         try:
             if self._clock() - self._looked_at >= self._every:
@@ -113,13 +113,13 @@ class LiveSettings:
         self._looked_at = self._clock()
 
     def _are_whole(self, stamps: list[Stamp]) -> bool:
-        """Whether all that has changed did so long enough ago; a file that is gone does not say when it went."""
+        """Return whether all changed files were written at least STILL seconds ago; False if one is missing."""
         latest = (self._wall() - STILL) * 1e9
         changed = [new for new, old in zip_longest(stamps, self._used) if new != old]
         return all(stamp is not None and stamp[0] <= latest for stamp in changed)
 
     def reload(self) -> Settings:
-        """Read the files now, changed or not, as on a signal to do so."""
+        """Read the files now, even if unchanged, as on a reload signal."""
         with self._lock:
             self._used = self._seen = self._stamps()
             self._read()
@@ -153,7 +153,7 @@ class LiveSettings:
             _log.warning("Changed settings are not used before a restart", keys=changed)
         notices = (
             new_notices(settings) if settings.notices != before.notices else []
-        )  # else they were told at the start
+        )  # unchanged notices were reported before
         for warning in (*settings.warnings, *notices):
             _log.warning(warning)
 
@@ -162,7 +162,7 @@ class LiveSettings:
 
 
 def _with_start_of(before: Settings, settings: Settings) -> Settings:
-    """New settings, but with what is only used at the start as it was then, and where that came from."""
+    """Return the new settings with the values and origins of AT_START keys from before."""
     values = {name: given for name, given in settings._values.items() if name not in AT_START}
     values |= {name: given for name, given in before._values.items() if name in AT_START}
     return replace(settings, _values=values, **{name: getattr(before, name) for name in AT_START})

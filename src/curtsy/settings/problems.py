@@ -1,4 +1,4 @@
-"""Complaints: what is wrong with settings, in words that say where, what, why and what to do."""
+"""Errors and warnings about settings: place, value, rule and remedy."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ MOST_SHOWN = 20
 
 
 class Verbatim(str):
-    """A word that is shown as it is."""
+    """Text that `shown` prints unquoted."""
 
     __slots__ = ()
 
 
 class Problems:
-    """Collects errors, so that a user sees all of them at once, and warnings."""
+    """Collector of errors and warnings, so that the user sees all at once."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.warnings: list[str] = []
 
     def raise_errors(self) -> None:
-        """Raise what was found wrong so far, if anything, as one PolicyError."""
+        """Raise the collected errors, if any, as one PolicyError."""
         if self.errors:
             more = len(self.errors) - MOST_SHOWN
             lines = self.errors[:MOST_SHOWN] + ([f"And {more} more like these."] if more > 0 else [])
             raise PolicyError("\n".join(lines))
 
     def add(self, spot: Spot, section: str, what: str) -> None:
-        """Complain in free words."""
+        """Add an error in free words."""
         self.errors.append(mask_url(f"{spot.place(section)}: {what}"))
 
     def warn(self, spot: Spot, section: str, what: str) -> None:
-        """Remark on what is allowed, but odd."""
+        """Add a warning about a valid but unusual value."""
         self.warnings.append(mask_url(f"{spot.place(section)}: {what}"))
 
     def broken(self, spot: Spot, section: str, name: str, written: object, rule: str, default: Any = ...) -> None:
-        """Complain of a value that breaks a rule: `qps = -1 must be above 0. Leave the line out to use …`."""
+        """Add an error about a value that breaks a rule: `qps = -1 must be above 0. Leave the line out to use …`."""
         leave = "Leave the line out" if spot.line is not None else "Leave it out"
         if spot.source.startswith("environment"):
             leave = "Unset it"
@@ -62,10 +62,10 @@ class Problems:
         elsewhere: bool = True,
         beside: Iterable[str] = (),
     ) -> None:
-        """Complain of a key that is none here, and say which was perhaps meant.
+        """Add an error about an unknown key, with a suggestion.
 
-        `elsewhere` says that one of another section may have been: not in the rate limiter's file, which has its own.
-        `beside` are the client's arguments that are no settings.
+        `elsewhere` allows suggesting a key of another section; False for the rate limiter's file, which has its own
+        keys. `beside` names the client's arguments that are not settings.
         """
         known, beside = list(known), list(beside)
         key = keys().get(name) if elsewhere else None
@@ -86,13 +86,13 @@ class Problems:
 
 
 def kind_of(data: object) -> str:
-    """What sort of value a file has somewhere, in words."""
+    """Return the kind of a file's value, in words."""
     kinds: dict[type, str] = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     return kinds.get(type(data), "nothing" if data is None else "a number")
 
 
 def shown(value: object, *, bare: bool = False) -> str:
-    """A value as a user would write it, on one line, short and without secrets; `bare` without quotes."""
+    """Return a value as a user writes it: one line, at most 100 characters, secrets masked; `bare` omits quotes."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""Reading: takes the sources of settings one by one, each above the one before, and makes policies of them."""
+"""Merging of the sources of settings, lowest precedence first, into policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from curtsy.stores.url import check_place
 
 LIMIT_NAMES = {"requests_per_second": "qps", "burst_capacity": "burst"}
 LEAST_COOLDOWN = 300
-"""Seconds below which a cooldown is warned about (Q4)."""
+"""Seconds below which a cooldown causes a warning (Q4)."""
 
 NOWHERE = Spot("built-in")
 
@@ -28,35 +28,35 @@ _PAUSES = {"pause", "pause_min", "pause_max"}
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value that was given, checked, and where."""
+    """A validated value and its source."""
 
     value: Any
     spot: Spot
     section: str = ""
-    """The part of the file, for messages: `allowlist[2] "example.org"`."""
+    """Part of the file, for messages: `allowlist[2] "example.org"`."""
 
     written: Any = None
-    """The value as it was written."""
+    """The value as written."""
 
 
 class Reading:
-    """What all sources together give."""
+    """Merged values of all sources."""
 
     def __init__(self, complaints: Problems) -> None:
         self.complaints = complaints
         self.values: dict[str, Given] = {}
-        """General keys, and those of the default policy, that anybody gave."""
+        """General keys and default policy keys that a source gave."""
 
         self.entries: dict[str, dict[str, Given]] = {}
         self._said: dict[str, list[dict[str, Given]]] = {}
-        """What each source says of a domain, the lowest first."""
+        """Values of each source for a domain, lowest precedence first."""
 
         self.denied: dict[str, Given] = {}
 
     # --- Values ----------------------------------------------------------------------------------------------------
 
     def take_values(self, source: Source) -> None:
-        """Take what a source says for all hosts, above what was taken before."""
+        """Merge a source's values for all hosts over the earlier ones."""
         if source.limits is not None:
             self.take_default_limits(source.limits, source.spot)
             return
@@ -67,7 +67,7 @@ class Reading:
         self.values |= self._checked(POLICY, source.policy, source.section, names("policy"))
 
     def take_entries(self, source: Source) -> None:
-        """Take what a source says for some hosts, field by field above what was taken before."""
+        """Merge a source's entries over the earlier ones, key by key."""
         if source.limits is not None:
             self.take_domain_limits(source.limits, entry_name)
             return
@@ -90,7 +90,7 @@ class Reading:
     def _entry(
         self, adapter: TypeAdapter[Any], item: Value, section: str, known: Iterable[str]
     ) -> tuple[str, dict[str, Given], str | None]:
-        """Check one entry of a list: how to call it, its values, and its name (None if it is wrong)."""
+        """Check one entry of a list; return its label, its values and its name (None if invalid)."""
         data = {"domain": item} if isinstance(item.data, str) else item.data
         if not isinstance(data, dict):
             rule = "a domain, or a mapping that has one, as - domain: example.org"
@@ -119,7 +119,7 @@ class Reading:
         return True
 
     def take_default_limits(self, root: Mapping[str, Value], spot: Spot) -> None:
-        """Take what the rate limiter's JSON file (L7) says for all domains."""
+        """Merge the default of the rate limiter's JSON file (L7)."""
         version = root["version"].data if "version" in root else None
         if version != "1.0":
             text = "version is missing" if version is None else f"version = {shown(version)} is not known here"
@@ -131,7 +131,7 @@ class Reading:
             self.values |= self._limits(root["default_config"], "default_config")
 
     def take_domain_limits(self, root: Mapping[str, Value], name_of: Callable[[str], str]) -> None:
-        """Take what the rate limiter's JSON file says for some domains."""
+        """Merge the domains of the rate limiter's JSON file."""
         seen: dict[str, Spot] = {}
         for domain, value in (self._mapping(root["domains"], "domains") if "domains" in root else {}).items():
             section = f"domains {_quoted(domain)}"
@@ -156,15 +156,15 @@ class Reading:
         known: Iterable[str],
         spot: Spot = NOWHERE,
     ) -> dict[str, Given]:
-        """Check the values of one section; what is wrong is complained about and left out, and the rest is taken."""
+        """Check the values of one section; report invalid values and return the valid ones."""
         plain = {name: value.plain() for name, value in section.items()}
         try:
             good = adapter.validate_python(plain)
         except ValidationError as error:
-            order = [*section, *known]  # the file's own
+            order = [*section, *known]  # the file's order
             wrong = {str(each["loc"][0]) for each in error.errors(include_url=False)}
             empty = {name for name in wrong & section.keys() - {"domain"} if name in known and plain[name] is None}
-            if adapter is ENTRY and empty:  # where none is no value, it is no override (B3)
+            if adapter is ENTRY and empty:  # B3: an empty value that the key forbids is no override
                 left = {name: value for name, value in section.items() if name not in empty}
                 return self._checked(adapter, left, title, known, spot)
             for each in sorted(error.errors(include_url=False), key=lambda each: order.index(str(each["loc"][0]))):
@@ -182,8 +182,8 @@ class Reading:
                     default, written = self.fallback(str(name)), _written(section[str(name)], each["input"])
                     self.complaints.broken(where, title, str(name), written, rule_of(each), default)
             if "domain" in wrong:
-                return {}  # an entry without a name has no place
-            wrong |= _PAUSES if wrong & _PAUSES else set()  # one of them is judged by the others
+                return {}  # an entry without a name cannot be stored
+            wrong |= _PAUSES if wrong & _PAUSES else set()  # the pause keys are valid only together
             sound = {name: value for name, value in section.items() if name not in wrong}
             return self._checked(adapter, sound, title, known, spot)
         given = {
@@ -224,7 +224,7 @@ class Reading:
         return []
 
     def fallback(self, name: str) -> Any:
-        """What a key is, as far as taken, if nobody says more; an ellipsis for what has no default."""
+        """Return a key's value so far, or its default; an ellipsis if it has no default."""
         name = LIMIT_NAMES.get(name, name)
         if name == "pause":
             return [self.fallback("pause_min"), self.fallback("pause_max")]
@@ -237,7 +237,7 @@ class Reading:
     # --- Policies --------------------------------------------------------------------------------------------------
 
     def policy(self, base: Policy, given: Mapping[str, Given], key: str | None = None) -> Policy:
-        """A policy with what was given changed; what does not fit together is complained about."""
+        """Return `base` with the given changes; report values that contradict each other."""
         changes = {keys()[name].field: each.value for name, each in given.items() if keys()[name].scope == "policy"}
         if key is not None:
             changes["key"] = key
@@ -266,7 +266,7 @@ class Reading:
         self.complaints.broken(other.spot, other.section, name, written, rule)
 
     def _warn(self, policy: Policy, given: Mapping[str, Given]) -> None:
-        """What is allowed, but odd (L6, Q4)."""
+        """Warn about valid but unusual values (L6, Q4)."""
         blamed = given.get("burst") or given.get("qps")
         if blamed is not None and policy.qps is not None and 1 < policy.burst > policy.qps * 60:
             what = (
@@ -284,9 +284,9 @@ class Reading:
 
 
 def _joined(said: list[dict[str, Given]]) -> dict[str, Given]:
-    """One entry of what several sources say, the lowest first: each wins over those before it, key by key.
+    """Merge the values of several sources for one entry, key by key; the last source wins.
 
-    `limited` is a key like any other: only the highest counts, and with the others goes what they stood for.
+    Only the last `limited` counts; earlier ones lose the values they implied.
     """
     last = max((number for number, given in enumerate(said) if "limited" in given), default=None)
     entry: dict[str, Given] = {}
@@ -299,7 +299,7 @@ def _joined(said: list[dict[str, Given]]) -> dict[str, Given]:
 
 
 def _written(value: Value, plain: Any, index: int | str | None = None) -> Any:
-    """A value, or one of a list, as the user wrote it if that is known: `1e3` is not shown as 1000."""
+    """Return a value, or an item of a list, as the user wrote it, if known: `1e3` is not shown as 1000."""
     if isinstance(value.data, list) and isinstance(index, int):
         value = value.data[index]
     return plain if value.text is None else Verbatim(value.text)

@@ -1,4 +1,4 @@
-"""Source: what one file, the environment, the program or a preset says, taken apart but not yet checked."""
+"""Sources of settings: one file, the environment, the arguments or a preset; parsed, not validated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_SECTIONS = frozenset(("version", "default_config", "domains"))
 
 @dataclass(slots=True)
 class Source:
-    """What one source says."""
+    """Values of one source."""
 
     spot: Spot
     general: dict[str, Value] = field(default_factory=dict)
@@ -28,20 +28,20 @@ class Source:
     """Keys of the default policy."""
 
     section: str = ""
-    """What the part of the source that `policy` comes from is called."""
+    """Name of the source's section that `policy` comes from."""
 
     allowlist: Value | None = None
     denylist: Value | None = None
     limits: dict[str, Value] | None = None
-    """The whole file, if it is the rate limiter's JSON file (L7)."""
+    """The whole file, if it is the rate limiter's JSON file (L7); else None."""
 
     def put(self, name: str, value: Value) -> None:
-        """Put the value of a key where it belongs."""
+        """Store a key's value among the general keys or the policy keys."""
         (self.general if name in BUILT_IN else self.policy)[name] = value
 
 
 def from_file(root: Value | None, spot: Spot, complaints: Problems) -> Source:
-    """Take a file apart. The rate limiter's JSON file is known by its sections."""
+    """Split a file into its sections. The rate limiter's JSON file is recognized by its sections."""
     source = Source(spot, section="default_policy")
     if root is None:
         return source
@@ -70,9 +70,9 @@ def from_file(root: Value | None, spot: Spot, complaints: Problems) -> Source:
 
 
 def from_environment(env: Mapping[str, str], complaints: Problems, spots: Mapping[str, Spot] | None = None) -> Source:
-    """Take what the environment says. An empty variable is as good as none; lists are parted by commas.
+    """Read the environment variables. An empty variable counts as unset; commas separate list items.
 
-    `spots` has where a variable was given, if it is not the environment itself.
+    `spots` has the source of a variable that does not come from the environment itself.
     """
     spots = {} if spots is None else spots
     source = Source(Spot("environment"))
@@ -84,7 +84,7 @@ def from_environment(env: Mapping[str, str], complaints: Problems, spots: Mappin
         spot = spots.get(name, Spot(f"environment variable {name}"))
         text = variable(env, name)
         if name == "LOG_LEVEL" and level_named(text) is None:
-            # Other programs read it too, and know other words.
+            # Other programs share LOG_LEVEL and allow other names.
             complaints.warn(spot, "", f"{shown(text)} is no level that curtsy knows, and is ignored.")
             continue
         value = word(text, spot)
@@ -105,9 +105,9 @@ def from_environment(env: Mapping[str, str], complaints: Problems, spots: Mappin
 
 
 def from_arguments(arguments: Mapping[str, Any], complaints: Problems, beside: Iterable[str] = ()) -> Source:
-    """Take what the program itself says: general keys, keys of the default policy, and the two lists.
+    """Read the program's arguments: general keys, default policy keys, and the two lists.
 
-    A path as the store is that of an SQLite file. `beside` are the names of other arguments that the program takes.
+    A path as `store` names an SQLite file. `beside` names other arguments of the program.
     """
     source = Source(Spot("argument"))
     known = (*names("general", "policy"), "allowlist", "denylist")
@@ -129,10 +129,10 @@ def from_arguments(arguments: Mapping[str, Any], complaints: Problems, beside: I
 
 
 def preset_of(sources: Iterable[Source]) -> Source:
-    """The preset that the highest of the sources asks for, as a source of its own."""
+    """Return the preset that the highest source requests, as a source."""
     asked = [each.general["preset"].data for each in sources if "preset" in each.general]
     name = asked[-1] if asked else BUILT_IN["preset"]
-    values = PRESETS.get(name, {}) if isinstance(name, str) else {}  # a bad one is complained of when it is checked
+    values = PRESETS.get(name, {}) if isinstance(name, str) else {}  # validation reports an unknown preset
     source = Source(Spot(f"preset {name}"))
     for key, data in values.items():
         source.put(key, Value(data, source.spot))
