@@ -1,1 +1,1 @@
-"""Watching it work: statistics, alerts, metrics, and the dashboard."""
+"""Observation: statistics, alerts, metrics and the dashboard."""

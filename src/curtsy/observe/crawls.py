@@ -1,6 +1,6 @@
-"""Crawls: what they tell of themselves, read for whoever watches.
+"""Crawl records of a store, for the dashboard and the command line.
 
-The record itself is in `core/crawl_record.py`: the crawler and the stores' codec need it too.
+The record is defined in `core/crawl_record.py`, because the crawler and the stores' codec also need it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ __all__ = ["HOUR", "MOST_HOSTS", "MOST_SEEDS", "CrawlRecord", "CrawledHost", "cr
 
 
 def read_crawls(store: Store) -> list[CrawlRecord]:
-    """What the store knows of crawls: those under way first, then the latest."""
+    """Return the crawl records of a store: running crawls first, then the latest."""
     crawls = [each for _, each in read_all(store, crawl_key("")) if isinstance(each, CrawlRecord)]
     return sorted(crawls, key=lambda each: (each.state in ("stopped", "finished"), -each.started_at, each.job))

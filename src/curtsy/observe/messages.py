@@ -1,4 +1,4 @@
-"""Words for what a request waits for, shared by `get -v` and `why`, and what a crawl ended at, by `top` and `jobs`."""
+"""Texts for waits (`get -v`, `why`), paces, origins of settings and ends of crawls (`top`, `jobs`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from curtsy.settings import Settings
 
 
 def origin(settings: Settings, domain: str | None, key: str) -> str:
-    """Where a setting comes from; what the program was given is what stood on the command line."""
+    """Return the origin of a setting; a program argument came from the command line."""
     found = settings.origin(domain, key)
     return "command line" if found == "argument" else found
 
 
 def budget_origins(settings: Settings, domain: str, changed: Container[str] = ()) -> dict[str, str]:
-    """Where the limits of `requests` and `pages` of a host's day come from; those in `changed` were set by hand."""
+    """Return the origins of a host's daily limits of `requests` and `pages`; those in `changed` were set by a user."""
     return {
         noun: "by hand" if (key := f"max_{noun}_per_day") in changed else origin(settings, domain, key)
         for noun in ("requests", "pages")
@@ -25,21 +25,21 @@ def budget_origins(settings: Settings, domain: str, changed: Container[str] = ()
 
 
 def pace_origins(settings: Settings, domain: str, policy: Policy) -> dict[str, str]:
-    """Where what `pace()` says comes from."""
+    """Return the origins of the settings that `pace()` shows."""
     keys = {"qps": policy.qps is not None, "pause": bool(policy.pause_max), "delay": bool(policy.delay)}
     found = [noun for noun, is_said in keys.items() if is_said] or ["qps"]
     return {noun: origin(settings, domain, "pause_min" if noun == "pause" else noun) for noun in found}
 
 
 def as_one(origins: dict[str, str]) -> str:
-    """Several origins in a few words: once if they are the same."""
+    """Return several origins as one text; equal origins appear once."""
     if len(set(origins.values())) == 1:
         return next(iter(origins.values()))
     return ", ".join(f"{noun}: {found}" for noun, found in origins.items())
 
 
 def because(name: str, policy: Policy, host: Host | None = None) -> str:
-    """What is waited for, in words; the names are those of `Wait.because`."""
+    """Return the text for the reason of a wait; the names are those of `Wait.because`."""
     match name:
         case "rate":
             return f"the rate of {policy.qps or 0:g} requests a second"
@@ -65,11 +65,11 @@ def because(name: str, policy: Policy, host: Host | None = None) -> str:
 
 
 LIMITS = {"max_pages": "--limit", "max_time": "--max-time", "max_bytes": "--max-bytes", "later": "--patience"}
-"""The option that a crawl ended at, by `Summary.ended`; there is none for one that is done, was stopped or killed."""
+"""Option that ended a crawl, by `Summary.ended`; absent for a crawl that finished, was stopped or was killed."""
 
 
 def pace(policy: Policy) -> str:
-    """How often a host is asked at most, in a few words."""
+    """Return the maximum request rate to a host as a short text."""
     parts = []
     if policy.qps is not None:
         parts.append(f"{policy.qps:g}/s")

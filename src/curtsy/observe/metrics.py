@@ -1,11 +1,11 @@
-"""Metrics for Prometheus: one collector over a source of statistics. It needs the extra `metrics`.
+"""Metrics for Prometheus: one collector over a source of statistics. Requires the extra `metrics`.
 
-    server = serve_metrics(9464, client.stats)          # http://127.0.0.1:9464/metrics, while the client works
+    server = serve_metrics(9464, client.stats)          # http://127.0.0.1:9464/metrics, until closed
     ...
     server.close()
 
-Every metric has the label `host`: the busiest hosts by name, all others together as `other`. What is counted only
-grows, also when a host enters the busiest or leaves them: what it does in between counts for `other`.
+Every host metric has the label `host`: the busiest hosts by name, all others together as `other`. Counters never
+decrease. While a host is not among the busiest, its events count for `other`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ except ImportError as error:
     raise not_imported(need, "prometheus_client", "metrics", error) from error
 
 LABELLED = 50
-"""Hosts that have a label of their own."""
+"""Number of hosts with a label of their own."""
 
 OTHER = "other"
-"""The label of all other hosts together."""
+"""Label of all other hosts together."""
 
 Source = Callable[[], StatisticsSnapshot]
-"""Where statistics come from: `client.stats`, or a `StoreSource`. What it counts must only grow."""
+"""Source of statistics: `client.stats`, or a `StoreSource`. Its counts must never decrease."""
 
 Hosts = Callable[[], Iterable[Watched]]
-"""Where it comes from how hosts stand now: `views(store, policies)`."""
+"""Source of the current state of hosts: `views(store, policies)`."""
 
 
 class Described(NamedTuple):
-    """A metric: how it is called (without `_total`), where it comes from, and what it is."""
+    """Metric: name (without `_total`), field of the statistics, help text and labels."""
 
     name: str
     field: str
@@ -80,23 +80,23 @@ GAUGES = (
 
 
 class Collector(PrometheusCollector):
-    """Makes metrics of what a source has counted, and of how hosts stand. Keep one for as long as you are asked.
+    """Prometheus collector over a source's counts and the state of hosts.
 
-    Without `hosts` there are no gauges: then nobody knows how hosts stand.
+    Keep one instance for all scrapes, because it holds the counters. Without `hosts` there are no gauges.
     """
 
     def __init__(self, source: Source, hosts: Hosts | None = None, *, labelled: int = LABELLED) -> None:
         self._source = source
         self._hosts = hosts
         self._most = labelled
-        self._seen = StatisticsSnapshot(started_at=-1.0)  # as of before anything
+        self._seen = StatisticsSnapshot(started_at=-1.0)  # before any count
         self._counted: dict[str, HostStatistics] = {}
         self._other = HostStatistics()
         self._lock = threading.Lock()
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, as of now."""
-        with self._lock:  # two may ask at once, and what one has counted is not counted by the other
+        """Yield all metrics with their current values."""
+        with self._lock:  # concurrent scrapes must not count the same news twice
             statistics = self._source()
             shown = self._count(statistics)
         for described in COUNTERS:
@@ -119,7 +119,7 @@ class Collector(PrometheusCollector):
             yield from self._standing(statistics, list(self._hosts()), [name for name, _ in shown])
 
     def describe(self) -> Iterable[Metric]:
-        """The metrics without values, so that registering a collector does not ask its source."""
+        """Yield the metrics without values, so that registration does not query the source."""
         for described in COUNTERS:
             yield CounterMetricFamily(described.name, described.meaning, labels=described.labels)
         for described in HISTOGRAMS:
@@ -128,7 +128,7 @@ class Collector(PrometheusCollector):
             yield GaugeMetricFamily(described.name, described.meaning, labels=described.labels)
 
     def _count(self, statistics: StatisticsSnapshot) -> list[tuple[str, HostStatistics]]:
-        """Add what is new to the labels it belongs to; the hosts to be shown, with all that was counted for them."""
+        """Add new counts to their labels; return the labelled hosts and `other` with their totals."""
         news, self._seen = statistics.since(self._seen), statistics
         busiest = [*statistics.hosts][: self._most]
         for name, host in news.hosts.items():
@@ -139,7 +139,7 @@ class Collector(PrometheusCollector):
                 self._other = self._other.plus(host.summary())
         self._other = self._other.plus(news.other)
         shown = [(name, self._counted[name]) for name in busiest if name in self._counted]
-        if len(self._counted) > 10 * self._most:  # who comes back after that starts from nothing, which is allowed
+        if len(self._counted) > 10 * self._most:  # a counter reset to 0, which Prometheus allows
             self._counted = dict(shown)
         return [*shown, (OTHER, self._other)]
 
@@ -160,7 +160,7 @@ class Collector(PrometheusCollector):
 
 
 def _buckets(found: Distribution) -> list[tuple[str, float]]:
-    """Counts as Prometheus has them: each with all that were shorter."""
+    """Return cumulative counts by upper bound, as Prometheus expects them."""
     buckets: list[tuple[str, float]] = []
     below = 0
     for bound, count in zip((*found.bounds, float("inf")), found.counts or (0,) * (len(found.bounds) + 1), strict=True):
@@ -170,9 +170,9 @@ def _buckets(found: Distribution) -> list[tuple[str, float]]:
 
 
 class StoreSource:
-    """What all processes that share a store have counted since this was made.
+    """Counts of all processes that share a store, since the creation of this object.
 
-    Records of processes that have ended go away, yet what is counted here only grows.
+    Counts never decrease, although records of ended processes disappear.
     """
 
     def __init__(self, store: Store) -> None:
@@ -181,7 +181,7 @@ class StoreSource:
         self._sum = ProcessStatistics(started_at=store.now().epoch / SECOND)
 
     def __call__(self) -> StatisticsSnapshot:
-        """All counts as of now."""
+        """Return all current counts."""
         now = self._store.now().epoch / SECOND
         for each in read_statistics(self._store):
             counted, known = summed([each]), self._known.get(each.process)
@@ -192,18 +192,18 @@ class StoreSource:
 
 
 def metrics_text(collector: Collector) -> bytes:
-    """What is answered at `/metrics`, in Prometheus' text format."""
+    """Return the response body of `/metrics`, in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return generate_latest(registry)
 
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-"""Of `metrics_text`."""
+"""Content type of `metrics_text`."""
 
 
 class MetricsServer:
-    """Answers at `/metrics` on a port of its own, until it is closed."""
+    """HTTP server of `/metrics` on a port of its own, until closed."""
 
     def __init__(self, server: Any, thread: Any) -> None:
         self._server = server
@@ -211,12 +211,12 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port that the server listens on."""
         number: int = self._server.server_address[1]
         return number
 
     def close(self) -> None:
-        """Stop answering. Idempotent."""
+        """Stop the server. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -231,9 +231,10 @@ class MetricsServer:
 def serve_metrics(
     port: int, source: Source, address: str = "127.0.0.1", *, hosts: Hosts | None = None
 ) -> MetricsServer:
-    """Serve metrics on a port of their own, by a thread of its own; port 0 for any that is free.
+    """Serve metrics in a thread, on a port of their own; port 0 selects a free port.
 
-    What sites were asked is nobody else's business: by default only this machine can read it.
+    The default address is loopback, because metrics reveal the visited sites. Raises PolicyError if the port is
+    unavailable.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(source, hosts))

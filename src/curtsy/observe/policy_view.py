@@ -1,4 +1,4 @@
-"""What the settings say, by name and ready to be shown: secrets are masked, and every value is plain."""
+"""Settings by name, as plain values with masked secrets, for display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from curtsy.settings.keys import names
 
 
 def values_of(settings: Settings, domain: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All settings by name: those of the program, and those of a host's policy (None: of the default policy)."""
+    """Return the program's settings and those of a host's policy; None: of the default policy."""
 
     def value(name: str) -> Any:
         found = settings.value(domain, name)

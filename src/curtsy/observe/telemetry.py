@@ -1,8 +1,8 @@
-"""Metrics by OpenTelemetry's API, after its conventions for HTTP clients. It needs the extra `metrics`.
+"""Metrics through OpenTelemetry's API, by its conventions for HTTP clients. Requires the extra `metrics`.
 
     client = AsyncClient(on_record=OpenTelemetryRecorder())
 
-Where they go is the business of the program's own OpenTelemetry SDK; without one nothing happens.
+The program's OpenTelemetry SDK exports them; without an SDK the calls have no effect.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ except ImportError as error:
     raise not_imported(need, "opentelemetry", "metrics", error) from error
 
 MOST_SERVERS = 500
-"""Servers that have an address of their own in the attributes; those that come later are all `_OTHER`."""
+"""Maximum number of servers with an address attribute of their own; later ones are `_OTHER`."""
 
 OTHER = "_OTHER"
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
-"""The methods that may stand in an attribute; any other is `_OTHER` (semantic conventions, HTTP metrics)."""
+"""Methods allowed as an attribute; any other is `_OTHER` (semantic conventions, HTTP metrics)."""
 
 _REFUSALS = frozenset(reason.value for reason in REFUSALS)
 
 
 class OpenTelemetryRecorder:
-    """Feeds OpenTelemetry's instruments with the record of each fetch: give it to a client as `on_record`.
+    """Recorder of fetches in OpenTelemetry instruments; pass it to a client as `on_record`.
 
-    `http.client.request.duration` has one value a fetch, that of its last request: a retry or a redirect before that is
-    in `curtsy.requests` only.
+    `http.client.request.duration` has one value per fetch, that of its last request. Earlier retries and redirects
+    count only in `curtsy.requests`.
     """
 
     def __init__(self, meter: Meter | None = None) -> None:
@@ -68,7 +68,7 @@ class OpenTelemetryRecorder:
         self._servers: dict[str, dict[str, Any]] = {}
 
     def __call__(self, record: FetchRecord) -> None:
-        """Count one fetch."""
+        """Record one fetch."""
         server = self._server(record.domain, record)
         self._wait.record(record.waited, server)
         for share in record.shares():
@@ -84,7 +84,7 @@ class OpenTelemetryRecorder:
             self._cached.add(1, {**server, "curtsy.cache": record.cache})
 
     def _server(self, domain: str, record: FetchRecord) -> dict[str, Any]:
-        """The attributes of a host that a fetch ended at, or was redirected by."""
+        """Return the attributes of a host that a fetch ended at or was redirected by."""
         known = self._servers.get(domain)
         if known is not None and ("server.port" in known or domain != record.domain):
             return known
@@ -106,9 +106,9 @@ class OpenTelemetryRecorder:
 
 
 def _address(domain: str, record: FetchRecord) -> dict[str, Any]:
-    """Address and port of a host on the way of a fetch; nothing if it is none.
+    """Return address and port of a host on a fetch's redirect path; empty if the domain is invalid.
 
-    Of one between the first and the last, the scheme is not told, and so neither is the port that goes without saying.
+    The record has no scheme for hosts between the first and the last. Their default port is therefore omitted.
     """
     url = parse_url(record.final_url if domain == record.domain else record.url)
     is_told = isinstance(url, Url) and url.domain == domain

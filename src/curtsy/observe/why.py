@@ -1,7 +1,7 @@
-"""Assessment: the verdict on a URL, without asking anybody for it.
+"""Verdict on a URL, without network access.
 
-It is the way of a request (`core/flow.py`) as far as it can be foreseen from what is remembered. The functions are
-pure: what was read from the store and the cache comes as an argument.
+It predicts the path of a request (`core/flow.py`) from stored records. The functions are pure, except `recall`, which
+reads the store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Verdict = Literal["allowed", "cached", "refused", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The verdict on a URL and what it rests on."""
+    """Verdict on a URL, with the checks behind it."""
 
     url: str
     domain: str
@@ -38,15 +38,15 @@ class Explanation:
     verdict: Verdict
     reason: Reason | None
     message: str
-    """The verdict in a sentence or two."""
+    """The verdict in one or two sentences."""
 
     allowed_in: float | None
-    """Seconds until it would be fetched at the earliest; None if that is never, or not known."""
+    """Seconds until the earliest fetch; None if it is refused for good, or unknown."""
 
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, as it stands in JSON; the facts of a check stand beside its other fields."""
+        """Return the explanation as plain values for JSON; a check's facts are merged into its fields."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "checks"}
         checks = [
             {"name": each.name, "state": each.state, "says": mask_url(each.says), "origin": each.origin,
@@ -58,19 +58,19 @@ class Explanation:
 
 
 def recall(url: Url, settings: Settings, store: Store, kept: Entry | None) -> Known:
-    """What is remembered that concerns a URL; `kept` is what the cache has of it. Raises StoreError."""
+    """Read the stored records that concern a URL; `kept` is its cache entry. Raises StoreError."""
     policy = settings.policies.of(url.domain)
     host, overall = store.read(policy.key_for(url.domain)), store.read("global")
     rules, now = store.read(f"rules:{url.origin}"), store.now()
     if host is not None and rules is not None and policy.respect_robots:
-        # The rules may have come for somebody else: what they ask of us joins the record with our first page.
+        # Another user agent may have fetched the rules: our Crawl-delay joins the record only with our first page.
         delay = CrawlDelay(crawl_delay(rules, settings.user_agent), url.origin, joined=True)
         host = amend(host, now, policy, delay)
     return Known(now, host, overall, rules, kept)
 
 
 def assess(url: Url, settings: Settings, known: Known) -> Explanation:
-    """Say whether a URL would be fetched now, and what decides."""
+    """Return whether a URL would be fetched now, and the checks that decide."""
     policy = settings.policies.of(url.domain)
     if known.host is not None:
         host = in_time(known.host, known.now)
@@ -93,7 +93,7 @@ _Conclusion = tuple[Verdict, Reason | None, str, float | None]
 
 
 def _conclude(url: Url, settings: Settings, policy: Policy, known: Known) -> _Conclusion:
-    """The first that says no decides; if none does, the longest wait."""
+    """Return the first refusal; without one, the longest wait."""
     if policy.denied:
         return "refused", Reason.DOMAIN_DENIED, messages.denied(url), None
     if (pattern := policy.refuses_path(url.target)) is not None:
@@ -117,7 +117,7 @@ def _conclude(url: Url, settings: Settings, policy: Policy, known: Known) -> _Co
 
 
 def _admitted(url: Url, settings: Settings, policy: Policy, known: Known) -> _Conclusion:
-    """What the gate would say: to the page itself, or to robots.txt if that must come first."""
+    """Return the admission of the page, or of robots.txt if it must be fetched first."""
     rules, second = known.rules, known.now.epoch / SECOND
     is_known = not policy.respect_robots or (rules is not None and rules.is_known)
     rules_first = policy.respect_robots and (rules is None or not rules.is_known or rules.valid_until <= second)
@@ -151,7 +151,7 @@ def _admitted(url: Url, settings: Settings, policy: Policy, known: Known) -> _Co
 
 
 def _gap(policy: Policy, known: Known) -> tuple[float, float]:
-    """The least and the largest time between two requests to the host."""
+    """Return the minimum and maximum seconds between two requests to the host."""
     crawl = 0.0 if known.host is None else known.host.crawl_delay / SECOND
     fixed = max(0.0 if policy.qps is None or policy.burst > 1 else 1 / policy.qps, policy.delay, crawl)
     return max(fixed, policy.pause_min), max(fixed, policy.pause_max)

@@ -1,4 +1,4 @@
-"""The checks: what decides about a URL, one by one, from what is remembered. Nobody is asked, and all is pure."""
+"""Checks that decide about a URL, from stored records. Pure functions without network access."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from curtsy.settings import Settings
 from curtsy.settings.keys import names
 
 State = Literal["yes", "no", "wait", "unknown", "off"]
-"""How a single thing stands, as a mark shows it."""
+"""State of a check, shown as a mark."""
 
 
 def plain_request(url: Url, settings: Settings) -> Request:
-    """The request that a fetch without headers of its own sends: it selects the variant that is looked at."""
+    """Return the request of a fetch without custom headers; it selects the cached variant."""
     return Request(url, headers=own_headers(Headers(), url, settings.policies))
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is remembered that concerns a URL."""
+    """Stored records that concern a URL."""
 
     now: Now
     host: Host | None = None
     overall: Host | None = None
-    """The record of the global rate."""
+    """Record of the global rate."""
 
     rules: Rules | None = None
     kept: Entry | None = None
     trouble: str | None = None
-    """Why the store could not be read: then nothing of the above is known."""
+    """Error of the store; the records are then unknown. None if the store was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that decides."""
+    """One check of a URL."""
 
     name: str
     state: State
     says: str
     origin: str = ""
-    """Where its setting comes from, or since when it is known."""
+    """Origin of its setting, or age of its data."""
 
     after: float | None = None
-    """Seconds after which it stands in the way no more; None if it does not, or nobody knows."""
+    """Seconds until the check stops blocking; None if it does not block, or the time is unknown."""
 
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def checks_of(url: Url, settings: Settings, policy: Policy, known: Known) -> list[Check]:
-    """Look at everything that decides about a URL, in the order of a fetch."""
+    """Return all checks of a URL, in the order of a fetch."""
     view = view_of(url.domain, known.host, known.now, policy)
     checks = [_policy(url, settings, policy)]
     if (address := address_of(url, policy)) is not None:
@@ -93,14 +93,14 @@ def _policy(url: Url, settings: Settings, policy: Policy) -> Check:
 
 
 def _default_origin(settings: Settings) -> str:
-    """Where the default policy was changed, if a file or the environment did that."""
+    """Return the first file or variable that changed the default policy; `built-in` without one."""
     origins = (where(settings, None, name) for name in names("policy") if name != "pause")
     ours = ("built-in", "preset", "command line")
     return next((origin for origin in origins if not origin.startswith(ours)), "built-in")
 
 
 def _entry_origin(url: Url, settings: Settings) -> str:
-    """Where an entry stands: the first of its keys that is not the default policy's."""
+    """Return the origin of an entry: that of its first key that differs from the default policy's."""
     for name in ("domain_category", *(name for name in names("policy") if name != "pause"), "shared"):
         origin = where(settings, url.domain, name)
         if origin != where(settings, None, name):
@@ -109,10 +109,10 @@ def _entry_origin(url: Url, settings: Settings) -> str:
 
 
 def address_of(url: Url, policy: Policy) -> Check | None:
-    """Whether an address that is written out in the URL may be connected to; a name is looked up only when asked."""
+    """Check an IP address or localhost in the URL; return None for other names, which are not resolved here."""
     try:
         ipaddress.ip_address(url.host)
-        from curtsy.http.address import refusal  # and with it an HTTP library, which nothing else here needs
+        from curtsy.http.address import refusal  # lazy: imports an HTTP library
 
         kind = refusal(url.host)
     except ValueError:
@@ -146,7 +146,7 @@ def _cache(url: Url, settings: Settings, known: Known) -> Check:
 
 
 def freshness_of(url: Url, settings: Settings, known: Known) -> Fresh | Stale | Absent:
-    """What the kept copy is good for."""
+    """Return the usability of the cached copy."""
     if settings.cache_mode == "off":
         return Absent()
     return freshness(known.kept, plain_request(url, settings), known.now.epoch / SECOND, settings.cache_mode)
@@ -186,7 +186,10 @@ def _robots(url: Url, settings: Settings, policy: Policy, known: Known) -> Check
 
 
 def unanswered(url: Url, known: Known) -> str:
-    """Why no answer came when the host was asked for its rules; empty if one, be it an error, came then or since."""
+    """Return why the last robots.txt request got no response; empty if any response came then or since.
+
+    An error status counts as a response.
+    """
     rules, host = known.rules, known.host
     start = f"{url.origin}/robots.txt could not be fetched: "
     if rules is None or not rules.why.startswith(start):

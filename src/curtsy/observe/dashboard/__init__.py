@@ -1,6 +1,6 @@
-"""The dashboard: a page that shows what the store knows while it changes, and from which hands may intervene.
+"""Dashboard: a live page of the store's data, with actions for the user.
 
-`board.py` reads the store, `views.py` makes JSON of it, `stream.py` sends what has changed, `actions.py` is what hands
-may do, `security.py` who may ask at all, `app.py` puts them together. `static/` is the page: one file each of HTML,
-CSS and JavaScript, as they are.
+`board.py` reads the store, `views.py` converts it to JSON, `stream.py` sends changes, `actions.py` holds the user's
+actions, `security.py` controls access, `app.py` combines them. `static/` holds the page: one file each of HTML, CSS and
+JavaScript, without a build step.
 """

@@ -1,4 +1,4 @@
-"""Actions: what hands may do to a host from the dashboard. Each is one change of its record, and a line in the log."""
+"""Actions of the user on a host. Each updates the host's record once and logs a line."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _log = library_logger("dashboard")
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was asked for."""
+    """Requested action."""
 
     action: Literal["reset", "pause", "resume", "limit"]
     domain: str
     seconds: float | None = None
-    """Of a pause; None until it is resumed."""
+    """Duration of a pause; None until the host is resumed."""
 
     limits: dict[str, float | Literal["none"] | None] = {}
-    """New limits by name: a number, `none` for no limit, or null for what the policy says."""
+    """New limits by name: a number, `none` for no limit, or null to restore the policy's value."""
 
 
 _WORDS = {
@@ -40,7 +40,11 @@ _WORDS = {
 
 
 def act(action: Action, settings: Settings, store: Store, client: str) -> str:
-    """Do it; answers the domain in its one form. Raises PolicyError or InvalidDomain for what makes no sense."""
+    """Apply an action; return the normalized domain.
+
+    Raises PolicyError or InvalidDomain for an invalid action. Raises PolicyError if a host to reset or resume is
+    unknown.
+    """
     domain = parse_domain(action.domain)
     policy = settings.policies.of(domain)
     step: Step[Host | None]
@@ -66,7 +70,7 @@ def act(action: Action, settings: Settings, store: Store, client: str) -> str:
 
 
 def _limited(policy: Policy, limits: dict[str, float | Literal["none"] | None]) -> Step[Host]:
-    """Change some limits; those that were changed before stay so."""
+    """Return a step that changes some limits and keeps earlier changes of the others."""
 
     def step(host: Host | None, now: Now) -> tuple[Host, Host]:
         found = dict(() if host is None else host.overrides)

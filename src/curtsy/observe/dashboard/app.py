@@ -1,4 +1,4 @@
-"""The application: which address shows what."""
+"""ASGI application of the dashboard: routes and their responses."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ FILES = {
     "app.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
-"""The files of the page, besides the page itself."""
+"""Files of the page, besides `index.html`."""
 
 MOST_BODY = 16_384
-"""Bytes of a request's body that are read."""
+"""Maximum size of a request body in bytes."""
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Dashboard:
-    """What `curtsy serve` serves: an ASGI application over a store, which reads it and nothing else.
+    """ASGI application behind `curtsy serve`, over a store.
 
-    `settings` gives the settings that hold now, `cache` the cache that "why" looks into, if there is one. `host` and
-    `port` are where the server listens, `names` further names that it goes by; any `host` but loopback needs a `token`.
+    `settings` returns the current settings. `cache` is the cache that "why" reads; None for no cache. The server
+    listens on `host` and `port`; `names` are further accepted host names. Any `host` except loopback requires a
+    `token`.
     """
 
     def __init__(
@@ -106,19 +107,19 @@ class Dashboard:
         receive: Callable[[], Awaitable[Any]],
         send: Callable[[Any], Awaitable[None]],
     ) -> None:
-        """Answer a request, if it may be answered."""
+        """Answer a request, or refuse it."""
         await self.guard(scope, receive, send)
 
     def stop(self) -> None:
-        """End the streams: the server is about to end, and waits for them."""
+        """End the event streams; the server waits for them when it stops."""
         self.watch.stop()
 
     async def _page(self, request: Request) -> Response:
         if (token := request.query_params.get("token")) is not None and self.guard.accepts(token, _client(request)):
-            return self.guard.admit(RedirectResponse("/", 303))  # so that it does not stay in the address bar
+            return self.guard.admit(RedirectResponse("/", 303))  # removes the token from the address bar
         response = _static("index.html", "text/html", request)
         if not request.scope["state"]["is_known"] and response.status_code == 200:
-            response.status_code = 401  # the page asks for the token
+            response.status_code = 401  # the page shows the login form
         return response
 
     async def _file(self, request: Request) -> Response:
@@ -134,12 +135,12 @@ class Dashboard:
         from curtsy.observe.metrics import CONTENT_TYPE, metrics_text
 
         await self.watch.refresh()
-        async with self._collecting:  # its counters only grow if one asks after the other
+        async with self._collecting:  # concurrent collections could make counters decrease
             text = await asyncio.to_thread(lambda: metrics_text(self._collector()))
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     def _collector(self) -> Collector:
-        """What counts for `/metrics`: from when it was first asked on, and made only once."""
+        """Return the collector of `/metrics`, created on the first call; it counts from then on."""
         if self._collected is None:
             from curtsy.observe.metrics import Collector, StoreSource
 
@@ -147,7 +148,10 @@ class Dashboard:
         return self._collected
 
     def count(self) -> None:
-        """Begin to count for `/metrics`, if it can be served: what comes before is not in it. Raises StoreError."""
+        """Start to count for `/metrics` if prometheus_client is installed. Raises StoreError.
+
+        Earlier events are not counted.
+        """
         if find_spec("prometheus_client") is not None:
             self._collector()
 
@@ -254,7 +258,7 @@ def _client(request: Request) -> str:
 
 
 async def _body(request: Request) -> bytes:
-    """The body, if it is of a size that makes sense. Raises ValueError."""
+    """Read the body of a request. Raises ValueError if it exceeds MOST_BODY."""
     body = b""
     async for piece in request.stream():
         body += piece
@@ -268,7 +272,7 @@ def _json(value: Any) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """What our own errors are for whoever asked."""
+    """Convert curtsy's own errors to JSON responses."""
     status, name = 500, "error"
     if isinstance(error, InvalidDomain | PolicyError):
         status, name = 422, "invalid"
@@ -278,13 +282,13 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """What a query that makes no sense is."""
+    """Convert an invalid query to a response."""
     return JSONResponse({"error": "invalid", "message": str(error)}, 400)
 
 
 @lru_cache(maxsize=8)
 def _read(name: str) -> tuple[bytes, str]:
-    """A file of the page, and its tag."""
+    """Return a file of the page, and its ETag."""
     data = resources.files(__package__).joinpath("static", name).read_bytes()
     return data, f'"{hashlib.sha256(data).hexdigest()[:16]}"'
 

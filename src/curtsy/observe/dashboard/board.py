@@ -1,8 +1,8 @@
-"""Board: what the store knows, as of the last look, kept so that the next look costs little.
+"""Board: in-memory copy of the store's data, refreshed at low cost.
 
-A row has instants (epoch seconds) instead of durations, so that it stays true while nothing changes: it is made anew
-only when its host's record or the settings have changed, or when one of its instants has passed. What is left of a look
-at ten thousand hosts is one query, and a comparison for each.
+A row has instants (epoch seconds) instead of durations, so that it stays valid while nothing changes. It is rebuilt
+only if the host's record or the settings have changed, or one of its instants has passed. A refresh of ten thousand
+unchanged hosts costs one query, and one comparison per host.
 """
 
 from __future__ import annotations
@@ -28,27 +28,29 @@ from curtsy.stores import Store, read_all
 
 State = Literal["open", "trial", "spent", "paused", "denied", "resting", "waiting", "fetching", "free"]
 STATES: tuple[State, ...] = ("open", "trial", "spent", "paused", "denied", "resting", "waiting", "fetching", "free")
-"""How a host stands, the worst first; the last three are everyday life."""
+"""States of a host, worst first; the last three are normal."""
 
 SAMPLES = 600
-"""Looks that are remembered for the charts: ten minutes, at one a second."""
+"""Number of refreshes kept for the charts: ten minutes, at one per second."""
 
 FADING = 60.0
-"""Seconds after which what happened lately is summed again, though nothing has happened since."""
+"""Seconds after which recent statistics are summed again without new counts."""
 
 HOSTS_REST = 60
 COUNTS_REST = 120
-"""How many times as long as it took nothing is read then: of all hosts, and of what processes have counted. So a store
-that is large is read less often, and watching costs at most 3 % of a core."""
+"""Pauses after a read, as multiples of its duration: for all hosts, and for the counts of processes.
+
+A large store is therefore read less often, and the dashboard uses at most 3 % of a core.
+"""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One host, as the table shows it."""
+    """One host in the table."""
 
     domain: str
     state: State
     until: float | None
-    """When that state is expected to end; None if it lasts, or nobody knows."""
+    """Epoch second of the state's expected end; None if it is permanent or unknown."""
 
     waiting_for: str | None
     breaker: str
@@ -59,7 +61,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     pages_today: int
     max_pages_per_day: int
     requests: int
-    """Ever."""
+    """All requests so far."""
 
     pages: int
     in_flight: int
@@ -71,16 +73,19 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     latency: float | None
     changed: bool
-    """Whether a hand has changed its limits."""
+    """True if a user changed its limits."""
 
     @property
     def spent(self) -> float:
-        """The share of the day's budget that is used: of requests or pages, the larger."""
+        """Used share of the daily budget: of requests or pages, the larger."""
         return budget_used(self)
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The sums at one look, for the charts. All but the last only grow, so that the difference of two is a rate."""
+    """Totals at one refresh, for the charts.
+
+    All but `in_flight` only grow, so that the difference of two is a rate.
+    """
 
     at: float
     requests: int
@@ -92,10 +97,10 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """What comes to something over all hosts."""
+    """Totals over all hosts."""
 
     states: Counter[str] = msgspec.field(default_factory=Counter)
-    """Hosts by state."""
+    """Number of hosts by state."""
 
     requests_today: int = 0
     pages_today: int = 0
@@ -103,7 +108,7 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 class _Known(msgspec.Struct, gc=False):
-    """A row, what it was made from, and for how long it holds."""
+    """A row, its inputs, and the time until which it is valid."""
 
     host: Host
     policy: Policy
@@ -112,29 +117,29 @@ class _Known(msgspec.Struct, gc=False):
 
 
 class Board:
-    """What is known, as of the last look. Looks are made by one thread at a time; anybody may read in between."""
+    """Store data as of the last refresh. One thread refreshes at a time; any thread may read."""
 
     def __init__(self, store: Store, settings: Callable[[], Settings]) -> None:
         self.store = store
         self.settings = settings
         self.rows: dict[str, Row] = {}
-        """By domain. Never changed, but replaced by another."""
+        """Rows by domain. Never mutated, only replaced."""
         self.sums = Sums()
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.alerts: tuple[Alert, ...] = ()
         self.crawls: list[CrawlRecord] = []
         self.processes: list[ProcessStatistics] = []
         self.statistics = StatisticsSnapshot()
-        """What all processes have counted together."""
+        """Combined counts of all processes."""
         self.trouble: str | None = None
-        """Why the store could not be read at the last look; None if it could."""
+        """Error of the last refresh; None if the store was read."""
         self.at = 0.0
-        """The epoch second of the last look, by the store's clock."""
+        """Epoch second of the last refresh, by the store's clock."""
         self._known: dict[str, _Known] = {}
         self._whole_at = self._counted_at = self._fades_at = 0.0
 
     def look(self, shown: Iterable[str] = ()) -> None:
-        """Read what there is; if all hosts would be too much this time, only those that are shown."""
+        """Refresh the board: all hosts if their pause is over, else only the `shown` ones."""
         try:
             if (began := time.monotonic()) >= self._counted_at:
                 self._count()
@@ -150,13 +155,13 @@ class Board:
             self.trouble = str(error)
 
     def hurry(self) -> None:
-        """Let the next look be at all hosts: something was changed by hand."""
+        """Make the next refresh read all hosts, after a change by a user."""
         self._whole_at = 0.0
 
     def _count(self) -> None:
         found = read_statistics(self.store)
         now = time.time()
-        if found != self.processes or now >= self._fades_at:  # what was lately fades, though nobody does anything
+        if found != self.processes or now >= self._fades_at:  # recent counts fade without new ones
             self.processes, self.statistics = found, summed(found, now)
             self._fades_at = now + FADING
 
@@ -208,13 +213,13 @@ def _renewed(known: _Known | None, domain: str, host: Host, now: Now, policies: 
         return known
     view = view_of(domain, host, now, policy)
     row = row_of(view, policy, second)
-    # A place that nobody gives back comes free by itself: look again in a while.
+    # An unreturned lease expires by itself: check again after 5 s.
     ends = (row.until, second + view.budget_resets_in, second + 5 if row.in_flight else None)
     return _Known(host, policy, row, min(end for end in ends if end is not None))
 
 
 def row_of(view: HostView, policy: Policy, second: float) -> Row:
-    """What the table shows of a host, as of an epoch second."""
+    """Return the table row of a host, as of an epoch second."""
     state, left = state_of(view, policy)
     return Row(
         domain=view.domain,
@@ -239,7 +244,7 @@ def row_of(view: HostView, policy: Policy, second: float) -> Row:
 
 
 def state_of(view: HostView, policy: Policy) -> tuple[State, float | None]:
-    """How a host stands, and the seconds until that is expected to end; None if it lasts, or nobody knows."""
+    """Return a host's state and the seconds to its expected end; None if it is permanent or unknown."""
     if policy.denied:
         return "denied", None
     if view.paused:

@@ -1,6 +1,6 @@
-"""Connection: one to the dashboard, closed if a request's head does not come in time.
+"""Connection to the dashboard, closed if a request's head does not arrive in time.
 
-uvicorn has a limit for the time between two requests, and none for a head that never ends (slowloris).
+uvicorn limits the time between two requests, but not the time of an endless head (slowloris).
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_TIMEOUT = 10.0
-"""Seconds from the first byte of a request, or from the connection itself, to the end of the head."""
+"""Seconds from the connection or the first byte of a request to the end of the head."""
 
 
 class Connection(H11Protocol):
-    """An HTTP/1.1 connection of uvicorn's with a limit for the head of a request."""
+    """uvicorn's HTTP/1.1 connection with a time limit for the head of a request."""
 
     head_timeout = HEAD_TIMEOUT
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start to wait for the first head."""
+        """Start the timer for the first head."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Wait for the rest of a head, but no longer than from its first byte."""
+        """Keep the timer running while the head is incomplete."""
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
             self._wait()
@@ -34,7 +34,7 @@ class Connection(H11Protocol):
             self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
 

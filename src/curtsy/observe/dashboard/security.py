@@ -1,12 +1,11 @@
-"""Guard: who may talk to the dashboard, and what a browser may do with its answers.
+"""Access control of the dashboard, and security headers of its responses.
 
-- *Rebinding*: a site whose name is made to point at this machine gives itself away by its Host header.
-- *Strangers*: with a token, nobody without it gets any data. It comes as `Authorization: Bearer …`, or once by the
-  login form or `?token=`, after which a cookie stands for it.
-- *Other sites' pages*: no CORS header is ever sent; what changes something needs a header that only our own page can
-  know, and browsers' word on where a request comes from is believed if it says elsewhere.
-- *Content*: whatever a site managed to smuggle into the page, the content security policy lets nothing run that is not
-  ours, nor lets anything be sent elsewhere.
+- *DNS rebinding*: a request whose Host header is not an own name is refused.
+- *Authentication*: with a token, data requires it: as `Authorization: Bearer …`, or once by the login form or
+  `?token=`, which set a cookie.
+- *Cross-site requests*: no CORS header is sent. A change requires a header whose value only the own page can read.
+  Sec-Fetch-Site and Origin headers that name another site cause a refusal.
+- *Injected content*: the content security policy runs only own scripts and sends data nowhere else.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LEAST_TOKEN = 16
-"""Characters of a token: fewer could be guessed."""
+"""Minimum length of a token in characters: a shorter one could be guessed."""
 
 LOGINS = (10, 2.0)
-"""Wrong tokens of one address, by the form or `?token=`, that are looked at; and the seconds until one more is."""
+"""Wrong tokens per address by the form or `?token=` before a delay; seconds until the next try."""
 
 HEADERS_SENT = (100, 0.5)
 """The same for tokens in a header, which programs send with every request."""
 
 SLOTS = 256
-"""Addresses are counted in so many slots, so that memory is bounded and one address slows down few others."""
+"""Number of slots that addresses are hashed to: bounds memory, and one address delays few others."""
 
 CSRF_HEADER = "x-curtsy-csrf"
-"""What every request that changes something must carry; `/api/session` tells its value."""
+"""Header required on every request that changes something; `/api/session` returns its value."""
 
 HEADERS = {
-    # Trusted types make assigning to innerHTML an error: everything from a site goes in as text.
+    # Trusted types make assigning to innerHTML an error: all data of sites is inserted as text.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -54,24 +53,24 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-"""What every answer carries."""
+"""Headers of every response."""
 
 OPEN_PATHS = ("/static/", "/api/login")
-"""What may be asked for without the token: the page's own files, which hold no data, and the way in."""
+"""Paths that need no token: the page's own files, which hold no data, and the login."""
 
 
 class Guesses:
-    """Counts wrong tokens by the address that they come from; slows each of them down, and locks out none for long."""
+    """Rate limiter of wrong tokens by client address; it delays an address, but never blocks it for long."""
 
     def __init__(self, free: int, every: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._every = (free - 1) * every, every
         self._clock = clock
         self._key = secrets.token_bytes(16)
         self._free_at = [0.0] * SLOTS
-        """For each slot, when all its guesses are free again."""
+        """Instant per slot at which all its tries are available again."""
 
     def may_guess(self, client: str) -> float:
-        """Return the seconds after which the address may try again; 0 for at once."""
+        """Return the seconds until the address may try again; 0 for now."""
         left = self._free_at[self._slot(client)] - self._clock()
         return max(0.0, left - self._most)
 
@@ -85,10 +84,10 @@ class Guesses:
 
 
 class Guard:
-    """An ASGI application around another one, which sees only requests that may be answered."""
+    """ASGI middleware that passes on only permitted requests."""
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str], literals: bool, port: int, token: str | None) -> None:
-        """`names` are the hosts that we go by; with `literals` any address that is written out is one of them."""
+        """Create the guard. `names` are the own host names; `literals` accepts any literal IP address too."""
         self._app = app
         self._names = frozenset(name.lower().rstrip(".") for name in names)
         self._literals = literals
@@ -98,11 +97,11 @@ class Guard:
         key = secrets.token_bytes(32)
         self._session = hmac.new(key, (token or "").encode(), hashlib.sha256).hexdigest()
         self.cookie = f"curtsy-{port}"
-        """The cookie's name: browsers share cookies among the ports of a host."""
+        """Name of the cookie; it has the port, because browsers share cookies among the ports of a host."""
         self.csrf = hmac.new(key, b"csrf", hashlib.sha256).hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -123,7 +122,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, guarded)
 
     def _refusal(self, scope: Scope, headers: Headers, client: str, is_known: bool) -> Response | None:
-        """Why a request is not answered; None if it may be."""
+        """Return the response that refuses a request; None if it is permitted."""
         path, method = scope["path"], scope["method"]
         if not self._is_ours(headers.getlist("host")):
             return _refused(
@@ -153,7 +152,7 @@ class Guard:
             ipaddress.ip_address(host)
         except ValueError:
             return False
-        return self._literals  # an address cannot be made to point elsewhere
+        return self._literals  # DNS rebinding needs a name, not an address
 
     def _is_known(self, headers: Headers, client: str) -> bool:
         if self._token is None or _same(cookie_parser(headers.get("cookie", "")).get(self.cookie, ""), self._session):
@@ -166,9 +165,9 @@ class Guard:
         return self._accepts(token, client, self.logins)
 
     def _accepts(self, token: str, client: str, guesses: Guesses) -> bool:
-        """Return whether this is the token. An address with too many wrong ones must wait, whatever it offers.
+        """Return whether this is the token; False during an address's delay, even for the right one.
 
-        The time that it takes says nothing about how near the token was.
+        The comparison takes constant time.
         """
         if self._token is None:
             return True
@@ -180,7 +179,7 @@ class Guard:
         return is_right
 
     def admit(self, response: Response) -> Response:
-        """Let whoever gets this response in from now on, until the server ends."""
+        """Set the session cookie, which is valid until the server ends."""
         response.set_cookie(self.cookie, self._session, httponly=True, samesite="strict", path="/")
         return response
 
@@ -190,7 +189,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _is_same_origin(headers: Headers) -> bool:
-    """Whether a browser, if it is one, says that our own page asks."""
+    """Return whether the headers of a browser, if any, name the own page as the origin."""
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = headers.get("origin")
@@ -198,7 +197,7 @@ def _is_same_origin(headers: Headers) -> bool:
 
 
 def too_many(after: float) -> Response:
-    """Return the answer for an address that has offered too many wrong tokens."""
+    """Return the response to an address with too many wrong tokens."""
     response = _refused(429, "too_many", f"Too many wrong tokens. Try again in {math.ceil(after)} s.")
     response.headers["retry-after"] = str(math.ceil(after))
     return response
@@ -209,7 +208,7 @@ def _refused(status: int, error: str, message: str) -> JSONResponse:
 
 
 def guarded_names(host: str, more: Iterable[str] = ()) -> tuple[set[str], bool]:
-    """The names that a server on `host` goes by, and whether any address that is written out is one of them."""
+    """Return the names of a server on `host`, and whether any literal IP address is accepted too."""
     import socket
 
     names = {host.strip("[]"), *more}
@@ -219,7 +218,7 @@ def guarded_names(host: str, more: Iterable[str] = ()) -> tuple[set[str], bool]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens there."""
+    """Return whether only this machine can reach a server that listens on `host`."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,6 @@
-"""Watch: look at the store while somebody watches, and send each of them what has changed of what they see.
+"""Server-sent events: one connection per page, with the changes of its view as JSON.
 
-Server-sent events: one connection a page, JSON in each event. Nobody there, nothing read; nothing changed, nothing
-sent but a sign of life now and then.
+The store is read only while a page is open. Without changes, only a keep-alive comment is sent.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from curtsy.observe.dashboard.views import Query, crawls_of, fetches_of, figures
 from curtsy.system.log import library_logger
 
 EVERY = 1.0
-"""Seconds between two looks."""
+"""Seconds between two refreshes."""
 
 SILENCE = 15.0
-"""Seconds after which a sign of life is sent, so that whoever stands in between does not cut the line."""
+"""Seconds after which a keep-alive comment is sent, so that proxies keep the connection open."""
 
 MOST_VIEWERS = 50
-"""Pages that may be open at once."""
+"""Maximum number of open pages."""
 
 _log = library_logger("dashboard")
 
@@ -33,7 +32,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Watch:
-    """The looks, and those who wait for them."""
+    """Periodic refreshes of the board, and the viewers that wait for them."""
 
     def __init__(self, board: Board, *, every: float = EVERY) -> None:
         self.board = board
@@ -46,35 +45,36 @@ class Watch:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many watch as may."""
+        """True if the maximum number of viewers is reached."""
         return len(self._viewers) >= MOST_VIEWERS
 
     async def refresh(self) -> None:
-        """See to it that the board is no older than a look may be, for somebody who asks only once."""
+        """Refresh the board if it is older than the interval."""
         async with self._lock:
             if time.monotonic() - self._looked_at >= self._every:
                 shown = {domain for viewer in self._viewers for domain in viewer.shown}
                 self._looked_at = time.monotonic()
                 try:
                     await asyncio.to_thread(self.board.look, shown)
-                except Exception as error:  # a fault of ours must not end the looks: it is told, and the next may do
+                # An unexpected error must not end the refreshes: it is reported, and the next one may succeed.
+                except Exception as error:
                     self.board.trouble = repr(error)
                     _log.error("A fault of the dashboard's own", error=repr(error))
 
     async def hurry(self) -> None:
-        """Look now, and tell everybody: something was changed by hand."""
+        """Refresh now and notify all viewers, after a change by a user."""
         self.board.hurry()
         self._looked_at = -1e9
         await self.refresh()
         self._wake()
 
     def stop(self) -> None:
-        """Send everybody home: the server ends. May be called from a signal handler."""
+        """End all streams, because the server stops. Callable from a signal handler."""
         self.is_over = True
         self._wake()
 
     async def overview(self, query: Query) -> AsyncIterator[bytes]:
-        """What has changed of the overview, from its whole on, as events."""
+        """Yield the overview, then its changes, as events."""
         viewer = _Viewer()
         sent = _Sent()
 
@@ -87,7 +87,7 @@ class Watch:
             yield event
 
     async def host(self, domain: str) -> AsyncIterator[bytes]:
-        """What has changed of one host, as events."""
+        """Yield one host, then its changes, as events."""
         viewer = _Viewer((domain,))
         last: dict[str, Any] = {}
 
@@ -142,16 +142,16 @@ class Watch:
 
 
 class _Viewer:
-    """Somebody who has a page open."""
+    """An open page."""
 
     def __init__(self, shown: tuple[str, ...] = ()) -> None:
         self.shown = shown
-        """The hosts on it."""
+        """Hosts shown on it."""
         self.woken = asyncio.Event()
 
 
 class _Sent:
-    """What a viewer of the overview has, so that only the rest need be sent."""
+    """Data that a viewer of the overview already has, so that only changes are sent."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {}
@@ -160,7 +160,7 @@ class _Sent:
         self._sampled_at = 0.0
 
     def changes(self, board: Board, rows: list[Row], matching: int, offset: int) -> dict[str, Any]:
-        """What is new since the last time."""
+        """Return the changes since the last call; empty without changes."""
         parts: dict[str, Any] = {
             "trouble": board.trouble,
             "figures": figures_of(board),

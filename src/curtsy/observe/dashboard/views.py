@@ -1,4 +1,4 @@
-"""Views: the board as JSON. Instants are epoch seconds, durations seconds; `docs/reference/dashboard.md` lists all."""
+"""JSON views of the board. Instants are epoch seconds, durations seconds; see `docs/reference/dashboard.md`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from curtsy.settings import Settings
 from curtsy.stores import Store
 
 MOST_ROWS = 200
-"""Rows of the table that are sent at once."""
+"""Maximum number of table rows per response."""
 
 QUIET = 120.0
-"""Seconds after which a process that has not told anything new is not listed."""
+"""Seconds without an update after which a process is not listed."""
 
 MOST_LINES = 2000
-"""Lines of a robots.txt that are sent."""
+"""Maximum number of robots.txt lines per response."""
 
 _RANK = {state: rank for rank, state in enumerate(STATES)}
 _CALM = _RANK["waiting"]
 
 SORTS: dict[str, Callable[[Row], Any]] = {
     "host": lambda row: row.domain,
-    # Waiting, fetching and free change every second: among them the order is by name, so that rows keep their place.
+    # waiting, fetching and free change every second: they rank equal, so that rows keep their place.
     "state": lambda row: min(_RANK[row.state], _CALM),
     "next": lambda row: row.until if row.until is not None else 0.0 if row.state in ("free", "fetching") else 1e18,
     "budget": lambda row: row.spent,
@@ -48,16 +48,16 @@ SORTS: dict[str, Callable[[Row], Any]] = {
     "latency": lambda row: row.latency or 0.0,
     "asked": lambda row: row.last_asked or 0.0,
 }
-"""By what the table can be sorted; equal rows stand by name."""
+"""Sort keys of the table; equal rows are sorted by name."""
 
 
 class InvalidQuery(ValueError):
-    """What was asked for makes no sense."""
+    """Invalid query parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which rows of the table somebody sees."""
+    """Selection and order of the table's rows."""
 
     sort: str = "state"
     descending: bool = False
@@ -70,7 +70,7 @@ class Query:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Self:
-        """From a URL's query; what is empty counts as not given. Raises InvalidQuery for what makes no sense."""
+        """Parse a URL's query; an empty parameter counts as absent. Raises InvalidQuery."""
         return cls(
             sort=_one_of(given, "sort", SORTS) or "state",
             descending=_one_of(given, "order", ("asc", "desc")) == "desc",
@@ -97,7 +97,7 @@ def _whole(given: Mapping[str, str], name: str, default: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The rows that a query finds, and how many there are besides."""
+    """Rows of a query, with the number of all matching rows."""
 
     rows: list[Row]
     matching: int
@@ -105,7 +105,7 @@ class Page:
 
 
 def page_of(board: Board, query: Query) -> Page:
-    """Sort, search and cut. Only as many rows as are shown are put in order."""
+    """Search, sort and cut the rows. Only the rows up to the end of the page are sorted."""
     rows = list(board.rows.values())
     if query.search:
         rows = [row for row in rows if query.search in row.domain]
@@ -122,7 +122,7 @@ def page_of(board: Board, query: Query) -> Page:
 
 @dataclass(frozen=True, slots=True, order=False)
 class _Reversed:
-    """A name that sorts the other way round, so that equal rows stand by name in either order."""
+    """Name that sorts in reverse, so that equal rows are sorted by name in descending order too."""
 
     name: str
 
@@ -131,7 +131,7 @@ class _Reversed:
 
 
 def figures_of(board: Board) -> dict[str, Any]:
-    """The sums over all hosts."""
+    """Return the totals over all hosts."""
     sums, counts = board.sums, board.statistics
     return {
         "hosts": len(board.rows),
@@ -160,12 +160,12 @@ def figures_of(board: Board) -> dict[str, Any]:
 
 
 def _quantiles(found: Distribution) -> dict[str, float] | None:
-    """The middle and the end of a distribution; None if there is nothing in it."""
+    """Return median and 95th percentile of a distribution; None if it is empty."""
     return {"median": found.quantile(0.5), "p95": found.quantile(0.95)} if found.count else None
 
 
 def fetches_of(board: Board, domain: str) -> dict[str, Any]:
-    """What the processes have told of one host: its last fetches, the latest first, and what was counted."""
+    """Return one host's last fetches, the latest first, and its counts over all processes."""
     found = board.statistics.hosts.get(domain)
     if found is None:
         return {"fetches": [], "counts": None}
@@ -184,7 +184,7 @@ def fetches_of(board: Board, domain: str) -> dict[str, Any]:
 
 
 def crawls_of(board: Board) -> list[dict[str, Any]]:
-    """The crawls, as they tell of themselves."""
+    """Return the crawls as their records report them."""
     return [
         {
             name: getattr(crawl, name)
@@ -199,7 +199,7 @@ def crawls_of(board: Board) -> list[dict[str, Any]]:
 
 
 def host_of(store: Store, settings: Settings, domain: str) -> dict[str, Any]:
-    """How one host stands, whether or not it was ever asked. Raises StoreError."""
+    """Return the state of one host, even if it was never requested. Raises StoreError."""
     policy = settings.policies.of(domain)
     host = store.read(policy.key_for(domain))
     now = store.now()
@@ -219,13 +219,13 @@ def host_of(store: Store, settings: Settings, domain: str) -> dict[str, Any]:
 
 
 def policy_of(settings: Settings, domain: str) -> list[dict[str, Any]]:
-    """The policy of a host: each value, and where it comes from."""
+    """Return a host's policy: each value and its origin."""
     _, values = values_of(settings, domain)
     return [{"name": name, "value": value, "origin": where(settings, domain, name)} for name, value in values.items()]
 
 
 def robots_of(store: Store, settings: Settings, domain: str, urls: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What is known of the host's robots.txt, for http and https alike. Raises StoreError."""
+    """Return the stored robots.txt of a host, for https and http. Raises StoreError."""
     found = []
     for scheme in ("https", "http"):
         rules = store.read(f"rules:{scheme}://{domain}")
@@ -286,7 +286,7 @@ _EOL = re.compile(r"\r\n|\r|\n")
 
 
 def _lines(body: bytes) -> list[str]:
-    """A file cut into lines as `core/robots.py` counts them, comments and all."""
+    """Split a file into lines as `core/robots.py` counts them, comments included."""
     if not body:
         return []
     wide = body[:2] in (b"\xff\xfe", b"\xfe\xff")
