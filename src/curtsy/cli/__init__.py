@@ -1,7 +1,7 @@
-"""The command line: `curtsy`, also `python -m curtsy`.
+"""Command line: `curtsy`, also `python -m curtsy`.
 
-Here are the group and its way out: every end of a command is an exit code and, if it is no good end, a sentence on
-standard error. A command is imported when it is asked for.
+This module holds the top-level group and maps every outcome to an exit code. A failure also prints a sentence on
+standard error. Commands are imported on first use.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ COMMANDS = {
     "completion": ("curtsy.cli.completion:completion", "Print what makes Tab complete commands in your shell."),
     "demo": ("curtsy.cli.demo:demo", "See a polite crawl of a small site on this machine."),
 }
-"""Each command with where it lives and its short help, so that the list of them imports nothing."""
+"""Location and short help of each command, so that listing them imports nothing."""
 
 COMPLETING = "_CURTSY_COMPLETE"
-"""The variable by which a shell asks for completions."""
+"""Environment variable by which a shell requests completions."""
 
 SECTIONS = {
     "Fetch": ("get", "crawl", "download"),
@@ -87,12 +87,12 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; its exit code is one of `Exit`, and no end is a traceback."""
+    """Run a command and return its exit code, one of `Exit`; never print a traceback."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show is no reason to fail
+        sys.stdout.reconfigure(errors="replace")  # unencodable characters must not fail
     sys.stderr = forgiving(sys.stderr)
     try:
         for name in ("SIGTERM", "SIGHUP"):
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # whoever read has had enough
+    except BrokenPipeError:  # the reader closed the pipe
         _mute()
         return Exit.FINE
     except OSError as error:
@@ -109,15 +109,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(error)
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # what follows begins below the ^C
+            print(file=sys.stderr)  # starts below the ^C
         return Exit.INTERRUPTED
     finally:
-        if is_command():  # the interpreter's own end prints a traceback on Ctrl-C
+        if is_command():  # interpreter shutdown prints a traceback on Ctrl-C
             exit_on_interrupt()
 
 
 def _mute() -> None:
-    """Write nothing more: the interpreter would try once again on its way out, and complain."""
+    """Redirect standard output to the null device: the interpreter flushes it again on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -125,12 +125,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     from curtsy.cli.console import say
 
     if COMPLETING in os.environ:
-        cli.main(prog_name="curtsy", complete_var=COMPLETING)  # the shell asks for completions, and ends there
+        cli.main(prog_name="curtsy", complete_var=COMPLETING)  # shell completion; exits here
     width = max(30, min(shutil.get_terminal_size().columns, 100) - 2)
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # Not by cli.main(), which has ends of its own for Ctrl-C and a broken pipe.
-        whole = list(given)  # click takes its arguments away
+        # cli.main() would handle Ctrl-C and a broken pipe itself.
+        whole = list(given)  # click consumes the list
         with cli.make_context("curtsy", given, obj=CommandContext(), terminal_width=width) as context:
             context.meta["curtsy.arguments"] = whole
             result = cli.invoke(context)
@@ -138,7 +138,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.UsageError as error:
-        say(error.format_message().replace("a valid integer range", "a whole number"))  # click's words for "three"
+        say(error.format_message().replace("a valid integer range", "a whole number"))  # click's wording for "three"
         if error.ctx is not None:
             print(f"Try: {error.ctx.command_path} --help", file=sys.stderr)
         return Exit.USAGE
@@ -154,12 +154,12 @@ def _run(arguments: Sequence[str] | None) -> int:
         try:
             sys.stdout.flush()
         except OSError:
-            _mute()  # that was it, then
+            _mute()
         return code
 
 
 def _failed(error: Exception) -> Exit:
-    """Say what went wrong, in a sentence; what nobody thought of is a fault of ours, and is told as such."""
+    """Report an error in a sentence and return its exit code; report an unexpected error as a bug."""
     from curtsy.cli.console import say
     from curtsy.core.errors import CurtsyError, PolicyError
 
@@ -181,7 +181,7 @@ def _failed(error: Exception) -> Exit:
 
 
 def _where(error: BaseException) -> str:
-    """Where it happened: the innermost line of our own."""
+    """Return the file and line of the innermost own frame, in words."""
     import traceback
 
     frames = [each for each in traceback.extract_tb(error.__traceback__) if f"{os.sep}curtsy{os.sep}" in each.filename]

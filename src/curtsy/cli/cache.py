@@ -1,4 +1,4 @@
-"""`curtsy cache`: the pages that are kept."""
+"""`curtsy cache`: the page cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that teach: examples and the global options in every help, and near misses named."""
+"""Click commands and groups with examples and global options in the help, and suggestions for typos."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from curtsy.cli.context import GIVEN_OPTIONS, ContextOption
 from curtsy.system.startup import raise_on_interrupt
 
 Examples = Sequence[tuple[str, str]]
-"""Pairs of a command line and what it does."""
+"""Pairs of a command line and its description."""
 
 
 class Command(click.Command):
-    """A command with examples, which also takes the global options."""
+    """Command with examples and the global options."""
 
     def __init__(self, *arguments: Any, examples: Examples = (), **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)
@@ -26,29 +26,29 @@ class Command(click.Command):
         self.params = [*self.params, *GIVEN_OPTIONS]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, the command's own options, and then those that all commands have."""
+        """Write the examples, the command's own options, and the global options."""
         _write_examples(self.examples, formatter)
         _write_options(self, ctx, formatter)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the arguments; say which option was perhaps meant."""
+        """Parse the arguments; suggest a similar option for an unknown one."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.NoSuchOption as error:
             raise _suggesting(error, self) from None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. From here on Ctrl-C is an exception, because there may be something to close."""
+        """Run the command. From here on Ctrl-C raises, so that resources are closed."""
         raise_on_interrupt()
         return super().invoke(ctx)
 
 
 class Group(click.Group):
-    """Commands under one name, imported when they are asked for, so that the first help comes at once.
+    """Group whose commands are imported on first use, so that its help appears at once.
 
-    `lazy` has `module:attribute` and the short help for each name. Names in `sections` are listed under its headings.
+    `lazy` maps each name to `module:attribute` and the short help. `sections` lists the names under headings.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Group(click.Group):
         self.params = [*self.params, *GIVEN_OPTIONS]
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of their sections."""
+        """Return all names, in the order of their sections."""
         return list(self.lazy) if self.lazy else list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now if need be."""
+        """Return the command of that name, imported if necessary."""
         if cmd_name in self.lazy and cmd_name not in self.commands:
             module, _, attribute = self.lazy[cmd_name][0].partition(":")
             found = getattr(import_module(module), attribute)
@@ -79,14 +79,14 @@ class Group(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; without any, show the help, for that is what somebody wants who names no command."""
+        """Parse the arguments; without any, show the help."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a command's name, without importing any."""
+        """Complete a command's name without importing commands."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         items = [CompletionItem(name, help=self._short_help(ctx, name)) for name in names]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -94,7 +94,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; say which was perhaps meant."""
+        """Find the command; suggest a similar name for an unknown one."""
         name = args[0]
         if name not in self.list_commands(ctx) and not name.startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
@@ -105,20 +105,20 @@ class Group(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parse the arguments; say which option was perhaps meant."""
+        """Parse the arguments; suggest a similar option for an unknown one."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.NoSuchOption as error:
             raise _suggesting(error, self) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, the examples, and then the options."""
+        """Write the commands, the examples, and the options."""
         self.format_commands(ctx, formatter)
         _write_examples(self.examples, formatter)
         _write_options(self, ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the names and what each does, without importing any of them."""
+        """Write the names and short helps of the commands without importing lazy ones."""
         names = self.list_commands(ctx)
         widest = max(map(len, names))
         for title, some in (self.sections or {"Commands": tuple(names)}).items():
@@ -134,7 +134,7 @@ class Group(click.Group):
 
 
 def _suggesting(error: click.NoSuchOption, command: click.Command) -> click.UsageError:
-    """The error for an option that is none, with the nearest that is one."""
+    """Return the error for an unknown option, with the most similar known one."""
     known = [name for parameter in command.params for name in parameter.opts] + ["--help"]
     near = difflib.get_close_matches(error.option_name, known, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
@@ -164,4 +164,4 @@ def _write_examples(examples: Examples, formatter: click.HelpFormatter) -> None:
             if place:
                 formatter.write("\n")
             formatter.write_text(words)
-            formatter.write(f"{'':>{formatter.current_indent}}  $ {line}\n")  # never wrapped, for it is to be copied
+            formatter.write(f"{'':>{formatter.current_indent}}  $ {line}\n")  # never wrapped: users copy it

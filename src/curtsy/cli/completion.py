@@ -1,4 +1,4 @@
-"""`curtsy completion`: what makes Tab complete commands, options and hosts."""
+"""`curtsy completion`: shell completion of commands, options and hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`curtsy config`: the settings, where they come from, and a file to begin with."""
+"""`curtsy config`: settings, their origins, and a settings file template."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def show(given: CommandContext, domain: str | None, is_origin: bool, is_json: bo
 
 
 def _written(value: Any) -> str:
-    """A value as a file has it."""
+    """Return a value in the syntax of a settings file."""
     from curtsy.settings.problems import shown
 
     if isinstance(value, str) and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value):

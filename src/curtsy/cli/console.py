@@ -1,7 +1,7 @@
-"""What people see: data on standard output, everything else on standard error; colours and bars on a terminal only.
+"""Terminal output: data on standard output, messages on standard error; colours only on a terminal.
 
-Colours are the terminal's own sixteen, so that they fit a light and a dark background alike, and none of them says
-anything that a mark or a word does not say too.
+Colours are the terminal's own sixteen, to fit light and dark backgrounds. A mark or a word repeats the meaning of each
+colour.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ MARKS: dict[State, tuple[str, str]] = {
     "unknown": ("?", "magenta"),
     "off": ("–", "dim"),
 }
-"""The mark of each state, and its style."""
+"""Mark and style of each state."""
 
 ENDLESS = 1000
-"""Columns where there is no terminal: a table that is piped is cut nowhere."""
+"""Width in columns without a terminal, so that piped tables are not cut."""
 
 _WHOLE_WORDS: Any = {"subsequent_indent": "  ", "break_long_words": False, "break_on_hyphens": False}
 
 
 def plain(text: str) -> str:
-    """Return the text as it may be shown: secrets are masked, and nothing in it can steer a terminal."""
+    """Return the text with secrets masked and control characters escaped."""
     from curtsy.core.secrets import mask_url
 
     return visible(mask_url(text))
 
 
 def out() -> Console:
-    """The terminal for data."""
+    """Return the console for data."""
     return _console(sys.stdout)
 
 
 def err() -> Console:
-    """The terminal for everything else."""
+    """Return the console for everything else."""
     return _console(sys.stderr)
 
 
@@ -64,7 +64,7 @@ def _console(file: TextIO) -> Console:
 
 
 def show(terminal: Console, what: RenderableType) -> None:
-    """Print a table; where there is no terminal, without the blanks that fill its last column."""
+    """Print a table; without a terminal, strip trailing blanks."""
     if terminal.is_terminal:
         terminal.print(what)
         return
@@ -74,9 +74,9 @@ def show(terminal: Console, what: RenderableType) -> None:
 
 
 def say(message: str, *, command: str | None = None) -> None:
-    """Say something on standard error, as one line (or more, if the message has them), without its secrets.
+    """Print a message with masked secrets on standard error, prefixed with `curtsy:`.
 
-    A `command` stands below it, to be copied: it is never broken, for a shell would run its first half.
+    A `command` is printed below it, unwrapped: a shell would run the first half of a wrapped one.
     """
     from curtsy.core.secrets import mask_url
 
@@ -88,18 +88,18 @@ def say(message: str, *, command: str | None = None) -> None:
 
 
 def wrapped(line: str) -> list[str]:
-    """A line for standard error as a terminal shows it: broken between words; elsewhere it stays whole."""
+    """Wrap a line for standard error at the terminal's width; without a terminal, keep it whole."""
     if not sys.stderr.isatty():
         return [line]
     return textwrap.wrap(line, shutil.get_terminal_size().columns, **_WHOLE_WORDS)
 
 
 def write_json(value: Any, *, line: bool = False) -> None:
-    """Write a value as JSON, secrets masked: indented for one document, or on one line where more follow."""
+    """Write a value as JSON with masked secrets: indented, or on one `line` in a sequence."""
     import msgspec
 
-    # By way of msgspec, which knows our values and writes what is not finite as null; then in ASCII, which no
-    # terminal and no pipe can spoil.
+    # msgspec encodes curtsy's types and writes non-finite numbers as null; json.dumps makes it ASCII, safe for any
+    # terminal.
     known = _masked(msgspec.json.decode(msgspec.json.encode(value, enc_hook=str)))
     text = json.dumps(known) if line else json.dumps(known, indent=2)
     sys.stdout.write(text + "\n")
@@ -107,7 +107,7 @@ def write_json(value: Any, *, line: bool = False) -> None:
 
 
 def _masked(value: Any) -> Any:
-    """Return a value of JSON with the secrets of its URLs masked."""
+    """Return a JSON value with the secrets of its URLs masked."""
     from curtsy.core.secrets import mask_url
 
     match value:
@@ -122,7 +122,7 @@ def _masked(value: Any) -> Any:
 
 
 def mark(state: State) -> Text:
-    """The mark of a state, in its colour."""
+    """Return the mark of a state, in its colour."""
     from rich.text import Text
 
     sign, style = MARKS[state]
@@ -130,7 +130,7 @@ def mark(state: State) -> Text:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), folded: tuple[str, ...] = ()) -> Table:
-    """A table without lines. Columns named in `right` are numbers; those in `folded` may take several lines."""
+    """Create a table without borders. `right` names right-aligned columns, `folded` those that may wrap."""
     from rich.table import Table
 
     found = Table(box=None, pad_edge=False, header_style="bold", show_header=any(columns))
@@ -144,12 +144,12 @@ def table(*columns: str, right: tuple[str, ...] = (), folded: tuple[str, ...] = 
 
 
 def brief(seconds: float) -> str:
-    """A short time as people say it: `12 ms`, `3.4 s`."""
+    """Format a duration of seconds: `12 ms`, `3.4 s`."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def size(count: float) -> str:
-    """A number of bytes as people say it: `512 B`, `3.4 KB`, `1.2 GB` (powers of 1024)."""
+    """Format a number of bytes: `512 B`, `3.4 KB`, `1.2 GB` (powers of 1024)."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -158,5 +158,5 @@ def size(count: float) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number with its noun: `1 page`, `2 pages`."""
+    """Format a number with its noun: `1 page`, `2 pages`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

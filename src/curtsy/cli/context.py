@@ -1,4 +1,4 @@
-"""Given: the options that every command takes, and what is opened by them."""
+"""Global options of all commands, and the resources that they open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class CommandContext:
-    """What was given before or after the command's name; the last word counts."""
+    """Global options, given before or after the command's name; the last one wins."""
 
     config: str | None = None
     preset: str | None = None
@@ -32,13 +32,13 @@ class CommandContext:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The options as `load()` and `AsyncClient` take them; what was not given is left out."""
+        """Given options, as arguments of `load()` and `AsyncClient`."""
         found = {"config": self.config, "preset": self.preset, "store": self.store, "user_agent": self.user_agent}
         given: dict[str, Any] = {name: value for name, value in found.items() if value is not None}
         return given | ({"allow_private": True} if self.allow_private else {})
 
     def settings(self) -> Settings:
-        """All settings, read once; from then on the library's log lines are shown. Raises PolicyError."""
+        """Return all settings, read once; start to show the library's log. Raises PolicyError."""
         if self._settings is None:
             from curtsy.settings import load, new_notices
             from curtsy.system.log import library_logger
@@ -50,20 +50,20 @@ class CommandContext:
         return self._settings
 
     def _listen(self, settings: Settings) -> None:
-        """Show warnings always, and less than that only to somebody who asked for it."""
+        """Show warnings; lower levels only if the user set a log level."""
         from curtsy.cli.logs import listen
 
         is_asked = self.log_level is not None or settings.origin(None, "log_level") != "built-in"
         listen((self.log_level or settings.log_level) if is_asked else "warn", settings.log_format)
 
     def open_store(self) -> Store:
-        """The store, without shelter: who looks into it wants to know when it cannot be read."""
+        """Open the store without a fallback, so that an unreadable store raises."""
         from curtsy.stores import open_store
 
         return open_store(self.settings().store, fallback=False)
 
     def open_shared_store(self) -> Store:
-        """The store, for who changes what a program goes by: memory would end with this command."""
+        """Open the store for a change that other programs must see. Raises UsageError for memory."""
         from curtsy.stores.url import parse_store_url
 
         place = self.settings().store
@@ -75,17 +75,17 @@ class CommandContext:
         return self.open_store()
 
     def command(self, words: str) -> str:
-        """Another command for the same hosts, as it is to be typed."""
+        """Return another command line for the same configuration and store."""
         from curtsy.core.secrets import mask_url
 
         options = [("--config", self.config), ("--store", None if self.store is None else mask_url(self.store))]
         return shlex.join(["curtsy", *words.split(), *(each for pair in options if pair[1] for each in pair if each)])
 
     def open_cache(self) -> PageCache:
-        """The cache, where the client has it."""
+        """Open the page cache that the client uses."""
         settings = self.settings()
         path, size = cache_path(settings), settings.cache_size
-        limit = 2**62 if size is None else size  # more than any disk has
+        limit = 2**62 if size is None else size  # beyond any disk
         if path.suffix == ".sqlite":
             from curtsy.cache.packed import PackedCache
 
@@ -96,7 +96,7 @@ class CommandContext:
 
     @asynccontextmanager
     async def open_client(self, listener: Listener, **options: Any) -> AsyncIterator[AsyncClient]:
-        """A client whose steps a listener is told of."""
+        """Open a client that reports its steps to a listener."""
         from curtsy.cli.trace import TracedSender, TracedStore
         from curtsy.client import AsyncClient
         from curtsy.http.sender import AiohttpSender, check_environment
@@ -106,7 +106,7 @@ class CommandContext:
         store = TracedStore(open_async_store(self.settings().store), listener)
         sender = TracedSender(AiohttpSender(use_environment=True), listener)
         try:
-            # A command ends too soon to renew afterwards what it has shown.
+            # A command ends before a background revalidation could finish.
             fixed = {"store": store, "sender": sender, "stale_while_revalidate": False}
             async with AsyncClient(**{**self.arguments, **fixed, **options}) as client:
                 yield client
@@ -115,7 +115,7 @@ class CommandContext:
 
 
 def cache_path(settings: Settings) -> Any:
-    """Where pages are kept: a folder, or one file if its name ends in `.sqlite`."""
+    """Return the path of the page cache: a folder, or one file if its name ends in `.sqlite`."""
     from platformdirs import user_cache_path
 
     return settings.cache_dir or user_cache_path("curtsy", appauthor=False)
@@ -127,7 +127,7 @@ def _take(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 class ContextOption(click.Option):
-    """An option that every command takes: the help lists them under a heading of their own."""
+    """Global option; the help lists these under a separate heading."""
 
     def __init__(self, *names: str, **attributes: Any) -> None:
         super().__init__(list(names), expose_value=False, callback=_take, default=None, **attributes)
@@ -151,4 +151,4 @@ GIVEN_OPTIONS: tuple[click.Option, ...] = (
     ),
     ContextOption("--allow-private", is_flag=True, flag_value=True, help="Also ask private and loopback addresses."),
 )
-"""The global options, for the group and for each command."""
+"""Global options of the group and of each command."""

@@ -1,4 +1,4 @@
-"""`curtsy breaker`, `curtsy pause`, `curtsy resume` and `curtsy forget`: what is done to a host by hand."""
+"""`curtsy breaker`, `curtsy pause`, `curtsy resume` and `curtsy forget`: manual changes of hosts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from curtsy.stores import Store
 
 MOST_NAMED = 5
-"""Hosts that are named one by one."""
+"""Maximum number of hosts listed by name."""
 
 
 def _begin(
     given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, undo: str, is_json: bool
 ) -> Exit:
-    """Do something to hosts, whether or not they were ever asked, and say to which.
+    """Apply a change to hosts, known or not, and report it.
 
-    Whoever waits for a host sees it within moments.
+    Waiting requests to a host obey the change within moments.
     """
     from curtsy.engine.gate_steps import amended
     from curtsy.engine.host_view import view_of
@@ -51,7 +51,7 @@ def _begin(
 
 
 def _end(given: CommandContext, domains: tuple[str, ...], change: Amendment, words: str, is_json: bool) -> Exit:
-    """Undo something at hosts. Of one that was never asked there is nothing to undo, and nothing is written."""
+    """Undo a change of hosts; report an unknown host as an error and write nothing."""
     from curtsy.cli.status import none_known
     from curtsy.engine.gate_steps import amended_if_known
     from curtsy.engine.host_view import view_of
@@ -75,12 +75,12 @@ def _end(given: CommandContext, domains: tuple[str, ...], change: Amendment, wor
 
 
 def _name(domain: str, policy: Policy) -> str:
-    """The host, or all that share one record with it."""
+    """Return the host's name, or that of the shared record with all its hosts."""
     return domain if policy.key is None else f"{policy.key}, with all hosts under it,"
 
 
 def _others(store: Store, domain: str, policy: Policy) -> str:
-    """That other ports of a host, and hosts under it, have records of their own; empty if none is known."""
+    """Return a note on known hosts under this one, and its other ports, that have own records; else empty."""
     from curtsy.engine.host_view import is_under
 
     names = [key.removeprefix("host:") for key in store.keys("host:")]
@@ -243,7 +243,7 @@ def forget(given: CommandContext, domains: tuple[str, ...], is_sure: bool, is_js
 
 
 def _forgotten(host: Host | None, now: Now) -> tuple[Host | None, int | None]:
-    """Remove a record, unless requests are under way: answers how many are, or None if there was no record."""
+    """Remove a record without requests in flight; return their number, or None without a record."""
     from curtsy.core.host import in_time
 
     if host is None:

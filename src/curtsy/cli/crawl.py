@@ -1,4 +1,4 @@
-"""`curtsy crawl`: many pages, by following links."""
+"""`curtsy crawl`: fetch many pages by following links."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from curtsy.crawling.seeds import Seeds
 
 LONGEST = 65_536
-"""Bytes of a line of a file of URLs. No URL has more; what follows is not read."""
+"""Maximum length of a line of a URL file in bytes; the rest of the line is skipped."""
 
 
 @dataclass(frozen=True)
 class CrawlArguments:
-    """What was asked for on the command line."""
+    """Parsed command line."""
 
     seeds: Seeds
     options: dict[str, Any]
-    """As `CrawlOptions` has them."""
+    """Arguments of `CrawlOptions`."""
 
     client: dict[str, Any]
-    """As `AsyncClient` has them."""
+    """Arguments of `AsyncClient`."""
 
     job: str | None = None
     is_fresh: bool = False
     files: dict[str, str] = field(default_factory=dict)
-    """Where pages go: `jsonl`, `warc`, `folder` and `csv`, each with its path."""
+    """Paths of the outputs by kind: `jsonl`, `warc`, `folder` and `csv`."""
 
     body: Any = "none"
     is_json: bool = False
     metrics_port: int | None = None
     arguments: list[str] = field(default_factory=list)
-    """The command line, without the program's name."""
+    """Command line without the program's name."""
 
 
 @click.command(
@@ -159,7 +159,7 @@ def crawl(context: click.Context, /, **words: Any) -> Exit:
 
 
 def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) -> CrawlArguments:
-    """What the options mean together. Raises UsageError for what they cannot mean."""
+    """Combine the options. Raises UsageError for contradictions."""
     from curtsy.core.errors import PolicyError
     from curtsy.crawling.extract.scope import Scope
     from curtsy.crawling.options import CrawlOptions
@@ -209,7 +209,7 @@ def _wanted(given: CommandContext, words: dict[str, Any], arguments: list[str]) 
 
 
 def _seeds(urls: tuple[str, ...], source: str | None, seconds: float | None) -> Seeds:
-    """The URLs to begin with. A bare host is taken for its front page, over TLS. Files are read while it crawls."""
+    """Return the seed URLs. A bare host means its front page, over TLS. Files are read during the crawl."""
     from curtsy.core.errors import PolicyError
     from curtsy.crawling.seeds import Seeds
 
@@ -233,9 +233,9 @@ def _seeds(urls: tuple[str, ...], source: str | None, seconds: float | None) -> 
 
 
 def _lines_of(source: str) -> Iterator[str]:
-    """The URLs in a file: one a line, empty lines and those that begin with # left out."""
+    """Return the URLs of a file, one per line; skip empty lines and those that begin with #."""
     try:
-        # Standard input by a file of its own: the thread that waits for it must not hold up the program's end.
+        # A file object of its own: a thread that blocks on sys.stdin would delay the program's exit.
         file = open(0 if source == "-" else source, "rb", closefd=source != "-")  # noqa: SIM115
     except OSError as error:
         raise click.UsageError(
@@ -245,7 +245,7 @@ def _lines_of(source: str) -> Iterator[str]:
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    is_whole, mark = True, "\ufeff"  # which editors put before the first line
+    is_whole, mark = True, "\ufeff"  # byte order mark of the first line
     with file:
         while raw := file.readline(LONGEST):
             line, mark = raw.decode("utf-8", "surrogateescape").removeprefix(mark).strip(), ""
@@ -270,7 +270,7 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
     except Taken as error:
         console.say(f"the job {wanted.job} is running already: {error}")
         return Exit.LATER
-    # Lines of JSON on the same terminal would tear a live view.
+    # JSON lines on the same terminal would garble a live view.
     is_live = is_watched() and not (wanted.files.get("jsonl") == "-" and sys.stdout.isatty())
     async with crawl:
         await _announce(crawl, wanted)
@@ -284,14 +284,14 @@ async def _crawl(given: CommandContext, wanted: CrawlArguments) -> Exit:
 
 
 def outputs_of(wanted: CrawlArguments) -> list[Output]:
-    """Where the pages are to go."""
+    """Open the requested outputs."""
     from curtsy.crawling.outputs import open_output
 
     return [open_output(f"{kind}:{path}", body=wanted.body) for kind, path in wanted.files.items()]
 
 
 async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
-    """Say what it will take, before it starts."""
+    """Print the plan before the crawl starts."""
     from curtsy.crawling.job_values import seeds_of
 
     plan = await crawl.plan()
@@ -300,7 +300,7 @@ async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
     if counts.done or counts.queued or counts.failed:
         done = f"{console.counted(counts.done, 'URL')} {'is' if counts.done == 1 else 'are'} done"
         waiting, new = counts.queued + counts.leased, len(set(crawl.seeds) - set(seeds_of(notes)))
-        if not waiting and not new:  # whoever has changed a setting since would wonder why nothing comes of it
+        if not waiting and not new:  # a user who changed a setting would expect new pages
             console.say(
                 f"the job {wanted.job} has nothing left to do: {done}, {counts.failed:,} came to nothing. What "
                 "it knows is not fetched again. To start over, use --fresh and name other outputs, or another --job."
@@ -311,7 +311,7 @@ async def _announce(crawl: AsyncCrawl, wanted: CrawlArguments) -> None:
             f"going on with the job {wanted.job}: {done}, {waiting:,} {'waits' if waiting == 1 else 'wait'}{more}."
         )
         named = {output.name for output in outputs_of(wanted)}
-        for name in () if crawl.is_shared else notes:  # there each worker has its own
+        for name in () if crawl.is_shared else notes:  # each worker of a shared job has its own outputs
             kind, _, path = name.removeprefix("output:").partition(":")
             if name.startswith("output:") and path and f"{kind}:{path}" not in named:
                 console.say(
@@ -338,7 +338,7 @@ def _metrics(client: AsyncClient, port: int | None) -> AbstractContextManager[No
 
 
 def _conclude(wanted: CrawlArguments, summary: Summary, examples: Examples, hosts: Sequence[HostProgress]) -> None:
-    """Say what came of it: as JSON, or for people."""
+    """Report the result as JSON or as text."""
     from curtsy.cli.report import command, going_on, headline, show_reasons, show_resting
 
     if wanted.is_json:
@@ -376,6 +376,6 @@ def _conclude(wanted: CrawlArguments, summary: Summary, examples: Examples, host
 
 
 def _numbered(path: str) -> str:
-    """The files of an archive, as a shell finds them: each has a number."""
+    """Return a shell pattern for the numbered files of an archive."""
     stem = re.sub(r"\.warc(\.gz)?$", "", path, flags=re.IGNORECASE)
     return f"{stem}-*.warc{'' if path.lower().endswith('.warc') else '.gz'}"

@@ -1,7 +1,7 @@
-"""A polite crawl, live, against a small site on loopback: `make demo`.
+"""Demo: a live crawl of a small site on loopback, also `make demo`.
 
-Five hosts with manners of their own are served on 127.0.0.1 and crawled from one front page on. At the end stands what
-was fetched, what was left alone and why, and what the *site* saw: proof that every rule was kept.
+Five hosts with different rules are served on 127.0.0.1 and crawled from one front page. The report shows fetched and
+skipped pages with reasons, and checks every rule against the *site's* own log.
 """
 
 from __future__ import annotations
@@ -39,56 +39,57 @@ if TYPE_CHECKING:
     from curtsy.crawling.progress import Summary
 
 PAUSE = (0.3, 0.6)
-"""Seconds between two requests to a host: about a tenth of the default, or the demo would take minutes."""
+"""Range of the pause between two requests to a host in seconds: about a tenth of the default, which keeps the demo short.
+"""
 
 CRAWL_DELAY, RETRY_AFTER, COOLDOWN, BUDGET = 1.5, 3, 6.0, 8
-"""What slow-lane asks for, what busy asks for, how long shaky is left alone, what large may be asked for in a day."""
+"""Crawl-delay of slow-lane, Retry-After of busy and cooldown for shaky, in seconds; requests per day to large."""
 
 LATE = 0.2
-"""Seconds by which a busy machine may note a request too late; the gap to the next one then looks that much shorter."""
+"""Tolerance in seconds: a busy machine may log a request late, which shortens the next gap."""
 
 DOMAIN = "demo.test"
-"""What the hosts are under: a name that the real network does not have (RFC 6761)."""
+"""Domain of the hosts, reserved for tests and absent from the real DNS (RFC 6761)."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One request, as the site saw it."""
+    """One request, as logged by the site."""
 
     at: float
     path: str
     under_way: int
-    """Requests to the same host at that moment, this one included."""
+    """Requests to the same host in flight at that moment, this one included."""
 
     status: int
     day: int
-    """The day of the year: a demo at midnight has two budgets."""
+    """Day of the year: a demo at midnight uses two budgets."""
 
 
 @dataclass
 class DemoHost:
-    """One host of the demo's site, and its journal: the only witness that counts."""
+    """One host of the demo's site, with its log of requests."""
 
     name: str
     manners: str
     robots: str = ""
     links: tuple[str, ...] = ()
     answer: Callable[[DemoHost, str], tuple[int, dict[str, str]] | None] = lambda host, path: None
-    """What it answers instead of a page: a status and headers, or None for the page."""
+    """Callback for a response other than the page: status and headers, or None for the page."""
 
     journal: list[Visit] = field(default_factory=list)
     under_way: int = 0
 
     def pages(self) -> list[Visit]:
-        """The requests for anything but robots.txt."""
+        """Return the requests for anything but robots.txt."""
         return [visit for visit in self.journal if visit.path != "/robots.txt"]
 
     def gaps(self) -> list[float]:
-        """Seconds between requests."""
+        """Return the seconds between consecutive requests."""
         return [b.at - a.at for a, b in pairwise(self.journal)]
 
     def html(self, path: str, neighbours: list[str]) -> str:
-        """A page with links: its own, and to the other hosts from the front page."""
+        """Return a page with its links; the front page also links to the other hosts."""
         anchors = [*self.links, *(neighbours if path == "/" else [])]
         items = "".join(f'<li><a href="{link}">{link}</a></li>' for link in anchors)
         return f"<!doctype html><title>{self.name}: {path}</title><main><h1>{path}</h1><ul>{items}</ul></main>"
@@ -107,7 +108,7 @@ def _shaky(host: DemoHost, path: str) -> tuple[int, dict[str, str]] | None:
 
 
 def hosts() -> list[DemoHost]:
-    """The hosts of the demo."""
+    """Create the hosts of the demo."""
     pages = tuple(f"/page/{number}" for number in range(1, 9))
     return [
         DemoHost("library", "disallows a part", "User-agent: *\nDisallow: /private/\n",
@@ -121,7 +122,7 @@ def hosts() -> list[DemoHost]:
 
 
 class DemoSite:
-    """The demo's hosts, all on one port of 127.0.0.1, told apart by the name that they are asked by."""
+    """HTTP server of the demo's hosts on one port of 127.0.0.1, selected by the Host header."""
 
     def __init__(self) -> None:
         self.hosts = hosts()
@@ -139,15 +140,15 @@ class DemoSite:
         self._server.server_close()
 
     def url(self, host: DemoHost) -> str:
-        """The front page of a host."""
+        """Return the URL of a host's front page."""
         return f"http://{host.name}.{DOMAIN}:{self.port}/"
 
     def named(self, name: str) -> DemoHost:
-        """The host of that name, with or without its domain and port."""
+        """Return the host of that name, with or without its domain and port."""
         return next(host for host in self.hosts if host.name == name.partition(".")[0])
 
     def answer(self, name: str, path: str) -> tuple[DemoHost, int, dict[str, str], bytes]:
-        """What is answered to a request, which is noted first."""
+        """Log a request and return its response."""
         host = self.named(name)
         with self._lock:
             host.under_way += 1
@@ -169,7 +170,7 @@ class DemoSite:
 
             def do_GET(self) -> None:
                 host, status, headers, body = site.answer(self.headers["Host"], self.path)
-                time.sleep(0.05)  # as a real one takes a moment
+                time.sleep(0.05)  # latency of a real site
                 with site._lock:
                     host.under_way -= 1
                 self.send_response(status)
@@ -179,13 +180,13 @@ class DemoSite:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Keep quiet: the journal has it."""
+                """Suppress the server's log; the journal has all requests."""
 
         return Handler
 
 
 def client_for(site: DemoSite) -> AsyncClient:
-    """A client as anybody would make it, but for shorter waits, and names that lead to the demo's site."""
+    """Create an ordinary client with shorter waits, which resolves the demo's names to loopback."""
     return AsyncClient(
         store=MemoryStore(),
         cache=False,
@@ -201,7 +202,7 @@ def client_for(site: DemoSite) -> AsyncClient:
 
 
 async def crawl(site: DemoSite, terminal: Console, examples: Examples) -> Summary:
-    """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once: there is nothing to keep."""
+    """Crawl the site with the live view of `curtsy crawl`. Ctrl-C ends it at once, because no state is kept."""
     task = asyncio.current_task()
     assert task is not None
     with contextlib.suppress(NotImplementedError):  # Windows: asyncio itself cancels on Ctrl-C
@@ -236,7 +237,7 @@ async def _closed(made: Any, running: asyncio.Future[Any]) -> None:
 
 
 def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
-    """What the site's own journals say of each rule: whether it was kept, the rule, and what was seen."""
+    """Check each rule against the site's log; return whether it was kept, the rule, and the observation."""
     library, slow, busy, shaky, large = (
         site.named(each) for each in ("library", "slow-lane", "busy", "shaky", "large")
     )
@@ -268,12 +269,12 @@ def verdicts(site: DemoSite) -> list[tuple[bool, str, str]]:
 
 
 def _is_kept(gaps: list[float], least: float) -> bool:
-    """Whether no gap is shorter than it may be, nor all of them together."""
+    """Return whether each gap, and all gaps together, are long enough."""
     return min(gaps, default=0.0) >= least - LATE and sum(gaps) >= least * len(gaps) - LATE
 
 
 def _rest(host: DemoHost, status: int) -> float:
-    """Seconds between the last answer with that status and the next request."""
+    """Return the seconds between the last response with that status and the next request; 0 without one."""
     rests = [b.at - a.at for a, b in pairwise(host.journal) if a.status == status]
     return rests[-1] if rests else 0.0
 
@@ -283,7 +284,7 @@ def _times(count: int) -> str:
 
 
 def report(terminal: Console, site: DemoSite, summary: Summary, examples: Examples) -> bool:
-    """Print what was fetched, what was left alone and why, and what the site saw."""
+    """Print fetched and skipped pages, and the site's observations; return whether all rules were kept."""
     terminal.print()
     terminal.print(Text.assemble(("Fetched ", "bold"), f"{headline(summary.totals)}, from {len(site.hosts)} hosts."))
     show_reasons(terminal, summary.totals, examples.by_reason)
@@ -317,7 +318,7 @@ def report(terminal: Console, site: DemoSite, summary: Summary, examples: Exampl
 
 
 def main() -> int:
-    """Run the demo; 0 if every rule was kept."""
+    """Run the demo; return 0 if every rule was kept, else 1."""
     terminal = Console(highlight=False, markup=False, emoji=False)
     terminal.print(Text.assemble(("curtsy", "bold"), ": a polite crawl of five small hosts on loopback"))
     terminal.print(

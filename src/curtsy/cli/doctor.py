@@ -1,4 +1,4 @@
-"""`curtsy doctor`: is everything in place?"""
+"""`curtsy doctor`: check the installation and its environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from curtsy.settings import Settings
 
 LITTLE_ROOM = 100 * 1024**2
-"""Bytes: a disk with less than this is told about."""
+"""Free bytes below which a disk causes a warning."""
 
 LIBRARIES = ("aiohttp", "msgspec", "pydantic", "rich", "click")
 EXTRAS = {"redis": "a shared store", "uvloop": "speed"}
@@ -38,15 +38,15 @@ EXTRAS = {"redis": "a shared store", "uvloop": "speed"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
     state: State
-    """`yes`: fine; `wait`: works, but should be looked at; `no`: does not work; `off`: not there, not needed."""
+    """`yes`: fine; `wait`: works, but needs attention; `no`: does not work; `off`: absent, not needed."""
 
     says: str
     advice: str = ""
-    """What to do; empty if nothing."""
+    """Remedy; empty if none is needed."""
 
 
 @click.command(
@@ -149,9 +149,9 @@ def _user_agent(settings: Settings) -> Iterator[Finding]:
 
 
 def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
-    """Write a record, read it, remove it. Hosts may be millions, so they are counted only if that is asked for.
+    """Write, read and remove a record. Count the hosts only if verbose, because they may be millions.
 
-    A file that is not there is not made, for that is left to whoever first needs it.
+    A missing SQLite file is not created here.
     """
     from curtsy.core.errors import CurtsyError, PolicyError
 
@@ -187,7 +187,7 @@ def _store(given: CommandContext, is_verbose: bool) -> Iterator[Finding]:
 
 
 def _to_be_made(name: str, path: Path, advice: str) -> Finding:
-    """Of a file or folder that is not there yet, whether it could be made."""
+    """Check whether a missing file or folder could be created."""
     above = next(each for each in path.absolute().parents if os.path.exists(each))
     try:
         with tempfile.TemporaryFile(dir=above):

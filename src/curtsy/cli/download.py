@@ -1,4 +1,4 @@
-"""`curtsy download`: save a large file, in its turn."""
+"""`curtsy download`: save a large file, resumable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rehearsal: what a crawl would fetch and what not (`curtsy crawl --dry-run`). No page is asked for."""
+"""`curtsy crawl --dry-run`: report what a crawl would fetch, without requesting pages."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from curtsy.observe.why_checks import State
 
 MOST_SITEMAPS = 10
-"""Sitemaps that are read: enough to see what a site lists, few enough to wait for."""
+"""Maximum number of sitemaps read: a sample of the site in an acceptable time."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What a sitemap lists."""
+    """Contents of a sitemap."""
 
     url: str
     urls: int
     in_scope: int
     left_out: dict[str, int]
-    """By reason."""
+    """Number of URLs outside the scope, by reason."""
 
     trouble: str = ""
-    """Why it could not be had."""
+    """Why the sitemap could not be fetched; empty if it was."""
 
 
 def rehearse(given: CommandContext, wanted: CrawlArguments) -> Exit:
-    """Say what would be fetched, what not, and what it would take."""
+    """Report which seeds would be fetched, the plan, and the sitemaps."""
     seeds = [url for seed in wanted.seeds.head if isinstance(url := parse_url(seed), Url)]
     folder = None if wanted.job is None else folder_of(wanted.job)
     job = look(folder) if folder is not None and (folder / FRONTIER).is_file() else None
@@ -85,7 +85,7 @@ async def _look(
     with Progress(settings.policies) as teller:
         async with given.open_client(teller, cache=False) as client:
             first = {url: assess(url, settings, recall(given, url)) for url in seeds}
-            # Who is refused anyway need not be asked for anything, not even for its rules.
+            # The hosts of refused URLs are not contacted, not even for robots.txt.
             asked = {url.origin: url for url, each in first.items() if each.verdict != "refused"}
             await asyncio.gather(*(client.rules_of(url, settings.user_agent) for url in asked.values()))
             crawl = acrawl(wanted.seeds.head, client=client, **wanted.options)
@@ -94,7 +94,7 @@ async def _look(
             found = []
             for url in seeds:
                 known = recall(given, url)
-                if known.rules is None:  # a store that is only in memory
+                if known.rules is None:  # a store in memory
                     known = replace(known, rules=client.known_rules(url.origin))
                 found.append(assess(url, settings, known))
             sitemaps = await _sitemaps(client, list(asked.values()), scope) if wanted.options.get("sitemaps") else []
@@ -102,7 +102,7 @@ async def _look(
 
 
 async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> list[Listed]:
-    """What the sitemaps of some origins list, and the sitemaps that these name."""
+    """Read the sitemaps of some origins, and those that they link to."""
     waiting: list[str] = []
     for url in origins:
         rules = client.known_rules(url.origin)
@@ -134,7 +134,7 @@ async def _sitemaps(client: AsyncClient, origins: list[Url], scope: Scope) -> li
 
 _STATES: dict[str, State] = {"allowed": "yes", "cached": "yes", "refused": "no", "unknown": "unknown"}
 _SHOWN = ("policy", "address", "robots.txt", "by hand", "breaker", "budget", "store")
-"""The checks that are shown of each URL."""
+"""Checks shown for each URL."""
 
 
 def _show(found: list[Explanation], plan: Plan, scope: Scope, sitemaps: list[Listed], job: Job | None) -> None:

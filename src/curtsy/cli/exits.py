@@ -1,4 +1,4 @@
-"""Exit codes: what the shell is told, and which of several results is the worst."""
+"""Exit codes, and their order by severity."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """What a command ended with. The numbers are part of the public interface."""
+    """Exit code of a command. The numbers are part of the public interface."""
 
     FINE = 0
     ERROR = 1
     USAGE = 2
     REFUSED = 3
-    """We chose not to ask, and waiting does not help."""
+    """curtsy refused to send the request, and waiting does not help."""
 
     BAD_STATUS = 22
-    """The site answered with an error, as curl's `--fail` has it."""
+    """The site answered with an error status, as with curl's `--fail`."""
 
     OUTPUT = 74
-    """An output is closed, not ours or not whole (EX_IOERR)."""
+    """An output cannot be opened, was closed, was replaced or lacks pages (EX_IOERR)."""
 
     LATER = 75
-    """Not now; it was said when (EX_TEMPFAIL)."""
+    """Try again later; the message says when (EX_TEMPFAIL)."""
 
     CONFIGURATION = 78
-    """The settings are wrong, or need a library that is missing (EX_CONFIG)."""
+    """The settings are wrong, or need a missing library (EX_CONFIG)."""
 
     INTERRUPTED = 130
 
@@ -48,7 +48,7 @@ MEANINGS = {
     Exit.CONFIGURATION: "the settings are wrong (the message names file and line), or need a library that is missing",
     Exit.INTERRUPTED: "interrupted (Ctrl-C, SIGTERM, a closed terminal); everything was given back",
 }
-"""Each code in words, for the help and the reference page."""
+"""Text of each code in the help and on the reference page."""
 
 _BEST_FIRST = (
     Exit.FINE, Exit.LATER, Exit.REFUSED, Exit.BAD_STATUS, Exit.ERROR, Exit.OUTPUT, Exit.USAGE,
@@ -57,12 +57,12 @@ _BEST_FIRST = (
 
 
 def worst(codes: Iterable[Exit]) -> Exit:
-    """The worst of several: what heals by itself counts least, what somebody must mend counts most."""
+    """Return the most severe exit code; temporary errors rank lowest."""
     return max(codes, key=_BEST_FIRST.index, default=Exit.FINE)
 
 
 def exit_for(reason: Reason | None, retry_after: float | None) -> Exit:
-    """The code for what came of one URL."""
+    """Return the exit code for the result of one URL."""
     from curtsy.core.errors import REFUSALS, Reason
 
     if reason is None:

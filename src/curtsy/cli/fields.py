@@ -1,6 +1,6 @@
-"""What each command writes with `--json`: the fields and their meaning, for the reference page and the tests.
+"""Fields of each command's `--json` output; the reference page and the tests read them.
 
-They are part of the public interface: a field may be added, none is renamed or taken away. Durations are seconds.
+They are part of the public interface: fields may be added, but not renamed or removed. Durations are seconds.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 
 class Shape(NamedTuple):
-    """What a command writes."""
+    """JSON output of a command."""
 
     form: str
-    """How many objects, and how."""
+    """Number and layout of the objects."""
 
     fields: dict[str, str]
 
@@ -248,4 +248,4 @@ SHAPES: dict[str, Shape] = {
         },
     ),
 }
-"""By command."""
+"""JSON output by command."""

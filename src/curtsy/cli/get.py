@@ -1,4 +1,4 @@
-"""`curtsy get`: fetch pages politely, as one would with curl."""
+"""`curtsy get`: fetch pages politely, similar to curl."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from curtsy.core.result import FetchResult
 
 AT_ONCE = 32
-"""URLs under way at once. Hosts do not wait for each other; what comes early waits for its place in the output."""
+"""Maximum number of URLs in flight. A result waits for its place in the output."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Options:
     headers: dict[str, str]
     deadline: float | None
     client: dict[str, Any]
-    """As `AsyncClient` has them."""
+    """Arguments of `AsyncClient`."""
 
 
 @click.command(
@@ -123,7 +123,7 @@ def get(
 
 
 def named(urls: Iterable[str], source: str | None) -> list[str]:
-    """The URLs that were named, `-` being standard input, and those of a file. Raises UsageError if there are none."""
+    """Return the URLs given, `-` being standard input, and those of a file. Raises UsageError without any."""
     found = [each for url in urls for each in (_lines_of("-") if url == "-" else [url])]
     found += _lines_of(source) if source is not None else []
     if not found:
@@ -132,11 +132,11 @@ def named(urls: Iterable[str], source: str | None) -> list[str]:
 
 
 def _lines_of(source: str) -> list[str]:
-    """The URLs in a file: one a line, empty lines and those that begin with # left out."""
+    """Return the URLs of a file, one per line; skip empty lines and those that begin with #."""
     try:
         with click.open_file(source, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.strip() for line in file]
-        lines[:1] = [line.removeprefix("\ufeff").strip() for line in lines[:1]]  # a mark that editors put first
+        lines[:1] = [line.removeprefix("\ufeff").strip() for line in lines[:1]]  # byte order mark
     except OSError as error:
         raise click.UsageError(
             f"{source} cannot be read: {error.strerror}. Name a file with a URL on each line."
@@ -170,7 +170,7 @@ async def _get(given: CommandContext, urls: list[str], options: _Options, target
 
 
 async def _in_order(client: AsyncClient, urls: list[str], options: _Options) -> AsyncGenerator[FetchResult, None]:
-    """The results in the order of the URLs, though they are fetched side by side."""
+    """Fetch the URLs concurrently; yield the results in their order."""
     under_way: deque[asyncio.Task[FetchResult]] = deque()
     method = "HEAD" if options.is_head else "GET"
     try:
@@ -191,7 +191,7 @@ async def _in_order(client: AsyncClient, urls: list[str], options: _Options) -> 
 
 
 KINDS = ("fetched", "cached", "skipped", "failed")
-"""How a batch is summed up (U14)."""
+"""Categories of a batch's summary (U14)."""
 
 
 def _kind(result: FetchResult) -> str:
@@ -203,7 +203,7 @@ def _kind(result: FetchResult) -> str:
 
 
 def _summary(result: FetchResult) -> str:
-    """The last line of `-v` for one URL."""
+    """Return the last line of `-v` for one URL."""
     record = result.record
     words = [f"{record.final_url}: " + ("fetched" if result.ok else f"{result.reason}")]
     if record.cache is not None:
@@ -218,7 +218,7 @@ def _summary(result: FetchResult) -> str:
 
 
 def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
-    """Write what came of one URL, and say what did not come."""
+    """Write the result of one URL, report a failure, and return the exit code."""
     message = _message(result)
     if options.is_json:
         console.write_json({"ok": result.ok, "elsewhere": [], **result.record.as_dict(), "message": message}, line=True)
@@ -233,14 +233,14 @@ def _show(result: FetchResult, options: _Options, target: _Target) -> Exit:
 
 
 def _message(result: FetchResult) -> str:
-    """What was not done, why, and what to do at a command line."""
+    """Return the message with advice for the command line."""
     from curtsy.core.messages import TOO_LARGE
 
     return result.message.replace(TOO_LARGE, "Raise max_body, or use curtsy download, whose limit is --max-size.")
 
 
 def _when(result: FetchResult) -> str:
-    """When to come back, if that is known and the message does not say so."""
+    """Return a sentence on when to retry; empty if unknown or already in the message."""
     from curtsy.core.messages import span
 
     if result.retry_after is None or span(result.retry_after) in result.message:
@@ -258,7 +258,7 @@ def _head(result: FetchResult) -> bytes:
 
 
 def _for_terminal(result: FetchResult) -> bytes:
-    """Return the body as text in which nothing can steer a terminal; line ends and tabs stay."""
+    """Return the body as text with control characters escaped; newlines and tabs stay."""
     if b"\0" in result.body:
         raise click.ClickException("the body is binary, which may upset the terminal. Save it with -o FILE.")
     text = _LAYOUT.sub(lambda found: visible(found[0]), result.text.replace("\r\n", "\n"))
@@ -269,12 +269,12 @@ _LAYOUT = re.compile(r"[^\n\t]+")
 
 
 class _Target:
-    """Where bodies go: standard output, or a file that is put in its place when all of it is there."""
+    """Destination of bodies: standard output, or a file that appears only when complete."""
 
     def __init__(self, path: Path | None, *, is_raw: bool = False) -> None:
         self._path = path
         self.is_escaped = path is None and not is_raw and sys.stdout.isatty()
-        """Whether bodies go to a terminal, which must not be steered by them."""
+        """True if bodies go to a terminal, so that control characters must be escaped."""
         self._aside: Path | None = None
         self._file: IO[bytes] = sys.stdout.buffer
         self._is_kept = False
@@ -283,13 +283,13 @@ class _Target:
         if path.is_dir():
             raise click.UsageError(f"{path} is a directory. Give -o a file.")
         if path.exists() and not path.is_file():
-            self._file = path.open("wb")  # a pipe or a device cannot be replaced by a file
+            self._file = path.open("wb")  # a pipe or device cannot be replaced by a file
         else:
             self._aside = path.with_name(f"{path.name}.{os.getpid()}.part")
             try:
                 self._file = open(create_own(self._aside), "wb")  # noqa: SIM115
             except OSError as error:
-                raise OSError(error.errno, error.strerror, str(path)) from None  # which is the one that was named
+                raise OSError(error.errno, error.strerror, str(path)) from None  # the user's path
 
     def write(self, data: bytes) -> None:
         """Write a body."""
@@ -297,7 +297,7 @@ class _Target:
         self._file.flush()
 
     def keep(self) -> None:
-        """Let the file be put in its place at the end."""
+        """Move the file to its final path on exit."""
         self._is_kept = True
 
     def __enter__(self) -> _Target:

@@ -1,4 +1,4 @@
-"""`curtsy jobs`: the crawls that have a name, and can be gone on with."""
+"""`curtsy jobs`: named crawls, which can be resumed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ else:
 
 
 class JobName(_Text):
-    """The name of a job, or the folder that it is in."""
+    """Name of a job, or path of its folder."""
 
     name = "job"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The same, if it can be one."""
+        """Validate the name."""
         from curtsy.core.errors import PolicyError
         from curtsy.crawling.jobs import folder_of
 
@@ -47,7 +47,7 @@ class JobName(_Text):
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The jobs of this machine."""
+        """Complete the names of this machine's jobs."""
         from curtsy.crawling.jobs import FRONTIER, jobs_folder
 
         found = jobs_folder().glob(f"*/{FRONTIER}")
@@ -71,9 +71,9 @@ def jobs() -> None:
 
 
 def _running(given: CommandContext) -> dict[str, CrawlRecord]:
-    """What crawls that are under way tell of themselves, by job, or `job:worker` in one that is shared.
+    """Return the records of running crawls, by job, or by `job:worker` for a shared job.
 
-    Nothing if the store cannot be read.
+    Returns an empty dict if the store cannot be read.
     """
     from curtsy.core.errors import CurtsyError
     from curtsy.observe.crawls import CrawlRecord, crawl_key
@@ -92,7 +92,7 @@ def _running(given: CommandContext) -> dict[str, CrawlRecord]:
 
 
 def _server(given: CommandContext) -> str:
-    """The store that many machines share; empty if the store is none of those."""
+    """Return the URL of a store that machines can share; empty for any other store."""
     from curtsy.crawling.start import SHARED
 
     store = given.settings().store or ""
@@ -100,7 +100,7 @@ def _server(given: CommandContext) -> str:
 
 
 def _shared(given: CommandContext) -> list[JobSummary]:
-    """The jobs that many machines share."""
+    """Return the jobs of a shared store."""
     store = _server(given)
     if not store:
         return []
@@ -110,7 +110,7 @@ def _shared(given: CommandContext) -> list[JobSummary]:
 
 
 def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
-    """A job of this machine, as it stands in JSON."""
+    """Return the JSON fields of a local job."""
     from curtsy.crawling.job_values import ENDED
 
     found: dict[str, Any] = {
@@ -133,12 +133,12 @@ def _fields(job: Job, running: dict[str, CrawlRecord]) -> dict[str, Any]:
 
 
 def _came_of(totals: Totals) -> dict[str, Any]:
-    """What came of the URLs of a job: the same figures as its summary has."""
+    """Return the counts of a job's URLs, as in its summary."""
     return {"pages": totals.pages, "failed": sum(totals.failed.values()), "skipped": sum(totals.skipped.values())}
 
 
 def _shared_fields(job: JobSummary) -> dict[str, Any]:
-    """A job that many machines share, likewise."""
+    """Return the JSON fields of a shared job."""
     from curtsy.core.errors import StoreError
     from curtsy.crawling.job_values import ENDED
     from curtsy.crawling.jobs import shared
@@ -147,7 +147,7 @@ def _shared_fields(job: JobSummary) -> dict[str, Any]:
     state = "running" if job.workers else "unfinished" if left else "done"
     try:
         came = _came_of(shared(job).totals)
-    except StoreError:  # one that is damaged does not hide the others
+    except StoreError:  # a damaged job must not hide the others
         came = dict.fromkeys(("pages", "failed", "skipped"))
     return {
         "name": job.name, "state": state, "is_shared": True, "workers": job.workers, "queued": left, **came,
@@ -157,13 +157,13 @@ def _shared_fields(job: JobSummary) -> dict[str, Any]:
 
 
 NARROW = 70
-"""Columns below which the failures are left out."""
+"""Width in columns below which the failures are omitted."""
 
 MOST_HOSTS = 10
-"""Hosts of a job that are shown."""
+"""Maximum number of a job's hosts shown."""
 
 MOST_WORKERS = 20
-"""Workers of a job that are shown."""
+"""Maximum number of a job's workers shown."""
 
 STYLES = {"running": "green", "unfinished": "yellow", "done": "dim", "damaged": "red"}
 
@@ -205,7 +205,7 @@ def ls(given: CommandContext, is_json: bool) -> Exit:
 
 
 def _limit(fields: dict[str, Any]) -> str | None:
-    """The option that the last run of a job ended at, if something is left."""
+    """Return the option that ended the last run of an unfinished job; else None."""
     from curtsy.observe.messages import LIMITS
 
     return LIMITS.get(fields["ended"]) if fields["state"] == "unfinished" else None
@@ -259,7 +259,7 @@ def _shared_one(server: str, name: str) -> JobSummary | None:
 
 
 def _crew(job: JobSummary, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
-    """Who is at work on a shared job, or was and did not take leave; the last heard of first."""
+    """Return the workers of a shared job, including those that did not sign off; the latest heartbeat first."""
     from curtsy.crawling.job_values import TOTALS, totals_of
 
     return [
@@ -274,7 +274,7 @@ def _crew(job: JobSummary, running: dict[str, CrawlRecord]) -> list[dict[str, An
 
 
 def _alone(job: Job, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
-    """The same of one that is not shared."""
+    """Return the worker of a running local job, in the same form."""
     record = running.get(job.name) if job.is_running else None
     if record is None:
         return []
@@ -283,7 +283,7 @@ def _alone(job: Job, running: dict[str, CrawlRecord]) -> list[dict[str, Any]]:
 
 
 def _busiest(told: list[CrawlRecord]) -> list[dict[str, Any]]:
-    """The hosts that those who are at work tell of, each with what their runs did, the most pages first."""
+    """Return the hosts of the running workers with the most pages, summed over their runs."""
     rows: dict[str, dict[str, Any]] = {}
     for host in (host for record in told for host in record.hosts):
         row = rows.setdefault(host.host, {"host": host.host, "pages": 0, "errors": 0})
@@ -314,7 +314,7 @@ def _in_full(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resume(job: Job) -> str | None:
-    """The command line that goes on with a job; if it has all its pages, one that lets it have more."""
+    """Return the command line that resumes a job, with a higher limit if the limit was reached."""
     from curtsy.cli.report import command
 
     line = job.notes.get("command")
@@ -325,7 +325,7 @@ def _resume(job: Job) -> str | None:
 
 
 def _show(job: Job, whole: dict[str, Any], server: str) -> None:
-    """Show it; `server` is where it is, if it is shared."""
+    """Print a job; `server` is the URL of its store if it is shared, else empty."""
     from rich.text import Text
 
     from curtsy.cli.report import show_reasons
@@ -368,7 +368,7 @@ def _show(job: Job, whole: dict[str, Any], server: str) -> None:
 
 
 def _brought(job: Job) -> str:
-    """What a job has brought, and how many have worked on it."""
+    """Return the totals of a job, with the number of its workers."""
     from curtsy.cli.report import headline
     from curtsy.crawling.job_values import TOTALS
 
@@ -384,7 +384,7 @@ def _worker(each: dict[str, Any]) -> str:
 
 
 def _show_hosts(terminal: Console, hosts: list[dict[str, Any]]) -> None:
-    """The hosts that a job under way has most pages of."""
+    """Print the hosts with the most pages of a running job."""
     if not hosts:
         return
     from rich.text import Text

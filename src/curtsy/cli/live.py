@@ -1,6 +1,6 @@
-"""A crawl as it is shown while it runs: its hosts, and one line for the whole of it. Also in lines, without a terminal.
+"""Live view of a crawl: its hosts and a summary line; also as single lines without a terminal.
 
-Nothing wraps: what does not fit is cut, and where the terminal is narrow the columns that say least are left out.
+Lines do not wrap: long cells are cut, and a narrow terminal omits the least important columns.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ STATES = {
     "paused": ("‖", "magenta"),
     "done": ("✓", "green"),
 }
-"""The mark of each state of a host, and its colour."""
+"""Mark and colour of each state of a host."""
 
 NARROW = 70
-"""Columns below which the queue and the errors of hosts are left out."""
+"""Width in columns below which the queue and the errors of hosts are omitted."""
 
 WIDE = 100
-"""Columns beyond which the view does not grow: figures far from their host are hard to read."""
+"""Maximum width in columns: figures far from their host are hard to read."""
 
 FRAME = 5
-"""Lines of the view that are no hosts."""
+"""Number of lines that are not hosts."""
 
 
 class CrawlView:
-    """The live view: give it snapshots by `show`, and rich draws it as often as it likes."""
+    """Live view: `show` passes snapshots, rich draws at its own rate."""
 
     def __init__(self, label: Callable[[str], str] = str, title: str = "") -> None:
-        """`label` names a host for people."""
+        """Create the view; `label` returns the display name of a host."""
         self._label = label
         self._title = title
         self._snapshot: Snapshot | None = None
         self._shown_at = 0.0
         self._rows: list[str] = []
-        """Hosts in the order in which they were first seen: rows that change places cannot be read."""
+        """Hosts in the order of their first appearance, so that rows keep their places."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show how far the crawl has come."""
+        """Set the snapshot to draw."""
         self._snapshot, self._shown_at = snapshot, time.monotonic()
 
     def __rich_console__(self, terminal: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it, with the countdowns as of now."""
+        """Draw the view, with current countdowns."""
         if self._snapshot is None:
             return
         since = 0.0 if self._snapshot.state in ENDS else time.monotonic() - self._shown_at
@@ -78,9 +78,9 @@ class CrawlView:
         yield Group(*parts)
 
     def _placed(self, hosts: tuple[HostProgress, ...], room: int) -> list[HostProgress]:
-        """As many hosts as there is room for, each where it was before: those at work, then those last heard of."""
+        """Return as many hosts as fit, unfinished ones first, in stable positions."""
         by_name = {each.host: each for each in hosts}
-        wanted = sorted(hosts, key=lambda each: each.state == "done")[:room]  # stable: the busiest stay first
+        wanted = sorted(hosts, key=lambda each: each.state == "done")[:room]  # stable sort: the busiest stay first
         names = {each.host for each in wanted}
         kept = [name for name in self._rows if name in names]
         self._rows = kept + [each.host for each in wanted if each.host not in set(kept)]
@@ -88,11 +88,11 @@ class CrawlView:
 
 
 ENDS = ("done", "max_pages", "max_time", "max_bytes", "later", "not_written", "stopped")
-"""The states of a crawl that is over."""
+"""States of a finished crawl."""
 
 
 def hosts_table(hosts: list[HostProgress], width: int, since: float, label: Callable[[str], str]) -> Table:
-    """One row a host."""
+    """Create a table with one row per host."""
     is_narrow = width < NARROW
     table = Table(box=None, pad_edge=False, header_style="bold", width=width, collapse_padding=True)
     table.add_column("", width=1, no_wrap=True)
@@ -125,7 +125,7 @@ def hosts_table(hosts: list[HostProgress], width: int, since: float, label: Call
 
 
 def _soon(seconds: float) -> str:
-    """A time in few letters: as exact as it is near."""
+    """Format a time briefly, with more precision for a near one."""
     if seconds < 60:
         return span(seconds)
     minutes = round(seconds / 60)
@@ -134,20 +134,20 @@ def _soon(seconds: float) -> str:
 
 
 def _few(count: int | None) -> str:
-    """A number in few letters; nothing for what is not known."""
+    """Format a number briefly; empty for None."""
     if count is None:
         return ""
     return f"{count:,}" if count < 100_000 else f"{count // 1000:,}k"
 
 
 def _left(host: HostProgress) -> int | None:
-    """What is left of a host's day: requests or pages, whichever is less."""
+    """Return the rest of a host's daily budget: requests or pages, the smaller; None for unlimited."""
     lefts = [each for each in (host.requests_left, host.pages_left) if each is not None]
     return min(lefts) if lefts else None
 
 
 def whole(snapshot: Snapshot, since: float = 0.0, label: Callable[[str], str] = str) -> list[Text]:
-    """The crawl as a whole: what it has done, and what it waits for."""
+    """Return the summary lines of a crawl: totals, and current waits."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(_pages(snapshot), style="bold")
     line.append(" · " + " · ".join(_figures(snapshot, since)))
@@ -162,7 +162,7 @@ def whole(snapshot: Snapshot, since: float = 0.0, label: Callable[[str], str] = 
 
 
 def _trouble(snapshot: Snapshot, label: Callable[[str], str] = str) -> str:
-    """Which host is left alone for a while, and why: of several, the one that is due first."""
+    """Return the host that is delayed and due first, with the reason; empty without one."""
     resting = [each for each in snapshot.hosts if each.why and each.state not in ("done", "fetching")]
     if not resting:
         return ""
@@ -171,14 +171,14 @@ def _trouble(snapshot: Snapshot, label: Callable[[str], str] = str) -> str:
 
 
 def _pages(snapshot: Snapshot) -> str:
-    """The pages of this run, as the hosts above count them too."""
+    """Return the pages of this run, consistent with the host rows."""
     if snapshot.before is None:
         return console.counted(snapshot.totals.pages, "page")
     return f"{console.counted(snapshot.totals.pages - snapshot.before.pages, 'page')} in this run"
 
 
 def _in_all(totals: Totals) -> str:
-    """What all runs of a job have done together."""
+    """Return the totals of all runs of a job."""
     words = [console.counted(totals.pages, "page")]
     for counts, what in ((totals.skipped, "left alone"), (totals.failed, "failed")):
         if counts:
@@ -207,7 +207,7 @@ def _figures(snapshot: Snapshot, since: float) -> list[str]:
 
 
 def line_of(snapshot: Snapshot) -> str:
-    """The same as one line, for where there is no terminal."""
+    """Return the summary as one line, for output without a terminal."""
     words = [_pages(snapshot), *_figures(snapshot, 0.0)]
     if snapshot.before is not None:
         words.append(_in_all(snapshot.totals))

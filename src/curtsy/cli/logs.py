@@ -1,4 +1,4 @@
-"""The library's log on the command line: JSON lines, or on a terminal lines that people can read (N1)."""
+"""Library log on the command line: JSON lines, or readable text on a terminal (N1)."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEVELS = {"warn": "warning"}
-"""The word for a level, where it is not its name."""
+"""Words for levels that differ from their names."""
 
 NOT_FIELDS = ("ts", "level", "component", "msg")
 
 MOST_FIELDS = 6
-"""Fields that a readable line has: the first that say something. JSON lines have all of them."""
+"""Maximum number of fields in a text line: the first informative ones. JSON lines have all."""
 
 LONGEST = 120
-"""Letters of a value that are shown."""
+"""Maximum length of a displayed value in characters."""
 
 MOST_HELD = 1000
-"""Lines that are kept back at once: the latest."""
+"""Maximum number of held lines: the latest."""
 
 
 class TextHandler(JsonHandler):
-    """Writes `curtsy: warning: sentence  key=value …` instead of JSON, for a terminal."""
+    """Handler that writes `curtsy: warning: sentence key=value …` instead of JSON."""
 
     def shown(self, line: str) -> str:
-        """The line for people: the level, the sentence, and the fields that say more than it does."""
+        """Return the line as text: level, sentence, and fields that add information."""
         entry: dict[str, Any] = msgspec.json.decode(line)
         level, sentence = entry["level"], entry["msg"]
         words = f"curtsy: {LEVELS.get(level, level)}: {sentence}  {' '.join(_fields(entry))}"
@@ -44,9 +44,9 @@ class TextHandler(JsonHandler):
 
 
 def _fields(entry: dict[str, Any]) -> list[str]:
-    """Those with something in them that neither the sentence nor another one says."""
+    """Return the fields that are not empty and not part of the sentence or of another field."""
     found = {name: value for name, value in entry.items() if name not in NOT_FIELDS and not isinstance(value, dict)}
-    if "traceback" in found:  # of which the last line says what it was
+    if "traceback" in found:  # its last line names the error
         found["error"] = str(found.pop("traceback")).strip().rpartition("\n")[2]
     told: list[str] = []
     for name, value in found.items():
@@ -63,20 +63,20 @@ def _word(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A value that is one word to the eye."""
+    """Return a value cut to LONGEST, quoted if it contains blanks."""
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}…"
     return f'"{text}"' if " " in text else text
 
 
 def listen(level: str, form: str) -> None:
-    """Show what the library tells from `level` on: as `json`, `text`, or `auto`: text if somebody is at a terminal."""
+    """Show library logs from `level` on: as `json`, `text`, or `auto`: text if standard error is a terminal."""
     is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     install(TextHandler() if is_text else JsonHandler(), level)
 
 
 class _Above:
-    """Lines above whatever is drawn live on a terminal."""
+    """Stream that writes lines above a live view."""
 
     def __init__(self, terminal: Console) -> None:
         self._console = terminal
@@ -86,12 +86,12 @@ class _Above:
         self._console.print(text.rstrip("\n"), soft_wrap=True)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, because lines are not buffered."""
 
 
 @contextmanager
 def logging_above(terminal: Console) -> Iterator[None]:
-    """Have the log written above what is drawn live on a terminal, where it does not tear it."""
+    """Redirect log lines above a live view, so that they do not garble it."""
     handlers = [each for each in logging.getLogger("curtsy").handlers if isinstance(each, JsonHandler)]
     for each in handlers:
         each.stream = _Above(terminal)
@@ -103,18 +103,18 @@ def logging_above(terminal: Console) -> Iterator[None]:
 
 
 class Held(io.TextIOBase):
-    """Standard error while the whole screen is drawn on: what was written to it, each line with how often it came."""
+    """Replacement of standard error during a full-screen view: holds each line with its count."""
 
     def __init__(self) -> None:
         self.latest = ""
-        """What was written last."""
+        """Last complete text."""
         self._lines: dict[str, int] = {}
         self._lost = 0
         self._begun = ""
-        """What waits for the end of its line."""
+        """Text of an unfinished line."""
 
     def write(self, text: str, /) -> int:
-        """Keep it; what ends with a line is one thing, however many lines it has."""
+        """Hold the text; one that ends with a newline counts as one entry, even with several lines."""
         self._begun += text
         if self._begun.endswith("\n"):
             self.latest, self._begun = self._begun.rstrip("\n"), ""
@@ -124,11 +124,11 @@ class Held(io.TextIOBase):
         return len(text)
 
     def isatty(self) -> bool:
-        """As what it stands for."""
+        """Return True, as for the terminal that it replaces."""
         return True
 
     def say(self) -> None:
-        """Write all of it to standard error."""
+        """Write all held lines to standard error."""
         if self._lost:
             console.say(f"{console.counted(self._lost, 'line')} could not be kept; these are the latest.")
         for line, count in self._lines.items():
@@ -138,7 +138,7 @@ class Held(io.TextIOBase):
 
 @contextmanager
 def holding_back() -> Iterator[Held]:
-    """Keep back what is written to a terminal as standard error, until the screen is free; elsewhere it is written."""
+    """Hold back standard error on a terminal until the screen is free; without a terminal, do nothing."""
     held = Held()
     if not sys.stderr.isatty():
         yield held

@@ -1,4 +1,4 @@
-"""Why no page came of a URL, in words for people, and what they can do about it."""
+"""Texts for the reasons why a URL gave no page, with advice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from curtsy.crawling.reader import DUPLICATE, NOINDEX, NOT_CANONICAL
 
 
 class Words(NamedTuple):
-    """A reason as people say it."""
+    """Text of a reason."""
 
     what: str
     advice: str
-    """Empty if there is nothing to be done."""
+    """Empty if the user can do nothing."""
 
 
 _LATER = "Try again later."
@@ -68,7 +68,7 @@ _WORDS: dict[str, Words] = {
 
 
 def words_for(reason: str) -> Words:
-    """What a reason means; one that nobody has put into words stands for itself."""
+    """Return the text of a reason; an unknown reason is its own text."""
     name, _, status = reason.partition(" ")
     if name == Reason.HTTP_STATUS and status.isdecimal():
         return _status(int(status))

@@ -1,4 +1,4 @@
-"""Bar: the listener of a download, which shows on a terminal how much has come."""
+"""Progress bar of a download on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from curtsy.core.policy import Policies
 
 
 class ProgressBar(Progress):
-    """Shows the wait, and then how much of a download has come."""
+    """Listener that shows waits, then the progress of a download."""
 
     def __init__(self, policies: Policies) -> None:
         super().__init__(policies)
@@ -39,7 +39,7 @@ class ProgressBar(Progress):
         self._bar.update(self._task, total=event.total, completed=event.start + event.size)
 
     def pause(self) -> None:
-        """Make room for output."""
+        """Clear the bar before other output."""
         super().pause()
         if self._bar is not None:
             self._bar.stop()

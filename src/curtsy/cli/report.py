@@ -1,4 +1,4 @@
-"""What came of a crawl, for people: how much, what not and why, where it is, and how to go on."""
+"""Report of a crawl as text: totals, reasons of failures, and how to resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from curtsy.crawling.progress import HostProgress, Summary, Totals
 
 MOST = 12
-"""Reasons that are shown of each kind: those with the most URLs."""
+"""Maximum number of reasons shown of each kind: those with the most URLs."""
 
 _WHY = re.compile(
     r"(?:not (?:fetching|keeping) \S+: |\S+ could not be (?:fetched|read)(?: after \d+ tries)?: |"
@@ -33,13 +33,13 @@ _WHY = re.compile(
 
 
 def why_of(message: str) -> str:
-    """What a message says of the cause, without the URL and the advice; empty if it is of another make."""
+    """Return the cause in a message, without URL and advice; empty if the message has another form."""
     found = _WHY.match(message)
     return "" if found is None else console.plain(found[1])
 
 
 def headline(totals: Totals) -> str:
-    """What was brought home, in a line."""
+    """Return the totals as one line."""
     words = console.counted(totals.pages, "page")
     if totals.cached:
         words += f" ({totals.cached:,} of them from the cache)"
@@ -47,7 +47,7 @@ def headline(totals: Totals) -> str:
 
 
 def show_reasons(terminal: Console, totals: Totals, examples: Mapping[str, Example]) -> None:
-    """Every reason for which no page came, in words, with a URL for which it holds and what to do."""
+    """Print each reason of missing pages, with count, an example URL and advice."""
     for title, counts in (
         ("Left alone", totals.skipped),
         ("Failed", totals.failed),
@@ -69,8 +69,8 @@ def _show_reason(terminal: Console, reason: str, count: int, example: Example | 
     terminal.print(Text.assemble((f"{count:>6,}", "yellow"), "  ", words.what))
     more = [words.advice] if words.advice else []
     if example is not None:
-        terminal.print(Text(f"{'':8}{console.plain(example.url)}"), soft_wrap=True)  # to be copied, so never broken
-        is_told = is_link or reason.startswith(Reason.HTTP_STATUS)  # the first line says it all
+        terminal.print(Text(f"{'':8}{console.plain(example.url)}"), soft_wrap=True)  # unwrapped, because users copy it
+        is_told = is_link or reason.startswith(Reason.HTTP_STATUS)  # the first line says all
         if not is_told and (why := why_of(example.message)):
             more.insert(0, f"{why}.")
     if more:
@@ -78,7 +78,7 @@ def _show_reason(terminal: Console, reason: str, count: int, example: Example | 
 
 
 def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
-    """The hosts that are left alone for a while, each with why and for how long: what is left waits for them."""
+    """Print the hosts that queued URLs wait for, with reasons and times."""
     resting = [each for each in hosts if each.why and each.state != "done"]
     if not resting:
         return
@@ -93,7 +93,7 @@ def show_resting(terminal: Console, hosts: Sequence[HostProgress]) -> None:
 
 
 def going_on(summary: Summary, job: str | None) -> str | None:
-    """How to go on with what is left; None if nothing is. Below it belongs the command line, if there is a job."""
+    """Return a sentence on how to resume; None if nothing is left. The command line belongs below it."""
     if not summary.queued:
         return None
     left = f"{console.counted(summary.queued, 'URL')} {'is' if summary.queued == 1 else 'are'} left"
@@ -106,7 +106,7 @@ def going_on(summary: Summary, job: str | None) -> str | None:
 
 
 def command(arguments: Sequence[str], *, higher: bool = False) -> str:
-    """The command line that goes on with a crawl: as it was, but not anew, and perhaps with a `higher` limit."""
+    """Return the command line that resumes a crawl: without --fresh, and with a doubled limit if `higher`."""
     found: list[str] = []
     is_limit = False
     for each in arguments:

@@ -1,4 +1,4 @@
-"""`curtsy robots`: a robots.txt as curtsy reads it."""
+"""`curtsy robots`: show a robots.txt as curtsy parses it."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a file came from, and what it says."""
+    """A robots.txt and its source."""
 
     name: str
     body: bytes | None
-    """None if it could not be had."""
+    """None if the file could not be fetched."""
 
     note: str
-    """Since when it is known, or why it is not."""
+    """Age of the copy, or why it is unavailable."""
 
     instead: Verdict | None = None
-    """What holds for every path while it cannot be had; None if it could be."""
+    """Verdict for every path while the file is unavailable; None if it is available."""
 
     left: float = 0.0
-    """Seconds for which that holds, and nobody asks again."""
+    """Seconds until the file is requested again."""
 
     part: bytes = b""
-    """What came of a later copy that broke off: what it forbids is forbidden (C21)."""
+    """Received part of a later, truncated copy: its Disallow rules apply (C21)."""
 
 
 @click.command(
@@ -124,7 +124,7 @@ def _file(source: str) -> Source:
 
 
 def _fetched(given: CommandContext, text: str, refresh: bool) -> Source | Exit:
-    """The file of a site: remembered, or asked for in its turn."""
+    """Return the robots.txt of a site, cached or fetched."""
     from curtsy.core import messages
     from curtsy.core.message import Failure, InvalidUrl, parse_url
     from curtsy.core.messages import span
@@ -167,7 +167,7 @@ async def _ask(given: CommandContext, url: Url, refresh: bool) -> Rules | Refusa
 
 
 def _refused(given: CommandContext, url: Url) -> Exit:
-    """Say why not even robots.txt may be asked for."""
+    """Report why robots.txt must not be requested; return the exit code."""
     from curtsy.cli.why import recall
     from curtsy.observe.why import assess
 

@@ -1,4 +1,4 @@
-"""Conduct: run a crawl from the command line: its signals, what is shown while it runs, and its exit code."""
+"""Run of a crawl from the command line: signals, progress display and exit code."""
 
 from __future__ import annotations
 
@@ -23,67 +23,67 @@ if TYPE_CHECKING:
     from curtsy.crawling.progress import Snapshot, Summary
 
 LOOKS = 0.25
-"""Seconds between two looks at a crawl, for a terminal."""
+"""Seconds between two snapshots of a crawl on a terminal."""
 
 SHARE = 20
-"""How much longer than a look the time to the next one is at least."""
+"""Minimum ratio of the time between snapshots to the duration of one."""
 
 LINES = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 AT_ONCE = 3.0
-"""Seconds that are left to write down what is finished, after a second signal."""
+"""Seconds to save finished work after a second signal."""
 
 
 class Teller(Protocol):
-    """Whoever tells people how a crawl is doing."""
+    """Progress display of a crawl."""
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show how far it has come."""
+        """Show a snapshot."""
         ...
 
     def say(self, message: str) -> None:
-        """Say something besides."""
+        """Show a message."""
         ...
 
 
 class Lines:
-    """Tells by lines on standard error, one every few seconds."""
+    """Display by lines on standard error, one every few seconds."""
 
     def __init__(self, every: float = LINES) -> None:
         self._every = every
         self._told_at = time.monotonic()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write a line, if the last is a while ago."""
+        """Write a line if the last one is old enough."""
         if time.monotonic() - self._told_at >= self._every:
             self._told_at = time.monotonic()
             console.say(line_of(snapshot))
 
     def say(self, message: str) -> None:
-        """Write it."""
+        """Write a message."""
         console.say(message)
 
 
 class Board:
-    """Tells by a live view on a terminal; what is said besides goes above it."""
+    """Display by a live view on a terminal; messages appear above it."""
 
     def __init__(self, live: Live, view: CrawlView) -> None:
         self._live = live
         self._view = view
 
     def show(self, snapshot: Snapshot) -> None:
-        """Have it drawn."""
+        """Pass a snapshot to the view."""
         self._view.show(snapshot)
 
     def say(self, message: str) -> None:
-        """Write it above the view."""
+        """Write a message above the view."""
         self._live.console.print(f"curtsy: {console.plain(message)}", soft_wrap=True)
 
 
 @contextmanager
 def telling(is_terminal: bool, view: CrawlView | None = None) -> Iterator[Teller]:
-    """Whoever tells, for as long as the crawl runs; nothing of a live view stays."""
+    """Provide a display while the crawl runs; a live view is erased at the end."""
     if not is_terminal:
         yield Lines()
         return
@@ -98,22 +98,22 @@ def telling(is_terminal: bool, view: CrawlView | None = None) -> Iterator[Teller
 
 
 class Stopping:
-    """What signals do to a crawl: the first has it end in good order, the second at once (U17, F46)."""
+    """Signal handler of a crawl: the first signal stops it gracefully, the second at once (U17, F46)."""
 
     def __init__(self, crawl: AsyncCrawl, teller: Teller) -> None:
         self._crawl = crawl
         self._teller = teller
         self.count = 0
-        """Signals so far."""
+        """Number of signals so far."""
         loop = asyncio.get_running_loop()
         try:
             for each in SIGNALS:
                 loop.add_signal_handler(each, self)
-        except NotImplementedError:  # Windows: asyncio cancels on Ctrl-C, and closing the crawl does the rest
+        except NotImplementedError:  # Windows: asyncio cancels on Ctrl-C; closing the crawl stops it
             pass
 
     def __call__(self) -> None:
-        """A signal has come."""
+        """Handle a signal."""
         self.count += 1
         loop = asyncio.get_running_loop()
         if self.count == 1:
@@ -127,7 +127,7 @@ class Stopping:
 
 
 async def conduct(crawl: AsyncCrawl, teller: Teller, every: float = LOOKS) -> tuple[Summary, bool]:
-    """Run a crawl to its end, and show it meanwhile; what came of it, and whether a signal ended it."""
+    """Run and display a crawl; return its summary, and whether a signal ended it."""
     stopping = Stopping(crawl, teller)
     running = asyncio.ensure_future(crawl.run())
     try:
@@ -135,9 +135,9 @@ async def conduct(crawl: AsyncCrawl, teller: Teller, every: float = LOOKS) -> tu
             began = time.monotonic()
             try:
                 teller.show(await crawl.snapshot())
-            except CurtsyError:  # the crawl itself says what is wrong
+            except CurtsyError:  # the crawl itself reports the error
                 pass
-            # Of very many hosts a look takes a while, and is worth only a small part of the time.
+            # A snapshot of very many hosts is slow; it may take only 1/SHARE of the time.
             await asyncio.wait([running], timeout=max(every, SHARE * (time.monotonic() - began)))
         teller.show(await crawl.snapshot())
     finally:
@@ -148,14 +148,14 @@ async def conduct(crawl: AsyncCrawl, teller: Teller, every: float = LOOKS) -> tu
     error = running.exception()
     if error is not None and (crawl.summary is None or not isinstance(error, CurtsyError)):
         raise error
-    assert crawl.summary is not None  # also of one that could not write what had come
+    assert crawl.summary is not None  # also set if an output failed
     return crawl.summary, stopping.count > 0
 
 
 def exit_of(summary: Summary, seeds: Sequence[str], is_interrupted: bool, is_shared: bool = False) -> Exit:
-    """The exit code of a crawl: what failed here and there is no failure of the whole.
+    """Return the exit code of a crawl; single failed pages do not count.
 
-    In one that is shared, others may have had all the pages.
+    A shared crawl without pages is fine: other workers may have fetched them all.
     """
     totals = summary.totals
     if is_interrupted:
@@ -171,9 +171,9 @@ def exit_of(summary: Summary, seeds: Sequence[str], is_interrupted: bool, is_sha
         return Exit.BAD_STATUS if is_answered and len(seeds) == 1 else Exit.ERROR
     if totals.skipped:
         return Exit.REFUSED
-    return Exit.FINE if summary.ended == "done" else Exit.ERROR  # of a shared job, others have done it all
+    return Exit.FINE if summary.ended == "done" else Exit.ERROR  # no URL was fetched, failed or skipped
 
 
 def is_watched() -> bool:
-    """Whether there is somebody at a terminal."""
+    """Return whether standard error is a terminal."""
     return sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Run something async from the command line, so that a signal ends it in good order (U17, F46)."""
+"""Runner of async commands with graceful stop on signals (U17, F46)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from curtsy.cli.exits import Exit
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""Seconds that giving everything back may take after a signal."""
+"""Maximum seconds for cleanup after a signal."""
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""What ends a command in good order: Ctrl-C, a service that is stopped, a terminal that is closed."""
+"""Signals that stop a command gracefully: Ctrl-C, service stop, closed terminal."""
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end. The first signal cancels it, and what it holds is given back; the second one ends it at once.
+    """Run a coroutine to its end. The first signal cancels it with cleanup, the second exits at once.
 
-    Raises KeyboardInterrupt when a signal ended it.
+    Raises KeyboardInterrupt if a signal ended it.
     """
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -33,7 +33,7 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the event loop: uvloop if it is there (`curtsy[fast]`), else asyncio's own."""
+    """Return uvloop's event loop factory if installed (`curtsy[fast]`); None for asyncio's default."""
     try:
         factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     except ImportError:
@@ -63,5 +63,5 @@ async def _watched(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def leave() -> NoReturn:
-    """End at once: what is held then comes back when its lease runs out."""
+    """Exit at once; leases held now expire by themselves."""
     os._exit(Exit.INTERRUPTED)

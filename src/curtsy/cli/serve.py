@@ -1,4 +1,4 @@
-"""`curtsy serve`: the dashboard."""
+"""`curtsy serve`: run the dashboard."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def serve(given: CommandContext, port: int, host: str, token: str | None, names:
 
 
 def _token_of_project() -> str | None:
-    """Return the token of the `.env` file in the working directory."""
+    """Return the token of the `.env` file in the working directory; None without one."""
     from curtsy.settings import working_directory
     from curtsy.settings.dotenv import read_dotenv
     from curtsy.settings.problems import Problems
@@ -99,7 +99,7 @@ def _check(host: str, token: str | None) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the port now, so that what is in the way is told before anything else."""
+    """Bind the port first, so that an error is reported before anything else."""
     elsewhere = " Give --host an address of this machine, or leave it out."
     try:
         places = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -111,7 +111,7 @@ def _listen(host: str, port: int) -> socket.socket:
             hint = elsewhere
         why = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address there
         raise click.ClickException(f"cannot listen on {host}, port {port}: {why}.{hint}") from None
-    except UnicodeError:  # a label that is empty or too long
+    except UnicodeError:  # empty or too long label
         raise click.ClickException(f"cannot listen on {host}, which is no name of a host.{elsewhere}") from None
 
 
@@ -126,12 +126,12 @@ def _dashboard(given: CommandContext, host: str, port: int, names: tuple[str, ..
             "memory: is what one process knows by itself, so there is nothing to see. Name the store of your crawl."
         )
     if given.log_level is None and settings.origin(None, "log_level") == "built-in":
-        listen("info", settings.log_format)  # what hands do is to be seen
+        listen("info", settings.log_format)  # actions of users are logged at info
     live = LiveSettings(**given.arguments)
     cache = None if settings.cache_mode == "off" else given.open_cache()
     store = given.open_store()
     dashboard = Dashboard(store, live.check, cache=cache, host=host, port=port, names=names, token=token)
-    store.read("global")  # whether it can be read is told now, not to the first who looks
+    store.read("global")  # raises now, not at the first request
     dashboard.count()
     return dashboard
 
@@ -142,7 +142,7 @@ def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
     from curtsy.observe.dashboard.connection import Connection
 
     class Server(uvicorn.Server):
-        """A server that tells the dashboard first when it is to end, for that has streams without an end."""
+        """Server that first ends the dashboard's endless streams on exit."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             dashboard.stop()
@@ -162,9 +162,9 @@ def _run(dashboard: Dashboard, listener: socket.socket) -> Exit:
         timeout_graceful_shutdown=PATIENCE,
     )
     server = Server(config)
-    # uvicorn repeats the signal that ended it for whoever was there before: Ctrl-C is an interruption then, as ever.
+    # uvicorn raises the signal that ended it again for the earlier handler: Ctrl-C stays an interruption.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    if hasattr(signal, "SIGHUP"):  # which uvicorn does not know
+    if hasattr(signal, "SIGHUP"):  # uvicorn does not handle it
         signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[listener])
     return Exit.FINE

@@ -1,4 +1,4 @@
-"""`curtsy status` and `curtsy budget`: what is known of hosts."""
+"""`curtsy status` and `curtsy budget`: records of hosts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from curtsy.engine.host_view import HostView
 
 MOST = 40
-"""Hosts that a table lists if nobody asks for all of them."""
+"""Number of hosts listed without --all."""
 
 
 def known(given: CommandContext, domain: str | None) -> list[HostView]:
-    """The hosts that the store knows, the last asked first."""
+    """Return the hosts of the store, the last requested first."""
     from curtsy.engine.host_view import views
 
     settings, store = given.settings(), given.open_store()
@@ -35,7 +35,7 @@ def known(given: CommandContext, domain: str | None) -> list[HostView]:
 
 
 def counted(given: CommandContext) -> tuple[StatisticsSnapshot, int]:
-    """What the processes that share the store have counted, and how many they are."""
+    """Return the combined counts of all processes that share the store, and their number."""
     from curtsy.core.message import SECOND
     from curtsy.engine.stats_publisher import read_statistics, summed
 
@@ -48,7 +48,7 @@ def counted(given: CommandContext) -> tuple[StatisticsSnapshot, int]:
 
 
 def none_known(domain: str | None) -> Exit:
-    """Say that nothing is known: of a host that was named this is an error."""
+    """Report that no host is known; for a named host this is an error."""
     if domain is None:
         console.say("no host is known yet: nothing was asked so far, or it was long ago.")
         return Exit.FINE
@@ -84,7 +84,7 @@ def status(given: CommandContext, domain: str | None, is_all: bool, is_total: bo
 
     found = known(given, domain)
     statistics, processes = counted(given)
-    # What all processes have counted says nothing of a single host.
+    # Totals of all processes do not describe a single host.
     alerts = alerts_of(statistics if domain is None or is_total else StatisticsSnapshot(), found)
     if is_total:
         if is_json:
@@ -104,7 +104,7 @@ def status(given: CommandContext, domain: str | None, is_all: bool, is_total: bo
 
 
 def _status_fields(view: HostView) -> dict[str, object]:
-    """One host, and what is alarming about it."""
+    """Return the fields of one host with its alerts."""
     from dataclasses import asdict
 
     from curtsy.core.statistics import StatisticsSnapshot
@@ -114,7 +114,7 @@ def _status_fields(view: HostView) -> dict[str, object]:
 
 
 def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
-    """What all processes have counted, a figure a row."""
+    """Print the combined counts of all processes, one per row."""
     from rich.text import Text
 
     waits, latency = statistics.waits, statistics.latency
@@ -138,7 +138,7 @@ def _show_total(statistics: StatisticsSnapshot, processes: int) -> None:
 
 
 def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit:
-    """The hosts as a table, or one of them in full."""
+    """Print the hosts as a table, or a single host in full."""
     if not found:
         return none_known(domain)
     if domain is not None and len(found) == 1:
@@ -165,7 +165,7 @@ def _show_hosts(found: list[HostView], domain: str | None, is_all: bool) -> Exit
 
 
 def next_words(view: HostView) -> Text:
-    """When the host may be asked next."""
+    """Return the time until the host may be requested next."""
     from rich.text import Text
 
     from curtsy.core.messages import span
@@ -178,7 +178,7 @@ def next_words(view: HostView) -> Text:
 
 
 def spent(count: int, limit: int) -> Text:
-    """What was spent of a limit."""
+    """Return the used part of a limit."""
     from rich.text import Text
 
     if not limit:
@@ -188,7 +188,7 @@ def spent(count: int, limit: int) -> Text:
 
 
 def breaker_words(view: HostView) -> Text:
-    """How the breaker stands."""
+    """Return the state of the breaker."""
     from rich.text import Text
 
     from curtsy.core.messages import span
@@ -199,7 +199,7 @@ def breaker_words(view: HostView) -> Text:
 
 
 def _show_one(view: HostView) -> None:
-    """One host, a figure a row."""
+    """Print one host, one figure per row."""
     from rich.text import Text
 
     from curtsy.core.messages import span
@@ -276,12 +276,12 @@ def budget(given: CommandContext, domain: str | None, is_json: bool) -> Exit:
 
 
 def _not_asked(given: CommandContext, domain: str) -> list[HostView]:
-    """A host that was not asked so far: its whole budget is there."""
+    """Return the view of a host without a record of its own."""
     from curtsy.engine.host_view import view_of
 
     policy, store = given.settings().policies.of(domain), given.open_store()
     try:
-        host = store.read(policy.key_for(domain))  # a shared record has another name
+        host = store.read(policy.key_for(domain))  # a shared record has another key
         return [view_of(domain, host, store.now(), policy)]
     finally:
         store.close()

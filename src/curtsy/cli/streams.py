@@ -1,4 +1,4 @@
-"""Streams: standard error that never stops the work."""
+"""Standard error stream that ignores write errors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TextIO
 
 
 class _Forgiving(io.FileIO):
-    """A file whose failed writes are dropped: a full disk, a reader that is gone, a closed descriptor."""
+    """File that drops failed writes: full disk, closed reader, closed descriptor."""
 
     behind: TextIO | None = None
-    """The stream that this one stands for: it closes the descriptor when it is gone."""
+    """Replaced stream, referenced because it closes the descriptor when collected."""
 
     def write(self, data: object, /) -> int:
-        """Write, or drop what cannot be written."""
+        """Write the data, or drop them on an error."""
         size = memoryview(data).nbytes  # type: ignore[arg-type]
         try:
             return super().write(data) or size  # type: ignore[arg-type]
@@ -23,13 +23,13 @@ class _Forgiving(io.FileIO):
 
 
 def forgiving(stream: TextIO) -> TextIO:
-    """Return a stream to the same file that drops what cannot be written (N1).
+    """Return a stream to the same file that drops failed writes (N1).
 
-    Messages and progress are no part of the work: if nobody can read them, the work goes on, and the exit code is its.
+    Lost messages do not stop the work or change its exit code.
     """
     try:
         raw = _Forgiving(stream.fileno(), "w", closefd=False)
-    except (OSError, ValueError):  # no file behind it, as in tests that capture it
+    except (OSError, ValueError):  # no file descriptor, as in tests that capture output
         return stream
     raw.behind = stream
     with suppress(OSError):

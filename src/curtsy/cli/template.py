@@ -1,4 +1,4 @@
-"""The settings file that `curtsy config init` writes."""
+"""Settings file that `curtsy config init` writes."""
 
 TEMPLATE = """\
 # Settings of curtsy. It reads this file when it is run in this directory, and again when the file changes.

@@ -1,4 +1,4 @@
-"""`curtsy top`: hosts and crawls, live."""
+"""`curtsy top`: live view of hosts and crawls."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from curtsy.stores import Store
 
 NARROW = 70
-"""Columns below which some figures are left out."""
+"""Width in columns below which some figures are omitted."""
 
 SILENT = 15.0
-"""Seconds after which a crawl that says it runs has perhaps been killed."""
+"""Seconds without an update after which a running crawl counts as silent, perhaps killed."""
 
 
 @click.command(
@@ -54,7 +54,7 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
     """
     store = given.open_store()
     try:
-        store.read("global")  # whether it can be read is told before the screen is taken
+        store.read("global")  # raises before the screen is taken
         if is_json:
             hosts, crawls = _look(given, store, domain)
             console.write_json({"crawls": [_fields(each) for each in crawls], "hosts": hosts})
@@ -63,7 +63,7 @@ def top(given: CommandContext, domain: str | None, every: float, is_json: bool) 
         else:
             _watch(given, store, domain, every)
     except KeyboardInterrupt:
-        pass  # that is how one leaves it
+        pass  # the normal way to end it
     finally:
         store.close()
     return Exit.FINE
@@ -79,14 +79,14 @@ def _look(given: CommandContext, store: Store, domain: str | None) -> tuple[list
 
 
 def _fields(crawl: CrawlRecord) -> dict[str, Any]:
-    """A crawl by the names of its fields: in the store it is a list."""
+    """Return a crawl as a dict; its JSON form is a list."""
     from msgspec.structs import asdict
 
     return {**asdict(crawl), "hosts": [asdict(host) for host in crawl.hosts]}
 
 
 def _watch(given: CommandContext, store: Store, domain: str | None, every: float) -> None:
-    """Draw it again and again, until q is pressed."""
+    """Redraw the view until q is pressed."""
     from rich.live import Live
 
     from curtsy.cli.logs import holding_back
@@ -104,7 +104,7 @@ def _watch(given: CommandContext, store: Store, domain: str | None, every: float
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Have keys heard without Enter."""
+    """Deliver keys without Enter."""
     if not sys.stdin.isatty():
         yield
         return
@@ -123,7 +123,7 @@ def _keys() -> Iterator[None]:
 
 
 def _is_over(seconds: float) -> bool:
-    """Wait so long for a key; whether it was the one that ends it."""
+    """Wait for a key for some seconds; return whether it ends the view."""
     if not sys.stdin.isatty():
         time.sleep(seconds)
         return False
@@ -138,7 +138,7 @@ def _is_over(seconds: float) -> bool:
 def _view(
     hosts: list[HostView], crawls: list[CrawlRecord], width: int, height: int, told: str = ""
 ) -> RenderableType:  # fmt: skip
-    """All of it; `told` is the last warning, which stands in the empty line below the title."""
+    """Create the whole view; `told` is the last warning, shown below the title."""
     from rich.console import Group
     from rich.text import Text
 
@@ -180,7 +180,7 @@ def _crawls(crawls: list[CrawlRecord], width: int) -> RenderableType:
     from curtsy.observe.messages import LIMITS
 
     is_narrow = width < NARROW
-    is_resumed = any(each.pages_before is not None for each in crawls)  # of the others all pages are of this run
+    is_resumed = any(each.pages_before is not None for each in crawls)  # else all pages are of this run
     names = [
         "crawl", "state", "pages", *(["this run"] if is_resumed else []), "rate", "queue",
         *([] if is_narrow else ["failed", "left", "hosts"]),

@@ -1,7 +1,7 @@
-"""What happens to a fetch, step by step, told to a listener.
+"""Events of a fetch, reported to a listener.
 
-The client is not asked to tell: its store and its sender are the two doors that every step goes through, and each is
-watched from outside. What the store answers is why somebody waits; what the sender is given is what goes out.
+The client's store and sender are wrapped, because every step passes through one of them. The store's answers explain
+waits; the sender's requests are those sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Waiting:
     """A request must wait."""
 
     domain: str
-    """Whose turn it is not yet; `global` for the rate of all hosts together."""
+    """Host that is not ready; `global` for the rate of all hosts together."""
 
     seconds: float
     because: str
@@ -34,59 +34,59 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class RulesWanted:
-    """An origin's robots.txt is not known, and is asked for first."""
+    """The robots.txt of an origin is unknown or expired, and is requested first."""
 
     origin: str
     is_renewal: bool
-    """Whether an older copy is known."""
+    """True if an older copy is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class RulesAwaited:
-    """Another process is asking for an origin's robots.txt."""
+    """Another process requests the robots.txt of an origin."""
 
     origin: str
 
 
 @dataclass(frozen=True, slots=True)
 class RulesKnown:
-    """An origin's robots.txt is known."""
+    """The robots.txt of an origin is known."""
 
     origin: str
     seconds: float
-    """For how long it need not be asked for."""
+    """Seconds until it must be requested again."""
 
     is_remembered: bool
-    """Whether nothing had to be asked for it now."""
+    """True if it was cached."""
 
     why_not: str
-    """How the last attempt to have it failed; empty if it did not."""
+    """Error of the last request for it; empty if that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A request goes out."""
+    """A request is sent."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Receiving:
-    """A part of a download has come."""
+    """A part of a download has arrived."""
 
     size: int
-    """Bytes of this answer so far."""
+    """Bytes of this response so far."""
 
     start: int
-    """Bytes that were there before."""
+    """Bytes from earlier attempts."""
 
     total: int | None
-    """Bytes of the whole file, if the server said."""
+    """Bytes of the whole file; None if the server did not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A reply came, or none will."""
+    """A reply arrived, or the request failed."""
 
     request: Request
     reply: Reply
@@ -98,7 +98,7 @@ Listener = Callable[[Event], None]
 
 
 class TracedStore:
-    """A store whose answers a listener is told of, as far as they say why somebody waits."""
+    """Store that reports to a listener why requests wait."""
 
     def __init__(self, inner: AsyncStore, listener: Listener) -> None:
         self._inner = inner
@@ -107,48 +107,48 @@ class TracedStore:
 
     @property
     def identity(self) -> str:
-        """That of the store inside."""
+        """Identity of the wrapped store."""
         return self._inner.identity
 
     @property
     def share(self) -> float:
-        """This process's share of the global limit; the gate asks for it."""
+        """This process's share of the global limit, read by the gate."""
         share: float = getattr(self._inner, "share", 1.0)
         return share
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Apply `step` to one record atomically, and return its answer."""
         answer = await self._inner.update(key, step)
         self._tell(key, answer)
         return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself."""
+        """Apply several updates; each is atomic by itself."""
         return await self._inner.update_many(steps)
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         return await self._inner.read(key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, in order."""
         return await self._inner.keys(prefix)
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if any."""
         await self._inner.forget(key)
 
     async def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         return await self._inner.now()
 
     async def close(self) -> None:
-        """Close the store inside."""
+        """Close the wrapped store."""
         await self._inner.close()
 
     def _tell(self, key: str, answer: object) -> None:
         kind, _, name = key.partition(":")
-        decision = answer[0] if isinstance(answer, tuple) else answer  # a charge answers with the time besides
+        decision = answer[0] if isinstance(answer, tuple) else answer  # a charge also returns the time
         match decision:
             case Wait(seconds, because):
                 self._listener(Waiting(name or kind, seconds, because))
@@ -164,7 +164,7 @@ class TracedStore:
 
 
 class TracedSender:
-    """A sender whose requests and replies a listener is told of."""
+    """Sender that reports requests and replies to a listener."""
 
     def __init__(self, inner: Sender, listener: Listener) -> None:
         self._inner = inner
@@ -179,7 +179,7 @@ class TracedSender:
         return reply
 
     async def stream(self, request: Request, limits: Limits, sink: Sink) -> Reply:
-        """Send one request, once, and give the body away as it comes."""
+        """Send one request, once, and stream the body to the sink."""
         began = time.monotonic()
         self._listener(Asking(request))
         reply = await self._inner.stream(request, limits, _TracedSink(sink, self._listener))
@@ -192,7 +192,7 @@ class TracedSender:
 
 
 class _TracedSink:
-    """A sink that tells how much has come."""
+    """Sink that reports the received size."""
 
     def __init__(self, inner: Sink, listener: Listener) -> None:
         self._inner = inner
@@ -203,13 +203,13 @@ class _TracedSink:
 
     @property
     def decodes(self) -> bool:
-        """Whether the body is decoded."""
+        """True if the body is decoded."""
         return self._inner.decodes
 
     def begin(self, status: int, headers: Headers) -> bool:
-        """A body comes: note how long it will be."""
+        """Record the expected size of a body."""
         self._came, self._start, self._total = 0, 0, None
-        if status == 206:  # the rest of what an earlier try has left
+        if status == 206:  # rest of an earlier attempt
             if (found := _RANGE.match(headers.get("content-range") or "")) is not None:
                 self._start, self._total = whole_number(found[1]) or 0, whole_number(found[2])
         elif status == 200 and not (self.decodes and "content-encoding" in headers):

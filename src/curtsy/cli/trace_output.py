@@ -1,4 +1,4 @@
-"""Listeners: `StepLines` writes each step as a line (`-v`), `Progress` shows the present one on a terminal."""
+"""Listeners: `StepLines` writes each step as a line (`-v`), `Progress` shows the current step on a terminal."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 TELLING = 0.05
-"""Seconds below which a wait is not worth a word."""
+"""Seconds below which a wait is not shown."""
 
 
 def waiting_for(event: Waiting, policies: Policies) -> str:
-    """A wait in words."""
+    """Return the text of a wait."""
     if event.domain == "global":
         return f"the global rate of {policies.global_qps or 0:g} requests a second"
     return because(event.because, policies.of(event.domain))
 
 
 class StepLines:
-    """Writes each step as a line on standard error, with the seconds since the start."""
+    """Listener that writes each step as a line on standard error, with the seconds since the start."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._began = time.monotonic()
         self._asked: Counter[str] = Counter()
-        """How often each thing was asked for."""
+        """Number of requests by method and URL."""
         self._hosts: dict[str, int] = {}
-        """Requests to each host but the first if that was for robots.txt: at 0 nothing else was asked for yet."""
+        """Requests by host, without a first one for robots.txt: 0 if only that was sent."""
         self._waits: dict[str, tuple[str, float]] = {}
-        """What each host is waited for, and until when: a wait that is looked at again is told once."""
+        """Reason and end of the wait by host, so that a repeated wait is written once."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are open."""
 
     def pause(self) -> None:
-        """Make room for output: there is nothing in its way."""
+        """Do nothing: lines need no clearing before output."""
 
     def line(self, text: str) -> None:
-        """Write a line of one's own."""
+        """Write a line of text."""
         passed = time.monotonic() - self._began
         print(f"[{passed:6.2f} s] {console.plain(text)}", file=sys.stderr, flush=True)
 
     def __call__(self, event: Event) -> None:
-        """Tell one step."""
+        """Write one step."""
         match event:
             case Waiting(domain, seconds, reason):
                 self._wait(event, domain, seconds, reason)
@@ -137,13 +137,13 @@ def _reply(event: Answered) -> str:
 
 
 class Progress:
-    """Shows on a terminal what is waited for at the moment; nothing of it stays, and elsewhere there is nothing."""
+    """Listener that shows the current step on a terminal, without lasting output; silent elsewhere."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._live: Live | None = None
         self._above = ExitStack()
-        """Where the log goes while it is shown."""
+        """Redirection of the log while the step is shown."""
         self._is_shown = sys.stderr.isatty()
         self._text = ""
         self._until = 0.0
@@ -191,7 +191,7 @@ class Progress:
         return Text(f"{words}{console.plain(self._text)}", style="dim", no_wrap=True, overflow="ellipsis")
 
     def pause(self) -> None:
-        """Make room for output; the next step shows it again."""
+        """Clear the display before other output; the next step shows it again."""
         self._above.close()
         if self._live is not None:
             self._live.stop()

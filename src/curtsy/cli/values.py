@@ -1,4 +1,4 @@
-"""Kinds of value on a command line: durations, sizes, domains, headers."""
+"""Parameter types of the command line: durations, sizes, domains, headers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-if TYPE_CHECKING:  # only later versions of click say of what type the value is
+if TYPE_CHECKING:  # ParamType is generic only in later versions of click
     _Seconds = click.ParamType[float]
     _Bytes = click.ParamType[int]
     _Name = click.ParamType[str]
@@ -28,7 +28,7 @@ class Duration(_Seconds):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds."""
+        """Return the seconds."""
         if isinstance(value, int | float):
             return float(value)
         place, seconds, text = 0, 0.0, value.strip().lower()
@@ -46,7 +46,7 @@ class Size(_Bytes):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes."""
+        """Return the bytes."""
         if isinstance(value, int):
             return value
         found = _SIZE.fullmatch(value.strip())
@@ -56,12 +56,12 @@ class Size(_Bytes):
 
 
 class Domain(_Name):
-    """A host, with its port if that is not the usual one."""
+    """Host, with its port unless that is the default."""
 
     name = "domain"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The domain in its one form."""
+        """Return the normalized domain."""
         from curtsy.core.errors import InvalidDomain
         from curtsy.core.message import parse_domain
 
@@ -71,7 +71,7 @@ class Domain(_Name):
             self.fail(str(error), param, ctx)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The hosts that the store knows."""
+        """Complete the hosts of the store."""
         from curtsy.cli.context import CommandContext
         from curtsy.core.errors import CurtsyError
 
@@ -82,17 +82,17 @@ class Domain(_Name):
             finally:
                 store.close()
         except (CurtsyError, OSError):
-            return []  # who presses Tab wants no error
+            return []  # completion must not print errors
         return [CompletionItem(key.removeprefix("host:")) for key in found[:100]]
 
 
 class Header(_Field):
-    """A header field, `Name: value`."""
+    """Header field, `Name: value`."""
 
     name = "header"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Name and value."""
+        """Return name and value."""
         if isinstance(value, tuple):
             return value
         name, colon, rest = value.partition(":")

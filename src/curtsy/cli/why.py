@@ -1,4 +1,4 @@
-"""`curtsy why`: say whether a page may be fetched, and what decides."""
+"""`curtsy why`: explain whether a page may be fetched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from curtsy.observe.why_checks import Known
 
 NARROW = 72
-"""Columns below which the origin of a check goes under it instead of beside it."""
+"""Width in columns below which the origin of a check appears under it."""
 
 
 @click.command(
@@ -60,7 +60,7 @@ def why(given: CommandContext, url: str, ask: bool, is_json: bool) -> Exit:
 
 
 def exit_of(found: Explanation) -> Exit:
-    """The exit code for a verdict."""
+    """Return the exit code for a verdict."""
     is_trouble = any(check.name == "store" or check.facts.get("failure") for check in found.checks)
     if found.verdict == "unknown" and is_trouble:
         return Exit.ERROR
@@ -68,7 +68,7 @@ def exit_of(found: Explanation) -> Exit:
 
 
 async def _ask(given: CommandContext, url: Url) -> None:
-    """Have the rules of the URL's origin fetched, if they are not known."""
+    """Fetch the rules of the URL's origin, if unknown."""
     from curtsy.cli.trace_output import Progress
 
     settings = given.settings()
@@ -84,7 +84,7 @@ def _assess(given: CommandContext, url: Url) -> Explanation:
 
 
 def recall(given: CommandContext, url: Url) -> Known:
-    """What is remembered that concerns a URL. A store that cannot be read is no error here, but told."""
+    """Read the stored records that concern a URL; an unreadable store is reported in the result."""
     from curtsy.core.errors import StoreError
     from curtsy.observe.why import recall as remembered
     from curtsy.observe.why_checks import Known, plain_request

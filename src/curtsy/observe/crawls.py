@@ -1,4 +1,4 @@
-"""Crawl records of a store, for the dashboard and the command line.
+"""Reader of crawl records; the dashboard and the command line use it.
 
 The record is defined in `core/crawl_record.py`, because the crawler and the stores' codec also need it.
 """

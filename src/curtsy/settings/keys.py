@@ -26,7 +26,7 @@ from curtsy.system.log import level_named
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Unit of a number, for the reference page."""
+    """Unit of a number on the reference page."""
 
     words: str
 

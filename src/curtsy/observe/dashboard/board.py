@@ -82,7 +82,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Totals at one refresh, for the charts.
+    """Totals at one refresh, shown in the charts.
 
     All but `in_flight` only grow, so that the difference of two is a rate.
     """

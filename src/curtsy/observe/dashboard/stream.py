@@ -56,8 +56,7 @@ class Watch:
                 self._looked_at = time.monotonic()
                 try:
                     await asyncio.to_thread(self.board.look, shown)
-                # An unexpected error must not end the refreshes: it is reported, and the next one may succeed.
-                except Exception as error:
+                except Exception as error:  # a bug must not end the refreshes; the next may succeed
                     self.board.trouble = repr(error)
                     _log.error("A fault of the dashboard's own", error=repr(error))
 
