@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from curtsy.crawling.progress import Summary
 
 PAUSE = (0.3, 0.6)
-"""Range of the pause between two requests to a host in seconds: about a tenth of the default, which keeps the demo short.
-"""
+"""Range of the pause between two requests to a host in seconds: about a tenth of the default."""
 
 CRAWL_DELAY, RETRY_AFTER, COOLDOWN, BUDGET = 1.5, 3, 6.0, 8
 """Crawl-delay of slow-lane, Retry-After of busy and cooldown for shaky, in seconds; requests per day to large."""

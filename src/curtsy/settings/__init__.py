@@ -222,7 +222,7 @@ LOOSE = {"allow_private": False, "respect_robots": True, "store": None, "cache_d
 
 
 def _notices(reading: Reading, files: set[str], directory: Path, by_dotenv: str) -> Iterator[str]:
-    """Yield a sentence for each file of the working directory that sets keys of `LOOSE`.
+    """Yield a sentence for each file of the working directory that sets keys of `LOOSE` to unsafe values.
 
     `by_dotenv` is the file that the directory's `.env` names, in any directory; empty for no file.
     """

@@ -113,9 +113,9 @@ class General(TypedDict, total=False):
     """
 
     store: Text | None
-    """Where pace, budgets and breakers are stored:
+    """URL of the store of pace, budgets and breakers; `none` for a file in the platform's state directory.
 
-    `memory:`, `sqlite:///path`, `redis://host`; `none` for a file in the platform's state directory.
+    Forms: `memory:`, `sqlite:///path`, `redis://host`.
     """
 
     outage_share: Annotated[float, Field(gt=0, le=1), Unit("share")]
