@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support.site import Site
+from tests.support.snapshot import snapshot as snapshot
 from tests.support.warm import WARM
 
 settings.register_profile("curtsy", deadline=None, derandomize="CURTSY_EXAMPLES" not in os.environ)
