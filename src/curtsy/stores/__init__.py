@@ -1,17 +1,17 @@
-"""What remembers: one small contract, kept by memory, SQLite and Redis alike.
+"""Store interface, implemented by the memory, SQLite and Redis stores.
 
-A store holds records under keys and changes them one atomic step at a time:
+A store keeps records under keys and changes each record by an atomic step:
 
-    def step(record, now):          # pure and quick: it may be run again
+    def step(record, now):          # pure and quick: it may run again
         return changed, answer
 
     answer = store.update("host:example.org", step)
 
-A missing record is None; returning None removes it; returning the very record that was given changes nothing. A step
-that raises changes nothing, and its exception comes out. No update is lost among tasks and threads, nor among
-processes (SQLite, Redis) or machines (Redis). `now.at` never runs backwards for one key, whatever the system's clock
-does. Any text is a key. A store that cannot be read or written raises `StoreError`. One that can lose its records has
-a list of its `losses`, by which who remembers them sees that they are to be put back.
+A missing record is None. A step removes the record by returning None, and keeps it by returning the same object. If a
+step raises, the record stays unchanged and the exception propagates. No update is lost among tasks and threads, among
+processes (SQLite, Redis) or among machines (Redis). `now.at` never decreases for one key, even if the system clock is
+set. Any text is a key. A store that cannot be read or written raises `StoreError`. A store that can lose records lists
+its `losses`, so that its user can restore them.
 """
 
 from __future__ import annotations
@@ -28,118 +28,119 @@ from curtsy.system.clock import Clock
 
 
 class Loss(NamedTuple):
-    """That a store has lost its records: what it had is gone, or is older than what was there."""
+    """Loss of a store's records: they are gone, or older than before."""
 
     name: object
-    """The same for all who have found it out."""
+    """Identifier, equal for all stores that detect the same loss."""
 
     why: str = ""
-    """To go on with after the store's name; empty if it was told already."""
+    """Reason for the log message; empty if the loss is already logged."""
 
     key: str | None = None
-    """The one record that was lost, because it was damaged; None for all."""
+    """Key of the one damaged record that was lost; None for all records."""
 
 
 Answer = TypeVar("Answer")
 Step = Callable[[Any, Now], tuple[Record | None, Answer]]
-"""`step(record, now) -> (record, answer)`; the record given is the one under the key, or None."""
+"""Function `step(record, now) -> (record, answer)`; its argument is the record under the key, or None."""
 
 
 class Store(Protocol):
-    """A blocking store. Safe to share among threads."""
+    """Blocking store. Thread-safe."""
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         ...
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         ...
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself, together they cost little more than one.
+        """Do several updates in one batch, which costs little more than one update.
 
-        An exception of any step comes out after the others are done.
+        Each update is atomic by itself. An exception of any step propagates after the others are done.
         """
         ...
 
     def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         ...
 
     def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         ...
 
     def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         ...
 
     def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Release all open resources. Idempotent."""
         ...
 
 
 class AsyncStore(Protocol):
-    """The same for tasks; nothing here blocks the event loop."""
+    """Async variant of `Store`; its methods do not block the event loop."""
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         ...
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         ...
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself."""
+        """Do several updates in one batch. Each is atomic by itself."""
         ...
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         ...
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         ...
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         ...
 
     async def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         ...
 
     async def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Release all open resources. Idempotent."""
         ...
 
 
 def open_store(
     url: str | None = None, *, clock: Clock | None = None, fallback: bool = True, share: float = 1.0
 ) -> Store:
-    """Open the store at `url`. None: the one that $CURTSY_STORE names, else a file in the user's state directory.
+    """Return the store at `url`, which connects at its first use.
 
         memory:                          this process alone
-        sqlite:///state.sqlite           a file, from where we are
+        sqlite:///state.sqlite           a file, relative to the working directory
         sqlite:////var/lib/state.sqlite  a file, absolute
         redis://host:6379/0              a server; also rediss://, unix://, redis+cluster://, redis+sentinel://
 
-    Nothing is opened or connected to yet. With `fallback`, an outage of the store is bridged in memory, which all
-    who open it in this process share; `share` is then this process's part of what all have together, the global rate.
+    None means the store that $CURTSY_STORE names, else a file in the user's state directory. Raises PolicyError for a
+    bad URL or a missing library. With `fallback`, the process counts in memory during an outage. All stores of the
+    process with the same records share that memory. `share` is the process's part of the global rate in an outage.
     """
     kind, place = _find(url)
     if kind == "memory":
         from curtsy.stores.memory import MemoryStore
 
-        return MemoryStore(clock)  # what cannot fail needs no shelter
+        return MemoryStore(clock)  # it has no outages
     store: Store
     ledger = None
     if kind == "sqlite":
@@ -161,7 +162,7 @@ def open_store(
 def open_async_store(
     url: str | None = None, *, clock: Clock | None = None, fallback: bool = True, share: float = 1.0
 ) -> AsyncStore:
-    """Open the store at `url` for tasks; see `open_store`."""
+    """Return the async store at `url`; see `open_store`."""
     kind, place = _find(url)
     if kind == "memory":
         from curtsy.stores.memory import AsyncMemoryStore
@@ -186,9 +187,9 @@ def open_async_store(
 
 
 def read_all(store: Store, prefix: str) -> list[tuple[str, Any]]:
-    """All records whose keys begin with `prefix`, with their keys: for whoever watches thousands of them.
+    """Return all records whose keys begin with `prefix`, with their keys.
 
-    Where the store can read many at once (`records`), that costs far less than one by one.
+    A store with the method `records` reads thousands of them in a few queries.
     """
     records = getattr(store, "records", None)
     if records is not None:
@@ -199,11 +200,11 @@ def read_all(store: Store, prefix: str) -> list[tuple[str, Any]]:
 
 
 _NOWHERE = ("", "~", "null", "none")
-"""What a variable says that names no store; see `settings.document.scalar`."""
+"""Values of $CURTSY_STORE that name no store; see `settings.document.scalar`."""
 
 
 def _find(url: str | None) -> tuple[str, str]:
-    """Which kind of store a URL names (memory, sqlite or redis), and where it is."""
+    """Return the kind of store (memory, sqlite or redis), and its path or URL."""
     if url is None:
         url = os.environ.get("CURTSY_STORE")
         if url is not None and url.lower() in _NOWHERE:

@@ -1,8 +1,8 @@
-"""Records to bytes and back: one tag per kind, one number per format, every older format migrated on the way in.
+"""Conversion of records to bytes and back, with a tag per kind, a number per format, and migrations.
 
-Packed, a record is the MessagePack array `[tag, format, field, field …]`. A new kind of record is one line in `KINDS`;
-a change of a kind's shape that is more than a field added at the end raises its `current` (and the default of
-`format`) and adds a line to `MIGRATIONS`.
+A packed record is the MessagePack array `[tag, format, field, field …]`. A new kind of record needs one line in
+`KINDS`. A new field at the end needs only a default. Any other change of a kind's shape raises its `current` and the
+default of `format`, and adds a line to `MIGRATIONS`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from curtsy.core.rules import Rules
 from curtsy.core.statistics import ProcessStatistics
 
 Migration = Callable[[list[Any]], list[Any]]
-"""Takes the fields as one format wrote them (without tag and format), returns them as the next format has them."""
+"""Function that converts the fields of one format (without tag and format) to those of the next."""
 
 
 class DamagedRecord(StoreError):
-    """Bytes that no version of curtsy wrote: to be treated as no record at all, with a warning (U16)."""
+    """Error for bytes that no version of curtsy wrote; they count as no record, with a warning (U16)."""
 
 
 class Codec:
-    """Packs and unpacks the kinds of record that it is given."""
+    """Packer and unpacker of the given kinds of record."""
 
     def __init__(
         self, kinds: Sequence[type[Record]], migrations: Mapping[tuple[str, int], Migration] | None = None
@@ -46,7 +46,7 @@ class Codec:
         self._encoder = msgspec.msgpack.Encoder()
 
     def _check(self, tag: str, kind: type[Record]) -> None:
-        """Refuse a kind that could be written but not read again."""
+        """Raise TypeError for a kind that could be written but not read again."""
         default = next(field.default for field in msgspec.structs.fields(kind) if field.name == "format")
         if default != kind.current:
             raise TypeError(f"{kind.__name__}.format is {default} by default but current is {kind.current}. Set both.")
@@ -55,25 +55,25 @@ class Codec:
                 raise TypeError(f"{kind.__name__} has no migration from format {number}. Add one for {(tag, number)}.")
 
     def pack(self, record: Record) -> bytes:
-        """The record as bytes."""
+        """Return the record as bytes. Raises TypeError for an unknown kind."""
         if type(record) not in self._types:
             raise TypeError(f"{type(record).__name__} is no known kind of record. Add it to KINDS in stores/codec.py.")
         return self._encoder.encode(record)
 
     def unpack(self, data: bytes) -> Record:
-        """The record that was packed, in today's format.
+        """Return the record in the current format.
 
-        Raises DamagedRecord for what is no record, and StoreError for what a later curtsy wrote.
+        Raises DamagedRecord if `data` is no record, and StoreError if a later curtsy wrote it.
         """
         try:
             record: Record = self._decoder.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return self._migrate(data)
-        # An older or newer format may well fit today's shape by chance; its number tells.
+        # Another format can match the current shape by chance; its number distinguishes it.
         return record if record.format == record.current else self._migrate(data)
 
     def _migrate(self, data: bytes) -> Record:
-        """Unpack what is not simply today's: bring it up to date, or say why not."""
+        """Unpack a record that is not of the current format, and migrate it. Raises as `unpack` does."""
         kind, number, fields = self._parts(data)
         tag = _tag(kind)
         if number > kind.current:
@@ -85,11 +85,11 @@ class Codec:
             for each in range(number, kind.current):
                 fields = self._migrations[tag, each](fields)
             return msgspec.convert([tag, kind.current, *fields], kind)
-        except Exception as error:  # a migration meets whatever was there
+        except Exception as error:  # a migration can fail in any way on damaged fields
             raise DamagedRecord(f"a {tag} record of format {number} cannot be read: {error}.") from error
 
     def _parts(self, data: bytes) -> tuple[type[Record], int, list[Any]]:
-        """Kind, format and fields, as far as these can be told."""
+        """Return kind, format and fields. Raises as `unpack` does."""
         try:
             raw = msgspec.msgpack.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -112,18 +112,18 @@ def _tag(kind: type[Record]) -> str:
 
 
 KINDS: tuple[type[Record], ...] = (Host, Rules, CrawlRecord, ProcessStatistics)
-"""Every kind of record that stores keep."""
+"""All kinds of record that stores keep."""
 
 
 def _host_1(fields: list[Any]) -> list[Any]:
-    """Format 1 had no day of its own: all its days are earlier ones."""
+    """Return the fields of format 1, which had no current day: all its days are earlier ones."""
     return fields
 
 
 def _host_2(fields: list[Any]) -> list[Any]:
-    """Format 2 had days as [start, end, requests, pages], and did not note when they were last charged.
+    """Convert the days of format 2 from [start, end, requests, pages], and add the time of their last charge.
 
-    Taken for that are the last write, or the end of the day if that came first.
+    That time is the last write, or the end of the day if that is earlier.
     """
     fields += [*_HOST_2[len(fields) :]]
     offset, written = fields[1] // SECOND, -(-fields[29] // SECOND)
@@ -134,13 +134,13 @@ def _host_2(fields: list[Any]) -> list[Any]:
 
 
 _HOST_2: list[Any] = [0, 0, 0, 0, 0, [], 0, [], [], *[0] * 15, [], *[0] * 5, [], None]
-"""The fields of a host of format 2 that nothing is known of."""
+"""Default fields of a host in format 2."""
 
 MIGRATIONS: dict[tuple[str, int], Migration] = {("host", 1): _host_1, ("host", 2): _host_2}
-"""By tag and format: how to get from that format to the next."""
+"""Migrations to the next format, by tag and format."""
 
 DEFAULT = Codec(KINDS, MIGRATIONS)
-"""The codec of all stores."""
+"""Codec of all stores."""
 
 pack = DEFAULT.pack
 unpack = DEFAULT.unpack

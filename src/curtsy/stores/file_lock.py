@@ -1,7 +1,7 @@
-"""Turn: whose turn it is to write, among all processes that share a file.
+"""Lock among the processes that write one SQLite file.
 
-SQLite's own busy handler is unfair: it sleeps and hopes, and under load one process waits for seconds. Here the kernel
-wakes who waits as soon as the turn is given back.
+SQLite's own busy handler is unfair: it sleeps and retries, and under load one process waits for seconds. With this
+lock, the kernel wakes a waiting process as soon as the lock is released.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if sys.platform != "win32":
     import fcntl
 
 _CHECK_EVERY = 1.0
-"""Seconds for which two processes may take turns by different side files after one was deleted. SQLite's locks hold."""
+"""Seconds for which two processes may lock different side files after one was deleted. SQLite's locks still hold."""
 
 Inode = tuple[int, int]
-"""What tells a file from another one of the same name."""
+"""Device and inode number, which distinguish files of the same name."""
 
 
 class FileLock:
-    """A lock on a side file, which is made when it is missing. It ends with the process.
+    """Lock on a side file, which is created if missing. The lock ends with the process.
 
-    One who has just given the turn back must not ask again in the same breath, or it would get it again before those
-    who wait are awake: the writer answers its callers in between.
+    A process that takes the lock again right after `give()` gets it before the waiting processes are awake. So the
+    writer answers its callers in between.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,8 +36,8 @@ class FileLock:
         self._check_at = 0.0
 
     def take(self) -> None:
-        """Wait for our turn, however long that takes."""
-        while sys.platform != "win32":  # without flock, the short random retries of the database do alone
+        """Wait for the lock, without a time limit. Raises OSError if the side file cannot be used."""
+        while sys.platform != "win32":  # which has no flock: `Database` only retries
             if self._file is None:
                 os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
                 self._file = open_own(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -46,28 +46,28 @@ class FileLock:
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
                     raise
-                return  # a file system without such locks: SQLite's own still hold
+                return  # the file system has no such locks; SQLite's own still hold
             if time.monotonic() < self._check_at:
                 return
             if inode(self._path) == inode(self._file):
                 self._check_at = time.monotonic() + _CHECK_EVERY
                 return
-            self.drop()  # it was deleted, and others have made a new one
+            self.drop()  # the side file was deleted or replaced
 
     def give(self) -> None:
-        """Let the next one go."""
+        """Release the lock."""
         if sys.platform != "win32" and self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def drop(self) -> None:
-        """Close the side file. In a forked child, this leaves the parent's turn alone."""
+        """Close the side file. In a forked child, the parent keeps its lock."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._check_at = None, 0.0
 
 
 def inode(file: str | int) -> Inode | None:
-    """Which file is behind a path or a descriptor; None if there is none to be seen."""
+    """Return the identity of the file behind a path or a descriptor; None if it is inaccessible."""
     try:
         found = os.stat(file)
     except OSError:

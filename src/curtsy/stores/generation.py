@@ -1,11 +1,11 @@
-"""Marks: how a Redis server that has lost its records is told from a hand that has removed some of them.
+"""Marks that distinguish a Redis server that lost its data from a user that deleted keys.
 
-On each server lie a name, drawn by lot, and for each process how often it has looked at that. Is the name another than
-before, the server was flushed. Has it seen fewer of our looks than there were, it has gone back to what it had some
-time ago; then it gets another name, so that all who look later see it, too.
+The mark of a server is a random name, with a count of each process's looks at it. If the name has changed, the server
+was flushed. If the server's count is lower than the process's own, the server went back to an older state. The script
+then sets a new name, so that later looks of all processes detect the loss.
 
-Each look also compares the server's clock with the boot-time clock of the machine that looks, which never jumps (C19).
-The last comparison of each machine lies beside the name, so that it outlives processes.
+Each look also compares the server's clock with the client machine's boot-time clock, which never jumps (C19). The
+server stores the last comparison of each machine, so that it outlives processes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from curtsy.stores import Loss
 from curtsy.system.clock import Clock
 
 LASTS = 2 * 86_400
-"""Seconds for which a server remembers our looks."""
+"""Seconds for which a server keeps the count of a process's looks."""
 
 CLOCK_LASTS = 400 * 86_400
 """Seconds for which a server remembers a machine's clock: longer than a likely leap of the server's own clock."""
 
 MOST_LEAPS = 16
-"""Leaps of a server's clock that are remembered."""
+"""Maximum number of stored leaps of a server's clock, per client machine."""
 
 SCRIPT = f"""
 local known, looks, fresh, ticks, clock = unpack(ARGV)
@@ -64,35 +64,35 @@ return {{name, math.max(seen, looks) + 1, leaps}}
 """
 
 EVERY = 1_000_000_000
-"""Nanoseconds for which a look will do, unless there is a doubt: within them, hosts that are new to us tell nothing."""
+"""Nanoseconds between two looks, unless there is a doubt. In between, a host new to this process reveals no loss."""
 
 
 class Look(NamedTuple):
-    """A look at the mark of a server."""
+    """Request for the mark of a server."""
 
     server: str
     number: int
     words: tuple[Any, ...]
-    """The keys and arguments of the script."""
+    """Keys and arguments of the script."""
 
 
 class _Known(NamedTuple):
     name: bytes
     looks: int
     number: int
-    """Of the look that told us."""
+    """Number of the look that returned this."""
 
     at: int
-    """Microseconds."""
+    """Local time of the reply, in microseconds."""
 
 
 class Generation:
-    """The marks of all servers of a store, as this process last saw them. Safe to share among threads."""
+    """Marks of all servers of a store, as this process last saw them. Thread-safe."""
 
     def __init__(self, clock: Clock, is_fake: bool) -> None:
         self.losses: list[Loss] = []
-        """What was found to be lost so far."""
-        self._clock = clock  # it goes on while the machine sleeps, as the server's does
+        """Losses detected so far."""
+        self._clock = clock  # runs while the machine sleeps, as the server's does
         self._is_fake = is_fake
         self._token = os.urandom(8).hex().encode()
         self._numbers = itertools.count(1)
@@ -101,24 +101,24 @@ class Generation:
         self._leaps: dict[str, list[tuple[int, int]]] = {}  # by server
 
     def doubt(self, server: str) -> None:
-        """Have the mark looked at before anything else: a record is not what it should be."""
+        """Require a look at the mark before the next update, because a record is not as expected."""
         self._looked_at.pop(server, None)
 
     def doubt_all(self) -> None:
-        """Have all marks looked at: we have not heard of the servers for a while."""
+        """Require a look at all marks, because a request has failed."""
         self._looked_at.clear()
 
     def doubted(self, servers: Iterable[str]) -> set[str]:
-        """Those of the servers whose marks are to be looked at now."""
+        """Return the servers whose marks must be looked at now."""
         late = time.monotonic_ns() - EVERY
         looked_at = self._looked_at
         return {server for server in servers if looked_at.get(server, late) <= late}
 
     def ask(self, server: str, key: bytes) -> Look:
-        """Look at the mark of a server, which lies under `key`."""
+        """Return a look at the mark of a server, which is stored under `key`."""
         name, looks, _, at = self._known.get(key) or _Known(b"", 0, 0, 0)
         now = self._clock.now()
-        if now.at - at > LASTS * SECOND // 2:  # the server may forget them soon
+        if now.at - at > LASTS * SECOND // 2:  # the server's count may expire soon
             looks = 0
         keys = key, key + b":" + self._token, key + b":boot:%d" % now.boot
         clock = now.epoch if self._is_fake else ""
@@ -127,16 +127,17 @@ class Generation:
     def leap_since(self, server: str, written_at: int) -> int:
         """Return the microseconds by which the server's clock was set ahead since it showed `written_at`.
 
-        Between two looks it may have moved by ALIKE besides. Too much is safe: the line of a key only stands still.
+        Between two looks the clock may drift by another ALIKE seconds. An excess is safe: the key's time line only
+        stands still.
         """
         return sum(leap for before, leap in self._leaps.get(server, ()) if written_at <= before + ALIKE * SECOND)
 
     def hear(self, look: Look, reply: list[Any]) -> bool:
-        """Take what was found; True if the server has lost its records since."""
+        """Take the reply to a look; return True if the server has lost its records since the last one."""
         key, (name, looks, leaps) = look.words[0], reply
         known = self._known.get(key)
         if known is not None and known.number > look.number:
-            return False  # another thread has looked later, and was heard before
+            return False  # the reply to another thread's later look came first
         is_lost = known is not None and known.name != name
         if is_lost:
             self.losses.append(Loss(name, "it was flushed, or has gone back to what it had some time ago"))

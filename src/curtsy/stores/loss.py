@@ -1,4 +1,4 @@
-"""Watched: steps whose outcome is remembered, and what a store has lost of what was remembered so."""
+"""Steps whose results are remembered, and the restoring of remembered records that a store has lost."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from curtsy.core.record import Record
 from curtsy.stores import Loss, Step
 
 Sight = tuple[Record | None, Now, float]
-"""A record as it was last seen, the store's time then, and our own."""
+"""Record as last seen, the store's time then, and the local monotonic time in seconds."""
 
 
 class Memory(Protocol):
-    """Who remembers what a store has."""
+    """Memory of a store's records."""
 
     lost: dict[str, Sight]
-    """What is to be put there again."""
+    """Records to restore, by key."""
 
     def lose(self, loss: Loss) -> None:
-        """Take note of a loss."""
+        """Add the remembered records of a loss to `lost`."""
         ...
 
 
 class Watch:
-    """Looks after what one store has lost."""
+    """Observer of one store's losses."""
 
     def __init__(self, store: Any, memory: Memory) -> None:
         self._store = store
@@ -33,11 +33,11 @@ class Watch:
         self._heard = len(getattr(store, "losses", ()))
 
     def lost(self) -> dict[str, Sight]:
-        """What is to go back, by key. A store that cannot lose anything has no `losses`."""
+        """Return the records to restore, by key. A store without `losses` cannot lose records."""
         losses = getattr(self._store, "losses", ())
         if len(losses) > self._heard:
             new = losses[self._heard :]
-            whole = [loss for loss in new if loss.key is None][-1:]  # the last one has all of those before it
+            whole = [loss for loss in new if loss.key is None][-1:]  # the last one includes the earlier ones
             for loss in (*whole, *[loss for loss in new if loss.key is not None]):
                 self._memory.lose(loss)
             self._heard += len(new)
@@ -45,7 +45,7 @@ class Watch:
 
 
 class Watched:
-    """A step, and what it saw and made when it last ran. What its store has lost is given back to it first."""
+    """Step that keeps the time and the result of its last run. It restores a lost record before it runs."""
 
     __slots__ = ("_step", "_watch", "key", "now", "raised", "recalled", "record")
 
@@ -69,7 +69,7 @@ class Watched:
                 record = _recalled(record, *self.recalled[:2], now)
             self.record, answer = self._step(record, now)
             if self.recalled is not None and self.record is None:
-                lost.pop(self.key, None)  # at once: the next step must find it removed
+                lost.pop(self.key, None)  # before the next step, which must find it removed
         except Exception as error:
             self.raised = error
             raise
@@ -77,7 +77,7 @@ class Watched:
 
 
 def _recalled(record: Record | None, lost: Record | None, then: Now, now: Now) -> Record | None:
-    """What the store has, with what it has lost; that was seen at `then`."""
+    """Return the store's record, merged with the lost one, which was last seen at `then`."""
     if isinstance(record, Host) and isinstance(lost, Host):
         return in_time(record, now).caught_up(in_time(lost, now))
     if record is not None or lost is None:

@@ -1,10 +1,10 @@
-"""Ledger: what processes count while their state file cannot be written, in small files that they share.
+"""Ledger of an outage: small shared files in which processes count while their state file cannot be written.
 
-An outage must not give each new process a whole budget (B8). So the records that a process changes then lie in a
-directory of its user's own, in memory where the system has such a place: full or read-only disks do not matter to it.
-One file per record holds the record and what the state file had when counting began, so that exactly the difference
-goes home. Processes take turns by a lock on the file. A process that cannot use the directory counts in its own memory
-alone. After a reboot the directory is empty.
+An outage must not give each new process a whole budget (B8). So processes store the records that they change in a
+private directory of their user. It is in memory if the system has such a place, and so works with a full or read-only
+disk. One file per record holds the record, and the state file's version of it when counting began. So exactly the
+difference is merged into the state file. Processes lock the file to use it. A process that cannot use the directory
+counts in its own memory alone. A directory in memory is empty after a reboot.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if sys.platform != "win32":
     import fcntl
 
 _PATIENCE = 0.05
-"""Seconds to wait for a file that another process has locked: for microseconds, unless it is stopped."""
+"""Seconds to wait for a file that another process has locked. It holds the lock for microseconds, unless stopped."""
 
 _MOST = 1 << 16
-"""Bytes of a file at most: a record has some hundred."""
+"""Maximum bytes of a file; a record takes some hundred."""
 
 
 class Entry:
-    """One record, locked: what the state file had, and what was counted since."""
+    """Locked record: the state file's version (`base`), and the version counted since (`ours`)."""
 
     def __init__(self, file: int, key: str) -> None:
         self._file = file
@@ -51,7 +51,10 @@ class Entry:
             self.exists = True
 
     def write(self, base: Record | None, ours: Record | None) -> None:
-        """Keep a record. One write: a process that is killed leaves the one or the other."""
+        """Store a record by one write, so that a killed process leaves the old or the new one.
+
+        Raises OSError if the record does not fit.
+        """
         parts = [self._key.encode("utf-8", "surrogatepass"), base and pack(base), ours and pack(ours)]
         body = msgspec.msgpack.encode(parts)
         data = zlib.crc32(body).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
@@ -61,19 +64,19 @@ class Entry:
 
 
 class OutageSpending:
-    """The records that processes of this user count for one state file while that cannot be written."""
+    """Records that the processes of this user count for one state file while it cannot be written."""
 
     def __init__(self, path: str) -> None:
         self._name = hashlib.sha256(os.path.realpath(path).encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
     @contextlib.contextmanager
     def entry(self, key: str) -> Iterator[Entry]:
-        """Lock the record under `key`. Raises OSError if that cannot be done."""
+        """Lock the record under `key`. Raises OSError if that fails."""
         with _locked(self._place(is_made=True) / _file_name(key)) as file:
             yield Entry(file, key)
 
     def keys(self) -> list[str]:
-        """All keys, also of processes that have ended."""
+        """Return all keys, including those of ended processes."""
         found = []
         with contextlib.suppress(OSError):
             for path in sorted(self._place(is_made=False).iterdir()):
@@ -82,7 +85,7 @@ class OutageSpending:
         return found
 
     def moved(self, key: str, ours: Record | None) -> bool:
-        """Take note that the state file has a record as of `ours`. False if it was changed again meanwhile."""
+        """Note that the state file has the record `ours`; return False if it has changed since."""
         with contextlib.suppress(OSError), self.entry(key) as entry:
             if entry.exists and entry.ours != ours:
                 entry.write(ours, entry.ours)
@@ -92,7 +95,7 @@ class OutageSpending:
 
     def _place(self, *, is_made: bool) -> Path:
         user = os.geteuid()
-        # In memory if there is such a place, else where temporary files are.
+        # Places in memory come first, because the disk may be full or read-only.
         for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{user}", "/dev/shm", tempfile.gettempdir()):
             if place:
                 with contextlib.suppress(OSError):
@@ -101,12 +104,15 @@ class OutageSpending:
 
 
 def ledger_of(path: str) -> OutageSpending | None:
-    """The ledger for a state file; None where processes cannot take turns by a file."""
+    """Return the ledger of a state file; None on Windows, which has no `flock`."""
     return None if sys.platform == "win32" else OutageSpending(path)
 
 
 def _own(path: Path, is_made: bool) -> Path:
-    """A directory that nobody else can write or has put there."""
+    """Return a directory that only this user can access; `is_made` creates it if missing.
+
+    Raises PermissionError for any other file or directory.
+    """
     if is_made:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -134,7 +140,7 @@ def _locked(path: Path) -> Iterator[int]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(file)
-            if found.st_nlink:  # else it went home while we opened it
+            if found.st_nlink:  # otherwise `moved()` deleted it before it was locked
                 yield file
                 return
         except BlockingIOError:
@@ -146,7 +152,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _parsed(data: bytes) -> tuple[str, Record | None, Record | None]:
-    """Key, base and record of a file. Raises ValueError if it is not whole."""
+    """Return key, base and record from the bytes of a file. Raises ValueError if they are incomplete."""
     body = data[8 : 8 + int.from_bytes(data[4:8], "big")]
     if not body or zlib.crc32(body) != int.from_bytes(data[:4], "big"):
         raise ValueError("not a whole record")

@@ -1,4 +1,4 @@
-"""A blocking store for tasks: each call is made in a thread of the event loop's own pool."""
+"""Blocking store for tasks: each call runs in a thread of the event loop's pool."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from curtsy.system.threads import in_thread
 
 
 def is_store(what: object) -> TypeGuard[Store]:
-    """Whether it is a blocking store."""
+    """Return whether `what` is a blocking store."""
     return _is_made(what) and not inspect.iscoroutinefunction(getattr(what, "update", None))
 
 
 def is_async_store(what: object) -> TypeGuard[AsyncStore]:
-    """Whether it is a store for tasks."""
+    """Return whether `what` is an async store."""
     return _is_made(what) and inspect.iscoroutinefunction(getattr(what, "update", None))
 
 
@@ -26,46 +26,46 @@ def _is_made(what: object) -> bool:
 
 
 class ThreadedStore:
-    """A blocking store, as tasks can use it."""
+    """Async store over a blocking one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
     def identity(self) -> str:
-        """That of the store."""
+        """Identity of the blocking store."""
         return self._store.identity
 
     @property
     def share(self) -> float:
-        """This process's share of the global limit, while the store is out."""
+        """This process's share of the global limit: 1.0 unless the store is out."""
         share: float = getattr(self._store, "share", 1.0)
         return share
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         return await in_thread(self._store.update, key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself."""
+        """Do several updates in one batch. Each is atomic by itself."""
         return await in_thread(self._store.update_many, steps)
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         return await in_thread(self._store.read, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         return await in_thread(self._store.keys, prefix)
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         await in_thread(self._store.forget, key)
 
     async def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         return await in_thread(self._store.now)
 
     async def close(self) -> None:
-        """Give back what is held open. Idempotent."""
+        """Release all open resources. Idempotent."""
         await in_thread(self._store.close)

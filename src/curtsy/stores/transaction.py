@@ -1,4 +1,4 @@
-"""Draft: what one transaction on a file of records has read, and what it will write."""
+"""Transaction on an SQLite file of records: records read, and pending writes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from curtsy.stores.codec import DamagedRecord, pack, unpack
 _DAY = 86_400
 
 _SWEEP_ROWS = 100
-"""Records that one sweep drops at most."""
+"""Maximum number of records that one sweep examines."""
 
 SELECT = "SELECT data, sum, expires_epoch FROM records WHERE key = ?"
-"""A row, as `decoded` takes it."""
+"""Query for a row, as `decoded` takes it."""
 
 _INSERT = (
     "INSERT INTO records (key, data, sum, expires_epoch) VALUES (?, ?, ?, ?)"
@@ -34,10 +34,10 @@ _log = logging.getLogger("curtsy")
 
 
 class Transaction:
-    """What one transaction has read, and what it will write."""
+    """Records that one transaction has read, and its pending writes."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, met_damage: Callable[[str], None]) -> None:
-        """Take also what to call for the key of a record that is damaged: there may be more."""
+        """Store the arguments; `met_damage` is called with the key of each damaged record."""
         self._connection = connection
         self._path = path
         self._met_damage = met_damage
@@ -45,10 +45,10 @@ class Transaction:
         self._expiries: dict[str, int | None] = {}
         self._writes: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self.now: Now | None = None
-        """When the last change was made; None if nothing changed."""
+        """Time of the last change; None if nothing changed."""
 
     def load(self, key: str) -> Record | None:
-        """The record under `key`, as this transaction sees it."""
+        """Return the record under `key`, with the pending changes; None if absent or damaged."""
         if key in self._records:
             return self._records[key]
         row = self._connection.execute(SELECT, (encode(key),)).fetchone()
@@ -65,7 +65,7 @@ class Transaction:
         return record
 
     def put(self, key: str, record: Record | None, now: Now) -> None:
-        """Note what is to be under `key`, which was loaded before. Nothing is written yet."""
+        """Set the pending record under `key`; None removes it. Requires `load(key)` before."""
         self._writes[key] = self._write(key, record, now)
         self._records[key] = record
         self.now = now
@@ -76,21 +76,21 @@ class Transaction:
             return _DELETE, (name,)
         data = pack(record)
         expires = _expiry(record, now)
-        # Most writes leave the day of expiry alone, and then the index too.
+        # Most writes keep the day of expiry, and then the index needs no write.
         if expires == self._expiries[key]:
             return _UPDATE, (data, _sum(name, data), name)
         return _INSERT, (name, data, _sum(name, data), expires)
 
     def write(self) -> None:
-        """Write what has changed."""
+        """Write the pending changes."""
         for statement, values in self._writes.values():
             self._connection.execute(statement, values)
 
     def sweep(self, now: Now) -> bool:
-        """Drop some records that say nothing any more. True if there may be more of them.
+        """Drop some expired records; return True if more may have expired.
 
-        The calendar says which may have expired, the record itself whether it has: a clock that is set ahead must not
-        make the store forget what was spent (C19).
+        The calendar selects candidates, and the record itself decides whether it has expired. A clock that is set
+        ahead must not make the store forget spent budgets (C19).
         """
         rows = self._connection.execute(_EXPIRED, (now.epoch // SECOND, _SWEEP_ROWS)).fetchall()
         for row in rows:
@@ -102,7 +102,7 @@ class Transaction:
                     expires = _expiry(record, now)
             except (DamagedRecord, UnicodeDecodeError):
                 pass
-            except StoreError:  # a later version wrote it, and knows when it expires
+            except StoreError:  # a later version wrote it and knows its expiry
                 expires = now.epoch // SECOND + _DAY
             if expires == 0:
                 self._connection.execute(_DELETE, (name,))
@@ -112,12 +112,12 @@ class Transaction:
 
 
 def encode(key: str) -> bytes:
-    """A key as it stands in the file: any text, lone surrogates and NUL too."""
+    """Return a key as stored in the file: any text, including lone surrogates and NUL."""
     return key.encode("utf-8", "surrogatepass")
 
 
 def decoded(key: str, row: Any) -> Record | None:
-    """The record of a row."""
+    """Return the record of a row; None if `row` is None. Raises DamagedRecord or StoreError."""
     if row is None:
         return None
     data, total = row[0], row[1]
@@ -127,11 +127,11 @@ def decoded(key: str, row: Any) -> Record | None:
 
 
 def _sum(name: bytes, data: bytes) -> int:
-    """A check sum, for SQLite has none: a flipped bit in a counter would look like any other number."""
+    """Return a checksum. SQLite has no checksums, and a flipped bit in a counter looks like a valid number."""
     return zlib.crc32(data, zlib.crc32(name))
 
 
 def _expiry(record: Record, now: Now) -> int | None:
-    """The epoch second, at the end of some day, when the record may be dropped."""
+    """Return the epoch second of expiry, rounded up to the end of a day; None for never."""
     lasts = record.lasts(now)
     return None if lasts is None else -(-(now.epoch + lasts) // (_DAY * SECOND)) * _DAY

@@ -1,1 +1,1 @@
-"""The parts of the operating system that every layer uses: clock, threads, files, start-up and shutdown."""
+"""Operating system services that every layer uses: clock, log, threads, files, start-up and shutdown."""

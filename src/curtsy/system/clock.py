@@ -1,4 +1,4 @@
-"""Where `Now` comes from. A fake one makes a day pass in milliseconds."""
+"""Clocks, which are the sources of `Now`, and a fake clock for tests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from curtsy.core.message import SECOND, Instant, Now
 
 
 class Clock(Protocol):
-    """Anything that knows the present."""
+    """Source of the current time."""
 
     def now(self) -> Now:
-        """The present."""
+        """Return the current time."""
         ...
 
 
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-"""The clock that never jumps and goes on in sleep; None where the system has none."""
+"""Clock that never jumps and runs during sleep; None if the system does not have it."""
 
 
 def _ticks() -> int:
@@ -29,36 +29,36 @@ def _ticks() -> int:
 
 
 class SystemClock:
-    """This machine's boot-time clock, for records that no other process reads."""
+    """Boot-time clock of this machine, for records that no other process reads."""
 
     def now(self) -> Now:
-        """The present."""
+        """Return the current time."""
         return Now(Instant(_ticks() // 1000), time.time_ns() // 1000)
 
 
 class BootClock:
-    """The machine's boot-time clock: one for all its processes, goes on in sleep, starts anew at a reboot."""
+    """Boot-time clock of this machine: shared by its processes, runs during sleep, restarts at a reboot."""
 
     def __init__(self) -> None:
         self._boot = _boot_number()
 
     def now(self) -> Now:
-        """The present."""
+        """Return the current time."""
         return Now(Instant(_ticks() // 1000), time.time_ns() // 1000, self._boot)
 
 
 def _boot_number() -> int:
-    """A number that changes when the machine's clock starts anew: from its boot id, else from when it booted."""
+    """Return a number that changes at a reboot, from the boot id or else from the time of the boot."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
-        # To the nearest minute or so: a clock that is set by less is taken for the same boot, which does no harm.
+        # Rounded to 100 s: a clock that is set by less counts as the same boot, which is harmless.
         name = str(round((time.time() - time.monotonic()) / 100))
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
 class FakeClock:
-    """A clock that stands still until it is moved: for tests of our own and of our users."""
+    """Clock for tests, which moves only on request."""
 
     def __init__(self, epoch: float = 1_800_000_000.0, at: float = 1_000.0, boot: int = 1) -> None:
         self._lock = threading.Lock()
@@ -68,16 +68,16 @@ class FakeClock:
         self._listeners: list[Callable[[], None]] = []
 
     def on_advance(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever time has passed."""
+        """Call `listener` after each `advance()`."""
         self._listeners.append(listener)
 
     def now(self) -> Now:
-        """The present."""
+        """Return the current time."""
         with self._lock:
             return Now(Instant(self._at), self._epoch, self._boot)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let `seconds` pass. Raises ValueError if they are negative."""
         if seconds < 0:
             raise ValueError(f"seconds = {seconds!r} must be at least 0. To set the calendar back, use set_back().")
         with self._lock:
@@ -87,12 +87,12 @@ class FakeClock:
             listener()
 
     def set_back(self, seconds: float) -> None:
-        """Set the calendar back (or, if negative, forward), as an operator or a time server does."""
+        """Set the calendar back by `seconds` (forward if negative), as an operator or a time server does."""
         with self._lock:
             self._epoch -= round(seconds * SECOND)
 
     def reboot(self, down: float = 60.0) -> None:
-        """Restart the machine: after `down` seconds the clock that never jumps starts anew."""
+        """Restart the machine: the calendar advances by `down` seconds, and the boot-time clock restarts."""
         with self._lock:
             self._epoch += round(down * SECOND)
             self._at = SECOND

@@ -8,9 +8,8 @@ each write
 
     {"ts":"2026-11-15T08:00:00.000Z","level":"info","component":"crawler","msg":"Page fetched","url":…,"status":200}
 
-The library itself speaks through the standard logger `curtsy` (`library_logger`) and prints nothing uninvited; the
-command line turns those records into the same lines (`install_json_logging`), or on a terminal into readable ones
-(`cli/logs.py`).
+The library itself logs to the standard logger `curtsy` (`library_logger`) and prints nothing by default. The command
+line writes those records as the same lines (`install_json_logging`), or on a terminal as readable ones (`cli/logs.py`).
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from curtsy.core.escape import visible
 from curtsy.core.secrets import mask_line, mask_url
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-"""The levels by name, least first."""
+"""Levels by name, lowest first."""
 
 LEVEL_VARIABLES = ("CURTSY_LOG_LEVEL", "LOG_LEVEL")
-"""Where the least level shown is read from; the first that is set wins."""
+"""Environment variables of the lowest level shown; the first that is set wins."""
 
 _OTHER_NAMES = {"trace": "debug", "warning": "warn", "critical": "error", "fatal": "error"}
 
 
 def level_named(name: str) -> str | None:
-    """The level that `name` means, in any case and by its other usual names (`WARNING`); None if it means none."""
+    """Return the level that `name` means, in any case or by an alias (`WARNING`); None if unknown."""
     name = name.strip().lower()
     name = _OTHER_NAMES.get(name, name)
     return name if name in LEVELS else None
@@ -52,14 +51,14 @@ _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 class Stream(Protocol):
-    """What lines can be written to."""
+    """Target for lines."""
 
     def write(self, text: str, /) -> object:
-        """Take a text."""
+        """Write a text."""
         ...
 
     def flush(self) -> object:
-        """Pass on what was taken."""
+        """Flush the buffer."""
         ...
 
 
@@ -67,14 +66,14 @@ def _line(at: int, level: str, component: str, msg: str, fields: Mapping[str, An
     if not _RESERVED.isdisjoint(fields):
         fields = {name + "_" if name in _RESERVED else name: value for name, value in fields.items()}
     line = mask_line(_json({"ts": _stamp(at), "level": level, "component": component, "msg": msg, **fields}))
-    # JSON may hold as it is what a terminal acts on (U+009B begins an escape) or does not show.
+    # JSON may contain raw characters that a terminal acts on (U+009B begins an escape) or does not show.
     return line if line.isascii() else visible(line, is_json=True)
 
 
 def _json(entry: dict[str, Any]) -> str:
     try:
         return _encode(entry).decode()
-    except Exception:  # a lone surrogate, a loop, a key that is no text, a repr that raises: the line matters more
+    except Exception:  # a lone surrogate, a cycle, a non-text key or a failing repr must not lose the line
         return _encode({_legible(name): _encodable(value) for name, value in entry.items()}).decode()
 
 
@@ -94,11 +93,11 @@ def _legible(value: object) -> str:
         return f"<{type(value).__name__} that cannot be shown>"
 
 
-_second = (-1, "")  # the last second that was written out: most lines share it with the one before
+_second = (-1, "")  # cache of the last second formatted: most lines share it with the line before
 
 
 def _stamp(at: int) -> str:
-    """Nanoseconds since 1970 as ISO 8601, UTC, in milliseconds."""
+    """Format nanoseconds since 1970 as ISO 8601 in UTC, with milliseconds."""
     global _second
     seconds, rest = divmod(at, 1_000_000_000)
     known, text = _second
@@ -109,7 +108,7 @@ def _stamp(at: int) -> str:
 
 
 def _write(line: str, stream: Stream | None) -> None:
-    """Write a line whole, by one write; a stream that is closed or broken is nobody's problem here."""
+    """Write a line by one write; ignore a closed or broken stream."""
     target = sys.stderr if stream is None else stream
     if target is None:  # a process without standard error
         return
@@ -120,16 +119,16 @@ def _write(line: str, stream: Stream | None) -> None:
             target.write(line)
             target.flush()
             return
-        target.flush()  # what others wrote goes first
+        target.flush()  # earlier buffered text goes first
         data = line.encode()
-        while data:  # more than once only where a pipe is nearly full
+        while data:  # repeats only if a pipe is nearly full
             data = data[os.write(number, data) :]
     except (OSError, ValueError):
         pass
 
 
 def _number_of(stream: object) -> int | None:
-    """The file behind a stream, or None for one that is only in memory."""
+    """Return the file descriptor of a stream; None for a stream in memory."""
     fileno = getattr(stream, "fileno", None)
     try:
         return None if fileno is None else int(fileno())
@@ -141,9 +140,9 @@ def _number_of(stream: object) -> int | None:
 
 
 class Logger:
-    """Writes JSON lines for one component. Never raises, whatever it is given.
+    """Logger that writes JSON lines for one component. It accepts any value and never raises.
 
-    Further fields are keywords, or a mapping as the second argument, or both: `log.info("Fetched", {"status": 200})`.
+    Fields are keywords, or a mapping as the second argument, or both: `log.info("Fetched", {"status": 200})`.
     A keyword wins over a field of the mapping with the same name.
     """
 
@@ -154,34 +153,37 @@ class Logger:
         self.set_level(level)
 
     def set_level(self, level: str | None = None) -> None:
-        """Set the least level shown; None reads it from the environment anew. A bad one means info, and is told."""
+        """Set the lowest level shown; None reads it from the environment.
+
+        An invalid level means info and logs a warning.
+        """
         self._least, complaint = _least(level)
         if complaint:
             self.warn(complaint)
 
     def debug(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Tell what only somebody who looks for a fault wants to know."""
+        """Log a detail for debugging."""
         if self._least <= logging.DEBUG:
             _write(_line(time.time_ns(), "debug", self.component, msg, _joined(more, fields)), self._stream)
 
     def info(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Tell what happens."""
+        """Log an event."""
         if self._least <= logging.INFO:
             _write(_line(time.time_ns(), "info", self.component, msg, _joined(more, fields)), self._stream)
 
     def warn(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Tell what somebody should look at."""
+        """Log a condition that needs attention."""
         if self._least <= logging.WARNING:
             _write(_line(time.time_ns(), "warn", self.component, msg, _joined(more, fields)), self._stream)
 
     def error(self, msg: str, more: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Tell what went wrong."""
+        """Log a failure."""
         if self._least <= logging.ERROR:
             _write(_line(time.time_ns(), "error", self.component, msg, _joined(more, fields)), self._stream)
 
 
 def _joined(more: object, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a mapping and those of keywords as one."""
+    """Return the fields of a mapping and of keywords, merged; keywords win."""
     if more is None:
         return fields
     try:
@@ -197,7 +199,10 @@ _told: set[str] = set()
 
 
 def _least(level: str | None) -> tuple[int, str | None]:
-    """The number of a level, or of the environment's; and what to say about a bad one, once in a process."""
+    """Return the number of `level` or of the environment's level, and a complaint if it is invalid.
+
+    The complaint is None after the first time in a process.
+    """
     variable = "level"
     if level is None:
         variable = next((each for each in LEVEL_VARIABLES if os.environ.get(each)), "")
@@ -213,9 +218,9 @@ def _least(level: str | None) -> tuple[int, str | None]:
 
 
 def create_logger(component: str, *, level: str | None = None, stream: Stream | None = None) -> Logger:
-    """A logger that writes JSON lines for `component` to standard error (N1).
+    """Return a logger that writes JSON lines for `component` to standard error (N1).
 
-    The least level shown is `level`, else that of `CURTSY_LOG_LEVEL` or `LOG_LEVEL`, else info.
+    The lowest level shown is `level`, else that of `CURTSY_LOG_LEVEL` or `LOG_LEVEL`, else info.
     """
     return Logger(component, level=level, stream=stream)
 
@@ -223,11 +228,11 @@ def create_logger(component: str, *, level: str | None = None, stream: Stream | 
 # --- The standard library's ----------------------------------------------------------------------------------------
 
 _ROOT = logging.getLogger("curtsy")
-_ROOT.addHandler(logging.NullHandler())  # else the standard library prints our warnings where nobody asked for them
+_ROOT.addHandler(logging.NullHandler())  # otherwise the standard library prints warnings to standard error
 
 
 class _Message:
-    """A message and its fields, as one text for whoever formats records in the usual way."""
+    """Message with its fields, as one text for standard formatters."""
 
     __slots__ = ("fields", "msg")
 
@@ -242,7 +247,7 @@ class _Message:
 
 
 class LibraryLogger:
-    """What the library itself logs through: a standard logger that takes fields."""
+    """Standard logger with fields, for the library itself."""
 
     __slots__ = ("_logger",)
 
@@ -250,23 +255,23 @@ class LibraryLogger:
         self._logger = logger
 
     def hears(self, level: int) -> bool:
-        """Whether anybody listens at this level: ask before making fields that cost something."""
+        """Return whether `level` is logged; call this before computing expensive fields."""
         return self._logger.isEnabledFor(level)
 
     def debug(self, msg: str, /, **fields: Any) -> None:
-        """Tell what only somebody who looks for a fault wants to know."""
+        """Log a detail for debugging."""
         self._log(logging.DEBUG, msg, fields)
 
     def info(self, msg: str, /, **fields: Any) -> None:
-        """Tell what happens."""
+        """Log an event."""
         self._log(logging.INFO, msg, fields)
 
     def warning(self, msg: str, /, **fields: Any) -> None:
-        """Tell what somebody should look at."""
+        """Log a condition that needs attention."""
         self._log(logging.WARNING, msg, fields)
 
     def error(self, msg: str, /, **fields: Any) -> None:
-        """Tell what went wrong."""
+        """Log a failure."""
         self._log(logging.ERROR, msg, fields)
 
     def _log(self, level: int, msg: str, fields: dict[str, Any]) -> None:
@@ -275,20 +280,20 @@ class LibraryLogger:
 
 
 def library_logger(name: str) -> LibraryLogger:
-    """The library's logger for one part, `curtsy.<name>`: silent until the program that uses curtsy listens."""
+    """Return the library's logger `curtsy.<name>`, silent until the program installs a handler."""
     return LibraryLogger(_ROOT.getChild(name))
 
 
 class JsonHandler(logging.Handler):
-    """Turns the standard library's records into the same JSON lines.
+    """Handler that writes the standard library's records as the same JSON lines.
 
-    Fields are those given to a `LibraryLogger`, or `extra={"fields": {…}}`; an exception is told as `traceback`.
+    Fields are those given to a `LibraryLogger`, or `extra={"fields": {…}}`. An exception appears as `traceback`.
     """
 
     def __init__(self, level: int = logging.NOTSET, *, stream: Stream | None = None) -> None:
         super().__init__(level)
         self.stream = stream
-        """Where lines go; None for standard error."""
+        """Target of the lines; None for standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record as a line."""
@@ -302,25 +307,25 @@ class JsonHandler(logging.Handler):
             fields = {**fields, "traceback": "".join(traceback.format_exception(record.exc_info[1]))}
         name = next((name for name, number in reversed(LEVELS.items()) if record.levelno >= number), "debug")
         component = record.name.removeprefix("curtsy.")
-        at = round(record.created * 1000) * 1_000_000  # a float has no more to tell
+        at = round(record.created * 1000) * 1_000_000  # rounded: a float may be just below its millisecond
         _write(self.shown(_line(at, name, component, msg, fields)), self.stream)
 
     def shown(self, line: str) -> str:
-        """The line as it is written; whoever shows it otherwise gets it with its secrets masked."""
+        """Return the line to write. An override gets it with its secrets masked."""
         return line
 
 
 def _text_of(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # the arguments do not fit the message, which is no reason to lose it
+    except Exception:  # the arguments do not fit the message: log both
         return f"{_legible(record.msg)} {_legible(record.args)}"
 
 
 def install_json_logging(level: str | None = None, *, stream: Stream | None = None) -> JsonHandler:
-    """Write all that the library tells as JSON lines to standard error; called again, replace the former handler.
+    """Write the library's log as JSON lines to standard error, and replace an earlier handler.
 
-    The least level shown is `level`, else that of the environment, else info.
+    The lowest level shown is `level`, else that of the environment, else info.
     """
     handler = JsonHandler(stream=stream)
     install(handler, level)
@@ -328,7 +333,7 @@ def install_json_logging(level: str | None = None, *, stream: Stream | None = No
 
 
 def install(handler: JsonHandler, level: str | None = None) -> None:
-    """Have a handler write what the library tells, in the place of the former one."""
+    """Install `handler` for the library's log, in place of an earlier one."""
     for former in _ROOT.handlers[:]:
         if isinstance(former, JsonHandler):
             _ROOT.removeHandler(former)

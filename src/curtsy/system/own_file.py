@@ -1,4 +1,4 @@
-"""Files that curtsy names itself beside a path of the user's: opened without following what others have put there."""
+"""Files that curtsy names itself beside a user's path, opened without following other users' links."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import stat
 
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# To open a pipe that no process reads would wait for one.
+# Otherwise, opening a pipe that no process reads blocks.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 
 
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file and return its descriptor. Raises OSError for a symbolic link, a pipe, a device or a socket.
+    """Open a regular file and return its descriptor.
 
-    In a directory that others can write, such as /tmp, a link under a name that can be guessed would lead what is
-    written to any file of the user's.
+    Raises OSError for a symbolic link, a pipe, a device or a socket. In a directory that others can write, such as
+    /tmp, a link under a guessable name would redirect writes to any file of the user.
     """
     name = os.path.basename(path)
     if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
@@ -23,7 +23,7 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
     try:
         number = os.open(path, flags | _FLAGS | _NO_WAITING, mode)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK) and os.path.islink(path):  # the latter on FreeBSD
+        if error.errno in (errno.ELOOP, errno.EMLINK) and os.path.islink(path):  # EMLINK on FreeBSD
             raise OSError(errno.ELOOP, _planted(name, "a symbolic link"), os.fspath(path)) from None
         if error.errno == errno.ENXIO:
             raise OSError(errno.ENXIO, _planted(name, "a pipe or a socket"), os.fspath(path)) from None
@@ -35,12 +35,12 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int
 
 
 def create_own(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """Open a new file for writing, in place of what an earlier process may have left under the name."""
+    """Open a new file for writing, and replace a file that an earlier process left there."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         return open_own(path, flags, mode)
     except FileExistsError:
-        os.unlink(path)  # a link itself, not what it leads to
+        os.unlink(path)  # removes a link itself, not its target
         return open_own(path, flags, mode)
 
 

@@ -1,6 +1,7 @@
-"""What is done when a program ends, and in which order: what is open is closed first, and then what it wrote by.
+"""Exit handlers in order: open objects are closed first, then the writers that they use.
 
-It is imported with the package, so that handlers which a program registers later come before, and may still fetch.
+The package imports this module early, because `atexit` runs the last handler first. So a program's own handlers run
+before these, and may still fetch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _LAST: list[Callable[[], None]] = []
 
 
 def at_exit(work: Callable[[], None], *, first: bool = False) -> None:
-    """Have something done when the program ends; `first` if it needs what others end then."""
+    """Register `work` for the end of the program; `first` if it needs resources that other handlers end."""
     (_FIRST if first else _LAST).append(work)
 
 

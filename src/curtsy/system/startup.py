@@ -1,6 +1,6 @@
 """Start-up of the `curtsy` command: Ctrl-C ends it with exit code 130 while Python still imports.
 
-The package imports this module first. In a program that merely imports curtsy it changes nothing.
+The package imports this module first. It has no effect in a program that merely imports curtsy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import signal  # noqa: E402
 
 
 def exit_on_interrupt() -> None:
-    """End the process at once on Ctrl-C: nothing is open that would have to be closed."""
+    """End the process at once on Ctrl-C, while nothing is open that needs closing."""
     signal.signal(signal.SIGINT, _leave)
 
 
@@ -46,5 +46,5 @@ def _leave(number: int, frame: object) -> None:
     os._exit(INTERRUPTED)
 
 
-if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as by nohup
+if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup ignores SIGINT
     exit_on_interrupt()

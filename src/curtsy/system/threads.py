@@ -1,6 +1,6 @@
-"""What blocks, done in a thread; at a program's end, when no thread takes anything more, done at once instead.
+"""Blocking work in a thread, and work that runs once for many waiters.
 
-And what is done once, whoever waits for it.
+At the end of a program, when the pool accepts no more work, blocking work runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -16,24 +16,27 @@ P = ParamSpec("P")
 
 
 async def in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Do what blocks in a thread of the loop's pool, and await it."""
+    """Run blocking work in a thread of the loop's pool, and await its result."""
     return await begun_in_thread(work, *arguments, **named)
 
 
 class Once:
-    """Work that is done once, and to its end, however many wait for it and whoever of them is cancelled."""
+    """Work that runs once and to its end for any number of waiters, even if some are cancelled."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._work = work
         self._task: asyncio.Task[None] | None = None
 
     async def wait(self) -> None:
-        """Begin it, unless that was done, and wait for its end: in another loop, too, as long as that one runs."""
-        if self._task is None or self._task.cancelled():  # by the end of its loop
+        """Start the work unless it has started, and wait for its end.
+
+        A caller in another event loop waits only while the work's own loop runs.
+        """
+        if self._task is None or self._task.cancelled():  # cancelled by the end of its loop
             self._task = asyncio.ensure_future(self._work())
         loop = self._task.get_loop()
         if self._task.done():
-            return  # somebody has heard what came of it
+            return  # an earlier waiter received its exception, if any
         if loop is asyncio.get_running_loop():
             await asyncio.shield(self._task)
         elif loop.is_running():
@@ -41,13 +44,13 @@ class Once:
 
 
 def begun_in_thread(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
-    """Begin what blocks in a thread of the loop's pool; it is done here and now if the pool refuses.
+    """Start blocking work in a thread of the loop's pool; run it here if the pool refuses.
 
-    It does once the main thread has ended, though `atexit` and other threads may still fetch and close then.
+    The pool refuses work once the main thread has ended. `atexit` and other threads may still fetch and close then.
     """
     loop = asyncio.get_running_loop()
     whole = partial(contextvars.copy_context().run, partial(work, *arguments, **named))
-    to_do = [whole]  # whoever takes it does it: the pool may have queued what it had no thread for
+    to_do = [whole]  # popped, so that it runs once: a pool that refuses may have queued it before
     try:
         return loop.run_in_executor(None, lambda: to_do.pop()())
     except RuntimeError:
