@@ -1,16 +1,15 @@
-"""Compare and swap: how updates become one short script on a Redis server. No socket in sight.
+"""Compare and swap: updates of a Redis server by one short script. This module does no I/O.
 
-Under each key lies `nonce (8 bytes) | last (double) | shift (double) | packed record`, where the nonce names the write,
-`last` is the present as its step saw it, and `shift` is what to add to the server's TIME to have the key's own time
-line, which never runs backwards. If the server's clock is set back, `shift` grows; if it is set ahead, or home again,
-`shift` shrinks by as much, as far as the machine that asks has seen it (`generation.py`): so no time passes on the
-line that has not passed in fact (C19).
+Each key has the value `nonce (8 bytes) | last (double) | shift (double) | packed record`. The nonce identifies the
+write, and `last` is the time that its step saw. The server's TIME plus `shift` is the key's own time line, which never
+runs backwards. If the server's clock is set back, `shift` grows. If the clock is set ahead, or corrected later, `shift`
+shrinks by the leap that the client machine has measured (`generation.py`). So the line counts only real time (C19).
 
-An update runs its step on the value that was last seen, at a lower bound of the server's time, and sends the result.
-The script takes it if the value is still that one and the bound holds; else it changes nothing and returns the present
-value, on which the step runs again. So every answer is as if the step had run on the server, whatever was cached here,
-and the usual update is one round trip. An answer that changes nothing (a Wait, a No, an exception) is compared too
-before it is believed: what was cached may be another process's past.
+An update runs its step on the value last seen, at a lower bound of the server's time, and sends the result. The script
+accepts it if the value is unchanged and the bound holds. Otherwise it keeps the record and returns the present value,
+and the step runs again on that. So every answer is as if the step ran on the server, and the usual update takes one
+round trip. The script also checks an answer that changes nothing (a Wait, a No, an exception), because the cached
+value may be outdated.
 """
 
 from __future__ import annotations
@@ -94,21 +93,21 @@ return time
 SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 REMEMBERED = 8192
-"""Values that are kept as last seen, with TEXTS bytes of robots.txt in them; a further one costs its next update a
-second round trip."""
+"""Maximum number of cached values, with TEXTS bytes of robots.txt in total. An update of a key that is not cached costs
+a second round trip."""
 
 TRUSTED = 10 * SECOND
-"""Microseconds for which a reading of the server's clock is carried on by ours."""
+"""Microseconds for which the local clock continues a reading of the server's clock."""
 
 DRIFT = 10_000
-"""Our clock is taken to be fast by one part in so many: with TRUSTED, the bound is at most a millisecond low."""
+"""Assumed error of the local clock: fast by one part in this many. With TRUSTED, the bound is at most 1 ms low."""
 
 PROMPT = SECOND // 20
-"""Microseconds between a step and its script. If it took longer, because the process was held up or the line is slow,
-the step is run again at a fresher time; only then as much is allowed as the timeout lets us."""
+"""Maximum microseconds between a step and its script. After a longer delay, in the process or on the network, the step
+runs again at a later time. The retry may take half the timeout."""
 
 LEAST_EXPIRY = 1000
-"""Milliseconds: no key goes sooner, and never `PX 0`, which is an error."""
+"""Minimum expiry of a key in milliseconds; `PX 0` is an error."""
 
 _HEAD = Struct(">8sdd")
 
@@ -116,35 +115,35 @@ logger = logging.getLogger("curtsy")
 
 
 class Seen(NamedTuple):
-    """What was last seen under a key. Only a guess: the script has the last word."""
+    """Cached value of a key. It may be outdated: the script decides."""
 
     nonce: bytes = b""
-    """Empty if there is nothing."""
+    """Nonce of the last write; empty if the key is absent."""
 
     last: int = 0
     shift: int = 0
     record: Record | None = None
     floor: int = 0
-    """The latest present that a step was given here and the server agreed to."""
+    """Latest time that a step of this process saw and the server accepted."""
 
     is_damaged: bool = False
-    """There is a record, but it cannot be read."""
+    """True if there is a record that cannot be read."""
 
 
 def _memory() -> Bounded[str, Seen]:
-    """What was last seen, by key."""
+    """Return an empty cache of values, by key."""
     return Bounded(REMEMBERED, TEXTS, lambda seen: 0 if seen.record is None else seen.record.weight)
 
 
 class Outcome(NamedTuple):
-    """What became of one step."""
+    """Answer or error of one step."""
 
     answer: Any = None
     error: Exception | None = None
 
 
 class Attempt:
-    """Steps for one key that go to the server together, one after the other, and how far they have come."""
+    """Steps for one key that go to the server together, in order, and their progress."""
 
     __slots__ = (
         "_bound", "_nonce", "_now", "_record", "_seen", "_shift", "at", "key", "outcomes", "server", "steps", "tries"
@@ -154,12 +153,12 @@ class Attempt:
         self.key = key
         self.steps = steps
         self.server = ""
-        """Which of a cluster's servers holds the key: each has a clock of its own."""
+        """Cluster server that holds the key; each has its own clock. Empty without a cluster."""
         self.at = 0
-        """The server's time when it last replied."""
+        """Server's time at its last reply, in microseconds."""
         self.outcomes: list[Outcome] = []
         self.tries = 0
-        """Times that the server refused, because somebody else was faster or the bound did not hold."""
+        """Number of refusals, because another process was faster or the bound did not hold."""
         self._seen = Seen()
         self._shift = 0
         self._bound = 0
@@ -168,14 +167,14 @@ class Attempt:
         self._nonce = b""
 
     def fail(self, error: Exception) -> None:
-        """Give up: every step ends with `error`."""
+        """End every step with `error`."""
         self.outcomes = [Outcome(error=error)] * len(self.steps)
 
 
 class CompareAndSwap:
-    """What one process knows of the server: values last seen, and the time. Safe to share among threads.
+    """Cache of one process: values last seen, and the servers' times. Thread-safe.
 
-    Threads may overwrite each other's guesses here. That costs a round trip, never an update.
+    Threads may overwrite each other's cached values. That costs a round trip, never an update.
     """
 
     def __init__(self, prefix: str, clock: Clock | None, lag: float) -> None:
@@ -185,32 +184,30 @@ class CompareAndSwap:
         self._seen = _memory()
         self._ticker = clock or BootClock()
         self.marks = Generation(self._ticker, clock is not None)
-        self._times: dict[str, tuple[int, int]] = {}  # per server: its time in µs, and ours when we had it
+        self._times: dict[str, tuple[int, int]] = {}  # per server: its time, and the local time of that reading, in µs
 
     def name(self, key: str) -> bytes:
-        """The server's key. The braces keep one record in one slot of a cluster; the rest is as it is given."""
+        """Return the server's key. Its braces keep one record in one slot of a cluster."""
         return self._prefix + key.encode("utf-8", "surrogatepass") + b"}"
 
     def key(self, name: bytes) -> str:
-        """The other way round."""
+        """Return the store's key of a server's key."""
         return name[len(self._prefix) : -1].decode("utf-8", "surrogatepass")
 
     def pattern(self, prefix: str) -> bytes:
-        """What to SCAN for to find the keys that begin with `prefix`."""
+        """Return the SCAN pattern for the keys that begin with `prefix`."""
         literal = self._prefix + prefix.encode("utf-8", "surrogatepass")
         for special in (b"\\", b"*", b"?", b"[", b"]"):
             literal = literal.replace(special, b"\\" + special)
         return literal + b"*}"
 
     def ask(self, attempt: Attempt) -> tuple[Any, ...]:
-        """Run the steps on what is known, and return what the script needs: the key's name and its arguments."""
+        """Run the steps on the cached value; return the server's key and the arguments of the script."""
         seen = attempt._seen = self._seen.get(attempt.key) or Seen()
         clock = "" if self._clock is None else self._clock.now().epoch
         attempt._bound = self._bound(attempt.server)
         name = self.name(attempt.key)
-        if (
-            not attempt._bound or not attempt.steps
-        ):  # first we must know what time it is, or that is all we want to know
+        if not attempt._bound or not attempt.steps:  # only the time is needed, or it is needed first
             attempt._now = None
             return name, b"", 0, 0, 0, seen.floor, clock, 0, b"", "look", "", b""
         leap = self.marks.leap_since(attempt.server, seen.last - seen.shift) if seen.last else 0
@@ -223,18 +220,18 @@ class CompareAndSwap:
         elif attempt._record is not seen.record:
             try:
                 body, lasts = pack(attempt._record), attempt._record.lasts(now)
-            except Exception as error:  # no record at all: the caller's mistake, and nobody else's
+            except Exception as error:  # not a record: an error of this caller alone
                 attempt.fail(error)
                 attempt._record = seen.record
             else:
                 op, attempt._nonce = "set", os.urandom(8)
-                if self._clock is None:  # a test's clock means nothing to the server's expiry
+                if self._clock is None:  # the server's expiry does not follow a test clock
                     px = expiry(lasts)
         lag = self._lag if attempt.tries else min(self._lag, PROMPT)
         return name, seen.nonce, seen.shift, leap, now.at, seen.floor, clock, lag, attempt._nonce, op, px, body
 
     def hear(self, attempt: Attempt, reply: Any) -> bool:
-        """Take the script's reply; True if it agreed to the bid, False if it must be asked again."""
+        """Take the script's reply; return True if it accepted the attempt, False if a retry is needed."""
         if isinstance(reply, int) and attempt._now is not None:
             self._learn(attempt, reply)
             at = attempt._now.at
@@ -253,14 +250,14 @@ class CompareAndSwap:
         return not attempt.steps
 
     def record(self, key: str, value: bytes | None) -> Record | None:
-        """The record in a value, for one who only looks.
+        """Return the record in a value that was only read.
 
-        What was last seen stays as it was: if something is lost, who changes the record must notice.
+        The cache stays unchanged, so that the next update detects a loss.
         """
         return self._decoded(key, value).record
 
     def forget(self, key: str) -> None:
-        """Take note that we have removed what lay under `key`."""
+        """Note that this process removed the record under `key`."""
         self._found(key, None)
 
     def _found(self, key: str, value: bytes | None) -> Record | None:
@@ -302,7 +299,7 @@ class CompareAndSwap:
         return record
 
     def _bound(self, server: str) -> int:
-        """The server's time in microseconds, rather too low than too high; 0 if we do not know."""
+        """Return a lower bound of the server's time in microseconds; 0 if unknown."""
         known = self._times.get(server)
         if known is None:
             return 0
@@ -312,7 +309,7 @@ class CompareAndSwap:
         return known[0] + passed - (passed // DRIFT if self._clock is None else 0)
 
     def _learn(self, attempt: Attempt, at: int) -> None:
-        """Take the reading that gives the highest bound, unless that was too high, and notice a clock that was set."""
+        """Keep the reading that gives the highest bound, unless that was too high; detect a clock that was set."""
         attempt.at = at
         ticks = self._ticker.now().at
         known = self._times.get(attempt.server)
@@ -325,7 +322,7 @@ class CompareAndSwap:
         self._seen.put(key, seen)
 
     def _filters(self, attempt: Attempt, found: Record | None, at: int) -> None:
-        """Have doubts if what lies there cannot have come of what we knew when we asked."""
+        """Require a look at the mark if the record found cannot result from the cached one."""
         seen = attempt._seen
         if found is None and seen.record is not None:
             lasts = seen.record.lasts(Now(Instant(seen.last), at))
@@ -335,12 +332,12 @@ class CompareAndSwap:
             self.marks.doubt(attempt.server)
 
     def mark(self, place: int) -> bytes:
-        """The key of a mark. `place` is any number: in a cluster it decides on which server it lies."""
+        """Return the key of a mark. In a cluster, the number `place` determines its server."""
         return self._prefix[:-1] + b"mark{%d}" % place
 
     def marked(self, look: Look, reply: list[Any]) -> None:
-        """Take the reply of a look at a mark."""
-        if self.marks.hear(look, reply):  # then what was last seen is no guess any more
+        """Take the reply to a look at a mark; after a loss, keep only the times in the cache."""
+        if self.marks.hear(look, reply):
             floors = _memory()
             for key, seen in self._seen.items():
                 floors.put(key, seen._replace(nonce=b"", record=None, is_damaged=False))
@@ -353,12 +350,12 @@ class CompareAndSwap:
 
 
 def expiry(lasts: int | None) -> str:
-    """Milliseconds after which the server drops a record that lasts so many microseconds; empty for never."""
+    """Return the expiry in milliseconds of a record that lasts `lasts` microseconds; empty for never."""
     return "" if lasts is None else str(max(LEAST_EXPIRY, -(-lasts // 1000)))
 
 
 def _head(value: bytes) -> tuple[bytes, int, int] | None:
-    """Nonce, last and shift; None where the script, too, takes the whole value for a nonce."""
+    """Return nonce, last and shift; None if they are invalid: the script then takes the whole value as the nonce."""
     if len(value) < _HEAD.size:
         return None
     nonce, last, shift = _HEAD.unpack_from(value)

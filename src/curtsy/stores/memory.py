@@ -1,4 +1,4 @@
-"""The store of one process: a dict of records, the idle ones packed."""
+"""Store of one process: dicts of records, the idle ones packed."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from curtsy.stores.codec import pack, unpack
 from curtsy.system.clock import Clock, SystemClock
 
 HOT = 1 << 17
-"""Records that are kept as they are: a host's takes about 620 bytes so, and about 165 packed."""
+"""Maximum number of unpacked records: a host takes about 620 bytes unpacked and about 165 packed."""
 
 LARGE, MOST_LARGE = 16 << 10, 32 << 20
-"""Bytes from which a robots.txt counts as large, and bytes of large ones that are kept. One that is dropped is fetched
-again when it is needed; usual ones, of some kilobytes, are never dropped before their time."""
+"""Bytes from which a robots.txt counts as large, and maximum bytes of all large ones. A dropped one is fetched again
+when needed. Usual ones, of some kilobytes, stay until they expire."""
 
 _numbers = itertools.count(1)
 
-# One lock for all memory stores: none holds it for longer than a step takes, and a fork must find it free, for in the
-# child nobody would be left to release it.
+# One lock for all memory stores, held for one step at most. A fork takes it first, because in the child no other thread
+# could release it.
 _lock = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class MemoryStore:
-    """Records in this process's memory, gone with it.
+    """Records in the memory of this process.
 
-    They are in three places: `young` and `old` as they are, `cold` packed. A record that is asked for goes to `young`.
-    When there are more than `hot`, one of `old` is packed for each that comes in, so that no single update pays for
-    all; when `old` is empty, `young` takes its place. What is asked for again before its turn comes stays unpacked.
+    `young` and `old` hold unpacked records, `cold` packed ones. An update moves its record to `young`. If `young` and
+    `old` exceed `hot` records, each new one packs one record of `old`, so that no single update pays for all. If `old`
+    is empty, `young` replaces it. A record that is updated before its turn stays unpacked.
     """
 
     def __init__(self, clock: Clock | None = None, *, hot: int = HOT) -> None:
@@ -48,17 +48,17 @@ class MemoryStore:
         self._old: dict[str, Record] = {}
         self._cold: dict[str, bytes] = {}
         self._large: dict[str, int] = {}
-        """Bytes of the large robots.txt files, the one written last at the end."""
+        """Bytes of the large robots.txt files, in the order of writing."""
         self._is_closed = False
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         return self._name
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
-        _lock.acquire()  # `with` would take longer, and this is done twice for each request
+        """Change one record atomically by `step`, and return its answer."""
+        _lock.acquire()  # faster than `with`; each request does this twice
         try:
             if self._is_closed:
                 raise self._closed()
@@ -81,7 +81,7 @@ class MemoryStore:
             _lock.release()
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself. An exception comes out after the others are done."""
+        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
         answers: list[Any] = []
         failure: BaseException | None = None
         for key, step in steps:
@@ -94,14 +94,14 @@ class MemoryStore:
         return answers
 
     def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         with _lock:
             if self._is_closed:
                 raise self._closed()
             return self._find(key)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         with _lock:
             if self._is_closed:
                 raise self._closed()
@@ -110,15 +110,15 @@ class MemoryStore:
         return sorted(found)
 
     def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         self.update(key, _remove)
 
     def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         return self._clock.now()
 
     def close(self) -> None:
-        """Forget everything. Idempotent."""
+        """Drop all records. Idempotent."""
         with _lock:
             self._is_closed = True
             self._young, self._old, self._cold, self._large = {}, {}, {}, {}
@@ -130,7 +130,7 @@ class MemoryStore:
         return record
 
     def _put(self, key: str, record: Record | None, now: Now) -> None:
-        """Put a record that was not young in its place, whether it was changed or only asked for."""
+        """Move a record to `young`, changed or not; None removes it."""
         self._old.pop(key, None)
         self._cold.pop(key, None)
         if record is None:
@@ -142,7 +142,7 @@ class MemoryStore:
             self._pack_one(now)
 
     def _weigh(self, key: str, rules: Rules) -> None:
-        """Drop the large files that were written longest ago, if there are too many with this one."""
+        """Drop the large files written longest ago while all large ones exceed MOST_LARGE."""
         large = self._large
         large.pop(key, None)
         if rules.weight < LARGE:
@@ -155,7 +155,7 @@ class MemoryStore:
                 place.pop(dropped, None)
 
     def _pack_one(self, now: Now) -> None:
-        """Pack one of the records that were not asked for lately, or drop it if it says nothing any more."""
+        """Pack one record that was not updated lately, or drop it if it has expired."""
         if not self._old:
             self._old, self._young = self._young, {}
         key, record = self._old.popitem()
@@ -168,47 +168,47 @@ class MemoryStore:
 
 
 class AsyncMemoryStore:
-    """The same for tasks; with `store`, over the records of that one."""
+    """Async variant of `MemoryStore`; with `store`, it uses the records of that one."""
 
     is_immediate = True
-    """Nothing here ever waits, so no task can be cancelled in the middle of it."""
+    """Flag that no call here waits, so that no task can be cancelled in the middle of one."""
 
     def __init__(self, store: MemoryStore | None = None, *, clock: Clock | None = None) -> None:
         self._store = store or MemoryStore(clock)
         self.at_once = self._store
-        """The records for whoever need not await: see `is_immediate`."""
+        """Blocking store with the same records, for calls without await; see `is_immediate`."""
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         return self._store.identity
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         return self._store.update(key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself. An exception comes out after the others are done."""
+        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
         return self._store.update_many(steps)
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         return self._store.read(key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         return self._store.keys(prefix)
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         self._store.forget(key)
 
     async def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         return self._store.now()
 
     async def close(self) -> None:
-        """Forget everything. Idempotent."""
+        """Drop all records. Idempotent."""
         self._store.close()
 
 

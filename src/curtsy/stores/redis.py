@@ -39,7 +39,7 @@ class RedisStore:
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         return self._server.identity
 
     @property
@@ -92,12 +92,12 @@ class RedisStore:
         return _answers(next(outcomes[key]) for key, _ in steps)
 
     def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         swap = self._server.swap
         return swap.record(key, self._call(lambda client: client.execute_command("GET", swap.name(key))))
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         swap = self._server.swap
         names = self._call(lambda client: set(client.scan_iter(match=swap.pattern(prefix), count=1000)))
         return sorted(map(swap.key, names))
@@ -112,7 +112,7 @@ class RedisStore:
         return [(key, record) for key, record in found if record is not None]
 
     def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         swap = self._server.swap
         self._call(lambda client: client.execute_command("DEL", swap.name(key)))
         swap.forget(key)
@@ -166,7 +166,7 @@ class AsyncRedisStore:
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         return self._server.identity
 
     @property
@@ -193,12 +193,12 @@ class AsyncRedisStore:
         return _answers(Outcome(each, each if isinstance(each, Exception) else None) for each in answers)
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         swap = self._server.swap
         return swap.record(key, await self._line().call(lambda client: client.execute_command("GET", swap.name(key))))
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         swap = self._server.swap
 
         async def scan(client: Any) -> set[bytes]:
@@ -207,7 +207,7 @@ class AsyncRedisStore:
         return sorted(map(swap.key, await self._line().call(scan, bounded=False)))
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         swap = self._server.swap
         await self._line().call(lambda client: client.execute_command("DEL", swap.name(key)))
         swap.forget(key)

@@ -1,9 +1,9 @@
-"""The default store: one SQLite file, shared by all processes of a machine.
+"""Default store: one SQLite file, shared by all processes of a machine.
 
-The file must be on a local disk (locks over a network are not to be relied on). A process that is killed loses
-nothing that was answered; a power cut may lose the last moments, for SQLite waits for the disk only at checkpoints
-(`synchronous = NORMAL`). Beside the file lie SQLite's own `-wal` and `-shm` and the empty `.lock`, by which processes
-take turns. `database.py` has the file, `writer.py` the thread that writes it.
+The file must be on a local disk, because locks over a network are unreliable. A killed process loses no answered
+update. A power cut may lose the last moments, because SQLite waits for the disk only at checkpoints
+(`synchronous = NORMAL`). Beside the file are SQLite's `-wal` and `-shm`, and the empty `.lock` that writing processes
+lock. `sqlite_records.py` manages the file, `sqlite_writer.py` the thread that writes it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from curtsy.system.clock import BootClock, Clock
 from curtsy.system.threads import in_thread
 
 PATIENCE = 5.0
-"""Seconds to wait for a file that somebody else keeps locked."""
+"""Seconds to wait for a file that another program keeps locked."""
 
 
 class _Handle:
-    """What both stores have: a file that is open until it is closed."""
+    """Base of both stores: the use of a file until `close()`."""
 
     def __init__(self, path: str | os.PathLike[str], *, clock: Clock | None = None, patience: float = PATIENCE) -> None:
         self._path = os.path.realpath(path)
@@ -37,12 +37,12 @@ class _Handle:
 
     @property
     def identity(self) -> str:
-        """The same text for two stores of one process exactly if they hold the same records."""
+        """Text that is equal for two stores of one process if and only if they hold the same records."""
         return f"sqlite:{self._path}"
 
     @property
     def losses(self) -> list[Loss]:
-        """What was lost with a file that was removed, replaced or damaged."""
+        """Losses: the file was removed, replaced or damaged."""
         return self._writer.database.losses
 
     def _opened(self) -> Writer:
@@ -58,89 +58,89 @@ class _Handle:
 
 
 class SQLiteStore(_Handle):
-    """Records in a file. Nothing is opened before the first use, so that making one never fails.
+    """Records in a file, which is opened at the first use: the constructor does not fail.
 
-    `patience` is how many seconds to wait for a file that another program keeps locked; then `StoreError`. The first
-    store of a process on a file decides it for all.
+    `patience` is the number of seconds to wait for a file that another program keeps locked. Then calls raise
+    `StoreError`. The first store of a process on a file sets `patience` for all.
     """
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         [answer] = self._opened().wait([(key, step)], self._clock)
         result: Answer = answer
         return result
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself. An exception comes out after the others are done."""
+        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
         return self._opened().wait(steps, self._clock)
 
     def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         return self._opened().read(lambda database: database.read(key), self._clock, key)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         return self._opened().read(lambda database: database.keys(prefix), self._clock)
 
     def records(self, prefix: str) -> list[tuple[str, Any]]:
-        """All records whose keys begin with `prefix`, by one query; see `read_all`."""
+        """Return all records whose keys begin with `prefix`, by one query; see `read_all`."""
         return [*self._opened().read(lambda database: database.records(prefix), self._clock)]
 
     def peek(self, key: str) -> Any:
-        """The record under `key` in a file that cannot be written, if it can be read; else None."""
+        """Return the record under `key` of a file that cannot be written; None if it cannot be read either."""
         return self._opened().database.peek(key)
 
     def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         self.update(key, _remove)
 
     def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         return self._clock.now()
 
     def close(self) -> None:
-        """Answer those who still wait, then let go of the file. Idempotent."""
+        """Answer the waiting callers, then release the file. Idempotent."""
         self._close()
 
 
 class AsyncSQLiteStore(_Handle):
-    """The same for tasks; nothing here blocks the event loop.
+    """Async variant of `SQLiteStore`; its methods do not block the event loop.
 
-    A task that is cancelled while it waits does not know whether its step was done: either it was, or it never is.
+    If a task is cancelled while it waits, its step is either done already or never done.
     """
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         [answer] = await self._opened().wait_async([(key, step)], self._clock)
         result: Answer = answer
         return result
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once: each is atomic by itself. An exception comes out after the others are done."""
+        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
         return await self._opened().wait_async(steps, self._clock)
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         return await self._opened().read_async(lambda database: database.read(key), self._clock, key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order."""
+        """Return all keys that begin with `prefix`, sorted."""
         return await self._opened().read_async(lambda database: database.keys(prefix), self._clock)
 
     async def peek(self, key: str) -> Any:
-        """The record under `key` in a file that cannot be written, if it can be read; else None."""
+        """Return the record under `key` of a file that cannot be written; None if it cannot be read either."""
         return await in_thread(self._opened().database.peek, key)
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         await self.update(key, _remove)
 
     async def now(self) -> Now:
-        """The store's own present."""
+        """Return the store's current time."""
         return self._clock.now()
 
     async def close(self) -> None:
-        """Answer those who still wait, then let go of the file. Idempotent."""
+        """Answer the waiting callers, then release the file. Idempotent."""
         await in_thread(self._close)
 
 

@@ -1,7 +1,7 @@
-"""Writer: the one thread of a process that writes a file.
+"""Writer: the one thread of a process that writes an SQLite file.
 
-However many stores, threads and tasks of a process use a file, one thread writes it: it takes the process's turn, runs
-all steps that wait by then in one transaction, commits, and only then answers. The clock is read once the lock is held.
+All stores, threads and tasks of a process that use a file share this thread. It takes the lock among processes, runs
+all waiting steps in one transaction, commits, and then answers. It reads the clock while it holds the lock.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from curtsy.system.shutdown import at_exit
 from curtsy.system.threads import in_thread
 
 _HOLD = 0.002
-"""Seconds after which a transaction takes in no further steps, so that other processes come to their turn."""
+"""Seconds after which a transaction accepts no further steps, so that other processes get the lock."""
 
 _GRACE = 0.5
-"""Seconds more that a caller waits: the writer can say better what is wrong."""
+"""Extra seconds that a caller waits, because the writer's error message is more precise."""
 
 _CHUNK = 100
-"""Steps of one `update_many` that go into a transaction together."""
+"""Maximum steps of one `update_many` that must be in one transaction together."""
 
 Result = TypeVar("Result")
 Steps = Sequence[tuple[str, Step[Any]]]
 
 
 class _Call:
-    """Some steps that a caller waits for, and what came of them."""
+    """Steps of a waiting caller, and their outcomes."""
 
     def __init__(self, steps: Steps, clock: Clock) -> None:
         self._steps = steps
@@ -48,33 +48,33 @@ class _Call:
         self._outcomes: list[tuple[Any, BaseException | None]] = []
         self._failure: CurtsyError | None = None
         self.is_over = False
-        """Nobody waits any more: what was not begun is not to be done."""
+        """True if the caller has stopped waiting: steps not yet begun are skipped."""
 
     def run(self, draft: Transaction) -> None:
-        """Do the steps; again, if need be."""
+        """Run the steps; a repeated transaction runs them again."""
         self._outcomes = [self._outcome(draft, key, step) for key, step in self._steps]
 
     def _outcome(self, draft: Transaction, key: str, step: Step[Any]) -> tuple[Any, BaseException | None]:
         try:
             record = draft.load(key)
-        except StoreError as error:  # this record alone; what is wrong with the file is no StoreError yet
+        except StoreError as error:  # of this record alone; errors of the file are not StoreErrors yet
             return None, error
         try:
             now = self._clock.now()
             changed, answer = step(record, now)
             if changed is not record:
                 draft.put(key, changed, now)
-        except BaseException as error:  # all of it is the caller's, and none may end this thread
+        except BaseException as error:  # the caller gets it, and the writer thread must survive
             return None, error
         return answer, None
 
     def fail(self, message: str, cause: Exception | None = None) -> None:
-        """Have an error come out instead of answers: a wrong setting is none of the store's."""
+        """Set the error that `answers()` raises: PolicyError if `cause` is one, else StoreError."""
         self._failure = (PolicyError if isinstance(cause, PolicyError) else StoreError)(message)
         self._failure.__cause__ = cause
 
     def answers(self) -> list[Any]:
-        """What the steps answered, or the first exception among them."""
+        """Return the answers of the steps, or raise the first exception among them."""
         if self._failure is not None:
             raise self._failure
         for _, error in self._outcomes:
@@ -84,7 +84,7 @@ class _Call:
 
 
 class _ThreadCall(_Call):
-    """A call of a thread, which waits on a lock: the lightest thing there is to wait on."""
+    """Call of a thread, which waits on a lock because that is the cheapest primitive."""
 
     def __init__(self, steps: Steps, clock: Clock) -> None:
         super().__init__(steps, clock)
@@ -92,17 +92,17 @@ class _ThreadCall(_Call):
         self._wakeup.acquire()
 
     def ring(self) -> None:
-        """Wake the caller. One that was given up may be rung for twice."""
+        """Wake the caller. After a timeout, this may be called twice."""
         with contextlib.suppress(RuntimeError):
             self._wakeup.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the bell rang in time."""
+        """Wait up to `seconds`; return whether `ring()` came in time."""
         return self._wakeup.acquire(timeout=seconds)
 
 
 class _TaskCall(_Call):
-    """A call of a task, which waits on a future of its loop."""
+    """Call of a task, which waits on a future of its event loop."""
 
     def __init__(self, steps: Steps, clock: Clock) -> None:
         super().__init__(steps, clock)
@@ -110,12 +110,12 @@ class _TaskCall(_Call):
         self._wakeup: asyncio.Future[bool] = self.loop.create_future()
 
     def ring(self, in_time: bool = True) -> None:
-        """Wake the caller; to be called on its loop."""
+        """Wake the caller. Must be called on the caller's event loop."""
         if not self._wakeup.done():
             self._wakeup.set_result(in_time)
 
     async def wait(self, seconds: float) -> bool:
-        """Whether the bell rang in time."""
+        """Wait up to `seconds`; return whether `ring()` came in time."""
         timer = self.loop.call_later(seconds, self.ring, False)
         try:
             return await self._wakeup
@@ -124,7 +124,7 @@ class _TaskCall(_Call):
 
 
 class Writer:
-    """One file, as this process uses it: the thread that writes, and those who wait for it."""
+    """One file in this process: the thread that writes it, and the waiting calls."""
 
     def __init__(self, path: str, patience: float) -> None:
         self.users = 0
@@ -134,7 +134,7 @@ class Writer:
         self._begin()
 
     def renew(self) -> None:
-        """Begin anew in a forked child, which must not keep its parent's turn."""
+        """Start over in a forked child, which must not keep its parent's lock."""
         self.database = self.database.heir()
         self._begin()
 
@@ -145,7 +145,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def submit(self, calls: Sequence[_Call]) -> None:
-        """Queue some calls for the writer."""
+        """Queue calls for the thread. Raises StoreError if the thread cannot start."""
         with self._gate:
             if self._thread is None:
                 thread = threading.Thread(target=self._write, args=(self._calls,), name="curtsy-sqlite", daemon=True)
@@ -159,7 +159,10 @@ class Writer:
                 self._calls.put(call)
 
     def stop(self, seconds: float) -> None:
-        """Answer those who wait, then end the thread and close the file; give up on a thread that hangs."""
+        """Answer the waiting callers, end the thread and close the file.
+
+        If the thread does not end within `seconds`, the file stays open.
+        """
         with self._gate:
             thread, calls = self._thread, self._calls
             self._thread, self._calls = None, SimpleQueue()
@@ -170,13 +173,13 @@ class Writer:
             self.database.close()
 
     def _write(self, calls: SimpleQueue[_Call | None]) -> None:
-        """The thread: one transaction after the other."""
+        """Run one transaction after the other, in the thread."""
         while (call := calls.get()) is not None:
             batch = [call]
             try:
                 self.database.transact(partial(_run, batch, calls))
             except Exception as error:
-                # Whoever waits by now would meet the same trouble, after as long a wait.
+                # Calls that wait already would meet the same error, after as long a wait.
                 while further := _further(calls):
                     batch += further
                 is_ours = isinstance(error, StoreError | PolicyError)
@@ -186,7 +189,7 @@ class Writer:
             _ring(batch)
 
     def wait(self, steps: Steps, clock: Clock) -> list[Any]:
-        """Have steps done, and block until they are."""
+        """Run steps in the writer thread, and block until they are done."""
         calls = [_ThreadCall(chunk, clock) for chunk in _chunks(steps)]
         self.submit(calls)
         try:
@@ -198,7 +201,7 @@ class Writer:
         return _answers(calls)
 
     async def wait_async(self, steps: Steps, clock: Clock) -> list[Any]:
-        """Have steps done, and await them."""
+        """Run steps in the writer thread, and await their answers."""
         calls = [_TaskCall(chunk, clock) for chunk in _chunks(steps)]
         self.submit(calls)
         try:
@@ -210,7 +213,7 @@ class Writer:
         return _answers(calls)
 
     def _give_up(self) -> None:
-        """Fail all who wait: each of them would wait for the same process."""
+        """Fail all waiting calls, because all wait for the same process."""
         message = (
             f"{self._path} cannot be used: our turn to write it did not come within {self.patience:g} s. Another "
             "process seems to stand still in the middle of its own: end that one, or use another store."
@@ -229,7 +232,7 @@ class Writer:
             call.is_over = True
 
     def read(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
-        """Look something up, under `key` for example; if the file is not ready for that, let the writer see to it."""
+        """Return the result of `look`. If the file is not ready, let the writer load `key` first."""
         try:
             return look(self.database)
         except Unready:
@@ -237,7 +240,10 @@ class Writer:
             return look(self.database)
 
     async def read_async(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
-        """The same for a task. No thread of the pool waits for the writer: names are resolved in the same pool."""
+        """Return the result of `look`, as `read` does, for a task.
+
+        No thread of the pool waits for the writer, because the same pool resolves host names.
+        """
         try:
             return await in_thread(look, self.database)
         except Unready:
@@ -246,7 +252,7 @@ class Writer:
 
 
 def _run(batch: list[_Call], calls: SimpleQueue[_Call | None], draft: Transaction) -> None:
-    """Do the calls of a batch, and take in what else waits while there is time."""
+    """Run the calls of a batch, and add waiting calls to it for up to _HOLD seconds."""
     give_way_at = time.monotonic() + _HOLD
     done = 0
     while done < len(batch):
@@ -258,19 +264,19 @@ def _run(batch: list[_Call], calls: SimpleQueue[_Call | None], draft: Transactio
 
 
 def _further(calls: SimpleQueue[_Call | None]) -> list[_Call]:
-    """The next call that waits already, if there is one."""
+    """Return a list of the next waiting call; empty if no call waits."""
     try:
         call = calls.get_nowait()
     except Empty:
         return []
-    if call is None:  # the end: the thread itself has to see it
+    if call is None:  # the end marker is for the thread's own loop
         calls.put(None)
         return []
     return [call]
 
 
 def _ring(batch: list[_Call]) -> None:
-    """Wake the callers; those of one loop all at once, for that costs a system call."""
+    """Wake the callers; those of one event loop together, because each wake-up is a system call."""
     loops: dict[asyncio.AbstractEventLoop, list[_TaskCall]] = {}
     for call in batch:
         if isinstance(call, _TaskCall):
@@ -278,7 +284,7 @@ def _ring(batch: list[_Call]) -> None:
         elif isinstance(call, _ThreadCall):
             call.ring()
     for loop, calls in loops.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits there
             loop.call_soon_threadsafe(_ring_all, calls)
 
 
@@ -300,13 +306,13 @@ def _keep(record: Record | None, now: Now) -> tuple[Record | None, None]:
 
 
 _writers: dict[str, Writer] = {}
-"""The files in use, by their real path: all stores of a process share one writer for each."""
+"""Writers by the real path of their file: all stores of a process share one per file."""
 
 _lock = threading.Lock()
 
 
 def enter(path: str, patience: float) -> Writer:
-    """The writer of a file, for one more user of it."""
+    """Return the writer of a file, and count one more user of it."""
     with _lock:
         writer = _writers.get(path) or _writers.setdefault(path, Writer(path, patience))
         writer.users += 1
@@ -314,7 +320,7 @@ def enter(path: str, patience: float) -> Writer:
 
 
 def leave(path: str) -> None:
-    """One user less; with the last one, the thread ends and the file is closed."""
+    """Count one user less; the last one ends the thread and closes the file."""
     with _lock:
         writer = _writers[path]
         writer.users -= 1

@@ -1,14 +1,14 @@
-"""Where a store is: its URL, read and checked; and any path. Nothing is opened, and no library is needed.
+"""URLs of stores, and paths: parsing and checks that open nothing and need no library.
 
     memory:                          this process alone
-    sqlite:///state.sqlite           a file, from where we are
+    sqlite:///state.sqlite           a file, relative to the working directory
     sqlite:////var/lib/state.sqlite  a file, absolute
 
     redis://user:password@host:6379/0               one server
-    rediss://host:6380/0?ssl_ca_certs=ca.pem        the same with TLS
-    unix:///run/redis.sock?db=0                     the same by its socket
-    redis+sentinel://host:26379,host:26379/service  whichever server the sentinels say is the primary
-    redis+cluster://host:6379,host:6379             a cluster; any of its nodes will do
+    rediss://host:6380/0?ssl_ca_certs=ca.pem        one server, with TLS
+    unix:///run/redis.sock?db=0                     one server, by its socket
+    redis+sentinel://host:26379,host:26379/service  the primary that the sentinels report
+    redis+cluster://host:6379,host:6379             a cluster, by any of its nodes
 
 `rediss+sentinel` and `rediss+cluster` are the last two with TLS. Options of redis-py can follow a `?`.
 """
@@ -27,7 +27,7 @@ from curtsy.core.policy import rule
 _REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 _SCHEMES = ("memory", "sqlite", *_REDIS)
 
-# Up to the last @ it is the login, whatever stands there: a part of a password must not be taken for a host, and shown.
+# Everything up to the last @ is the login: messages show the host, and no part of a password may be taken for it.
 _URL = re.compile(
     r"(?P<scheme>rediss?(?:\+sentinel|\+cluster)?)://(?:(?P<login>[^?]*)@)?(?P<hosts>[^/?]*)(?P<path>/[^?]*)?"
     r"(?:\?(?P<query>.*))?"
@@ -40,7 +40,7 @@ _PORTS = {"sentinel": 26379}
 
 
 def parse_store_url(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str]:
-    """Which kind of store a URL names, and where it is: a path, or the URL of a server."""
+    """Return the kind of store, and its path or server URL. Raises PolicyError for a bad URL."""
     scheme, colon, rest = url.partition(":")
     scheme = scheme.lower()
     if not colon or scheme not in _SCHEMES:
@@ -61,16 +61,16 @@ def parse_store_url(url: str) -> tuple[Literal["memory", "sqlite", "redis"], str
 
 
 def check_place(url: str) -> None:
-    """Raise PolicyError if no store can be there."""
+    """Raise PolicyError if `url` is not a valid store URL."""
     kind, place = parse_store_url(url)
     if kind == "redis":
         parse_server(place)
 
 
 def check_path(name: str, path: object) -> None:
-    """Raise PolicyError for what can be no path: the system says it only when that is opened, and in no words of ours.
+    """Raise PolicyError if `path` cannot be a path. `name` is the caller's name for it.
 
-    `name` is what the caller knows it by.
+    The system would report it only on opening, with a less helpful message.
     """
     if not isinstance(path, str | os.PathLike):
         raise rule(name, path, "a path")
@@ -79,10 +79,10 @@ def check_path(name: str, path: object) -> None:
 
 
 def never_in_a_path(path: str | os.PathLike[str]) -> str:
-    """The first character of a path that no file's name can have here; nothing if all can be."""
+    """Return the first character of a path that no file name can contain here; empty if all are valid."""
     try:
         return "\0" if b"\0" in os.fsencode(path) else ""
-    except UnicodeEncodeError as error:  # half of a pair of surrogates
+    except UnicodeEncodeError as error:  # a lone surrogate
         return error.object[error.start]
 
 
@@ -107,37 +107,37 @@ def _unknown(url: str, scheme: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL as errors show it: no options, and nothing that may be of a login (F62)."""
-    login, at, place = url.rpartition("@")  # the last one, for a password may hold one
+    """Return a URL for error messages, without options and without any part of a login (F62)."""
+    login, at, place = url.rpartition("@")  # the last @, because a password may contain one
     if not at:
         return url.partition("?")[0]
     scheme = _BEGINS.match(login)
-    # After a ? it may be a part of an option's value, or of a password, as well as a host.
+    # After a ?, `place` may be part of an option's value or of a password.
     return f"{scheme[0] if scheme else ''}***" + ("" if "?" in login else f"@{place.partition('?')[0]}")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """Where a server, a cluster or a service is."""
+    """Address of a server, a cluster or a Sentinel service."""
 
     shown: str
-    """For messages: no user, no password, no options."""
+    """Text for messages, without user, password and options."""
 
     kind: str
     """`cluster`, `sentinel`, or empty for one server."""
 
     url: str = field(repr=False)
-    """Of one server, the first; with login and options, as redis-py takes it."""
+    """URL of the first server, with login and options, as redis-py takes it."""
 
     hosts: tuple[tuple[str, int], ...] = ()
-    """None for a socket."""
+    """Hosts and ports; empty for a socket."""
 
     service: str = ""
     is_tls: bool = False
 
 
 def parse_server(url: str) -> ServerUrl:
-    """Read the URL of a Redis or Valkey; PolicyError says what is wrong with it, without its secrets."""
+    """Parse the URL of a Redis or Valkey server. Raises PolicyError, whose message omits the login."""
     begins = _BEGINS.match(url)
     scheme = begins[0].lower() if begins else ""
     url = scheme + url[len(scheme) :]
