@@ -1,11 +1,11 @@
-"""Shelter: keeps a program going while its store is out, and brings home what was counted meanwhile (B8, F55).
+"""Fallback to memory while a store is out, and the merge of the counts afterwards (B8, F55).
 
-While the store works, everything goes straight through, and the last record of each key is remembered. When the store
-raises StoreError, it is out: one warning, and from then on steps run in memory on what is remembered, on a continuation
-of the store's own clock. A key that is not remembered starts from what a store that cannot be written lets be read. The
-store is tried again after 1, 2, 4 … 30 seconds, beside the calls and never by one of them. When it takes a write, each
-record goes home by `Record.joined`, and until it has, its key stays in memory: there is no moment at which a host has
-two records or none. What a store that works has lost is put there again, likewise beside the calls (see `watched.py`).
+While the store works, calls go straight to it, and the last record of each key is remembered. When it raises
+StoreError, an outage begins, with one warning. Steps then run in memory on the remembered records, on a continuation of
+the store's clock. A key that is not remembered starts from the store's record, if the store can still be read. A
+background probe retries the store after 1, 2, 4 … 30 seconds; calls do not wait for it. When the store accepts a write,
+`Record.joined` merges each record into it. Until then, the key stays in memory, so that a host always has exactly one
+record. Records that a working store has lost are restored in the background too (see `loss.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Result = TypeVar("Result")
 
 
 class FallbackStore:
-    """A blocking store that goes on when the one inside fails. Safe to share among threads.
+    """Blocking store that continues in memory when the inner store fails. Thread-safe.
 
-    `share` says what part of a limit that all processes have together is this one's while the store is out.
-    `monotonic` is a clock in seconds, for tests. `fallback_state` is where it goes on, if that is shared with others.
+    `share` returns this process's share, in an outage, of a limit common to all processes. `monotonic` is a clock in
+    seconds, for tests. `fallback_state` is the state to use, if other stores share it.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class FallbackStore:
 
     @property
     def identity(self) -> str:
-        """That of the store inside."""
+        """Identity of the inner store."""
         return self._inner.identity
 
     @property
     def sheltered(self) -> bool:
-        """Whether the store inside is out."""
+        """True while the inner store is out."""
         return self._fallback_state.is_out
 
     @property
     def held(self) -> int:
-        """How many keys memory answers for: 0 when all is well, and sinking while they go home."""
+        """Number of keys that memory answers for: 0 in normal operation, decreasing after an outage."""
         return len(self._fallback_state.bases)
 
     @property
     def share(self) -> float:
-        """This process's share of a limit that all processes have together: 1.0 unless the store is out."""
+        """This process's share of a limit common to all processes: 1.0 unless the store is out."""
         return self._fallback_state.share()
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         fallback_state = self._fallback_state
         while True:
             if fallback_state.is_out or fallback_state.bases:
@@ -92,7 +92,7 @@ class FallbackStore:
             return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once. An exception of any step comes out after the others are done."""
+        """Do several updates. An exception of any step propagates after the others are done."""
         fallback_state = self._fallback_state
         if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
             since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
@@ -112,7 +112,7 @@ class FallbackStore:
         return _answers([self._attempt(key, step) for key, step in steps])
 
     def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         if not self._fallback_state.holds(key):
             return self._ask(lambda store: store.read(key), lambda: self.read(key))
         if self._fallback_state.is_new(key):
@@ -120,20 +120,20 @@ class FallbackStore:
         return self._fallback_state.read(key)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order; in an outage, those that are remembered."""
+        """Return all keys that begin with `prefix`, sorted; in an outage, the remembered ones."""
         found: list[str] = self._ask(lambda store: store.keys(prefix), list)
         return sorted({*found, *self._fallback_state.keys(prefix)})
 
     def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         self.update(key, _remove)
 
     def now(self) -> Now:
-        """The store's own present; in an outage, its continuation."""
+        """Return the store's current time; in an outage, its continuation."""
         return self._ask(lambda store: store.now(), self._fallback_state.now)
 
     def close(self) -> None:
-        """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
+        """Write the records in memory to the store, if it works, and close it. Idempotent."""
         if self._looking is not None:
             self._looking.join()
         if self._fallback_state.claim(_for_good):
@@ -142,7 +142,7 @@ class FallbackStore:
         self._inner.close()
 
     def _peek(self, key: str) -> Any:
-        """What a store that cannot be written has under `key`, if it can be read."""
+        """Return the record under `key` of a store that cannot be written; None if it cannot be read either."""
         peek = getattr(self._inner, "peek", None)
         return None if peek is None else peek(key)
 
@@ -183,7 +183,7 @@ class FallbackStore:
 
 
 class AsyncFallbackStore:
-    """The same for tasks."""
+    """Async variant of `FallbackStore`."""
 
     def __init__(
         self,
@@ -200,26 +200,26 @@ class AsyncFallbackStore:
 
     @property
     def identity(self) -> str:
-        """That of the store inside."""
+        """Identity of the inner store."""
         return self._inner.identity
 
     @property
     def sheltered(self) -> bool:
-        """Whether the store inside is out."""
+        """True while the inner store is out."""
         return self._fallback_state.is_out
 
     @property
     def held(self) -> int:
-        """How many keys memory answers for: 0 when all is well, and sinking while they go home."""
+        """Number of keys that memory answers for: 0 in normal operation, decreasing after an outage."""
         return len(self._fallback_state.bases)
 
     @property
     def share(self) -> float:
-        """This process's share of a limit that all processes have together: 1.0 unless the store is out."""
+        """This process's share of a limit common to all processes: 1.0 unless the store is out."""
         return self._fallback_state.share()
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         fallback_state = self._fallback_state
         while True:
             if fallback_state.is_out or fallback_state.bases:
@@ -245,7 +245,7 @@ class AsyncFallbackStore:
             return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once. An exception of any step comes out after the others are done."""
+        """Do several updates. An exception of any step propagates after the others are done."""
         fallback_state = self._fallback_state
         if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
             since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
@@ -266,7 +266,7 @@ class AsyncFallbackStore:
         return _answers(await asyncio.gather(*updates, return_exceptions=True))
 
     async def read(self, key: str) -> Any:
-        """The record under `key`, or None."""
+        """Return the record under `key`, or None."""
         if not self._fallback_state.holds(key):
             found, is_known = await self._ask(lambda store: _known(store.read(key)), lambda: (None, False))
             if is_known:
@@ -276,22 +276,22 @@ class AsyncFallbackStore:
         return self._fallback_state.read(key)
 
     async def keys(self, prefix: str = "") -> list[str]:
-        """All keys that begin with `prefix`, in order; in an outage, those that are remembered."""
+        """Return all keys that begin with `prefix`, sorted; in an outage, the remembered ones."""
         found: list[str] = await self._ask(lambda store: store.keys(prefix), list)
         return sorted({*found, *self._fallback_state.keys(prefix)})
 
     async def forget(self, key: str) -> None:
-        """Remove the record under `key`, if there is one."""
+        """Remove the record under `key`, if present."""
         await self.update(key, _remove)
 
     async def now(self) -> Now:
-        """The store's own present; in an outage, its continuation."""
+        """Return the store's current time; in an outage, its continuation."""
         return await self._ask(lambda store: store.now(), self._fallback_state.now)
 
     async def close(self) -> None:
-        """Bring home what is in memory, if the store lets us, and close it. Idempotent."""
+        """Write the records in memory to the store, if it works, and close it. Idempotent."""
         loop = asyncio.get_running_loop()
-        if self._looking is not None and self._looking.get_loop() is loop:  # another may be closed by now
+        if self._looking is not None and self._looking.get_loop() is loop:  # another loop may be closed by now
             await asyncio.wait([self._looking])
         if self._fallback_state.claim(lambda: not loop.is_closed()):
             await self._come_back()
@@ -299,7 +299,7 @@ class AsyncFallbackStore:
         await self._inner.close()
 
     async def _peek(self, key: str) -> Any:
-        """What a store that cannot be written has under `key`, if it can be read."""
+        """Return the record under `key` of a store that cannot be written; None if it cannot be read either."""
         peek = getattr(self._inner, "peek", None)
         return None if peek is None else await peek(key)
 
@@ -336,7 +336,7 @@ class AsyncFallbackStore:
 
 
 def _answers(outcomes: list[Any]) -> list[Any]:
-    """The answers; or the first error among them, if there is one."""
+    """Return the answers, or raise the first error among the outcomes."""
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
@@ -348,7 +348,7 @@ async def _known(read: Awaitable[Any]) -> tuple[Any, bool]:
 
 
 def _for_good() -> bool:
-    """A thread ends what it has begun."""
+    """Return True: a thread, unlike a task, always ends its work."""
     return True
 
 

@@ -1,6 +1,6 @@
-"""Refuge: what is remembered of a store in case it fails, what is counted meanwhile, and how that goes home.
+"""State of the fallback stores: remembered records, counts of an outage, and their merge into the store.
 
-The state behind both shelters. It asks the store nothing itself: `come_back()` says what to ask.
+It sends no requests itself: `come_back()` yields the calls to make.
 """
 
 from __future__ import annotations
@@ -27,42 +27,43 @@ from curtsy.stores.outage_spending import Entry, OutageSpending
 from curtsy.system.clock import BootClock
 
 REMEMBERED = 4096
-"""Keys whose last record is remembered for an outage, with TEXTS bytes of robots.txt in them."""
+"""Maximum number of keys whose last record is remembered, with TEXTS bytes of robots.txt in total."""
 
 PROBE = "\0probe"
-"""A key that nobody else has, which is written to see whether a store takes it."""
+"""Reserved key, written to test whether a store accepts writes."""
 
 SHARED = ("host:", "global")
-"""Keys whose records go into the ledger: those that limits are counted in."""
+"""Prefixes of the keys whose records count limits; these records go into the ledger."""
 
 AT_ONCE = 128
-"""Records that are put back together."""
+"""Maximum number of lost records that are restored in one batch."""
 
 SILENCE = 60.0
-"""Seconds between two warnings that records were lost."""
+"""Minimum seconds between two warnings about lost records."""
 
 FIRST_PROBE, LAST_PROBE = 1.0, 30.0
-"""Seconds between two looks whether the store is back: doubled from the one to the other."""
+"""Shortest and longest seconds between two probes of the store; each interval doubles the last."""
 
 Work = Generator[Callable[[Any], Any], Any, None]
-"""Yields what to ask the store, is sent its answers and thrown its errors: to be driven blocking or async."""
+"""Generator that yields calls on the store, and gets their answers sent or their errors thrown. Both a blocking and an
+async caller can drive it."""
 
 logger = logging.getLogger("curtsy")
 
-# Held for no longer than a step takes, and only in an outage. A fork must find it free (see stores/memory.py).
+# Updates hold it only in an outage, each during one step. A fork takes it first (see stores/memory.py).
 _lock = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class Gone(Exception):
-    """The key has gone home meanwhile: ask the store."""
+    """Signal that the key is back in the store, which the caller must use."""
 
 
 class FallbackState:
-    """What both shelters share: what is remembered, what is counted in memory, and whether the store is out.
+    """State of a fallback store: remembered records, records counted in memory, and the outage.
 
-    With a ledger, hosts are counted together with the other processes of this user, also with those that have ended.
+    With a ledger, all processes of this user count hosts together, including ended ones.
     """
 
     def __init__(
@@ -74,42 +75,42 @@ class FallbackState:
     ) -> None:
         self._name = name
         self._ledger = ledger
-        self._synced: dict[str, Record | None] = {}  # what the ledger had when we last wrote or read it
+        self._synced: dict[str, Record | None] = {}  # the ledger's records as last written or read
         self._share = share
         self._monotonic = monotonic
         self._seen: Bounded[str, Sight] = Bounded(
             REMEMBERED, TEXTS, lambda sight: 0 if sight[0] is None else sight[0].weight
         )
         self._latest: Sight | None = None
-        self._line: Sight | None = None  # whose clock the outage goes on with; None if the store was never there
+        self._line: Sight | None = None  # start of the outage's clock; None if the store never worked
         self._boot_clock = BootClock()
         self._memory = MemoryStore(self)
         self.bases: dict[str, Record | None] = {}
-        """The keys that memory answers for, and what the store had under each when the outage began."""
+        """Keys that memory answers for, with the store's record of each when the outage began."""
         self.lost: dict[str, Sight] = {}
-        """What the store has lost, and is to be put there again."""
+        """Records that the store has lost, to be restored."""
         self._last_loss: object = None
         self._damaged: set[object] = set()
         self._told_at = -SILENCE
         self.is_out = False
         self.outages = 0
         self.users = 0
-        """Shelters that share it; 0 also for one that is a single shelter's own."""
+        """Number of fallback stores that share this state; 0 if it belongs to a single one."""
         self._is_closed = False
         self._began_at: float | None = None
         self._back_at = -LAST_PROBE
         self._interval = FIRST_PROBE
         self._probe_at = 0.0
-        self._prober = 0  # the process that looks after the store just now: a fork leaves its thread behind
+        self._prober = 0  # process that probes the store now: a fork does not copy its thread
         self._is_looking: Callable[[], bool] = bool
         for key in [] if ledger is None else ledger.keys():  # left by processes that ended in an outage
             self.bases[key] = self._synced[key] = None
             self._taken_over(key)
 
-    # While the store works.
+    # Normal operation.
 
     def note(self, done: Watched) -> None:
-        """Remember what the store has after a step."""
+        """Remember the store's record after a step."""
         key, record = done.key, done.record
         self._remember(key, record, done.now)
         self._given_back(done)
@@ -120,22 +121,22 @@ class FallbackState:
         before = self._seen.get(key)
         sight = record, now, self._monotonic()
         if before is not None and before[1].at > now.at:
-            sight = before  # another thread was quicker to say what it did later
+            sight = before  # another thread has noted a later step already
         self._latest = sight
         self._seen.put(key, sight)
 
     def _given_back(self, done: Watched) -> None:
-        if done.recalled is not None and self.lost.get(done.key) is done.recalled:  # and not lost once more meanwhile
+        if done.recalled is not None and self.lost.get(done.key) is done.recalled:  # and not lost again since
             self.lost.pop(done.key, None)
 
     def note_all(self, steps: Iterable[Watched]) -> None:
-        """Remember what the store has after these."""
+        """Remember the store's records after these steps; skip steps that raised."""
         for step in steps:
             if step.raised is None:
                 self.note(step)
 
     def lose(self, loss: Loss) -> None:
-        """Take note that the store has lost its records: those that we remember are to go back. Once for each loss."""
+        """Add the remembered records of a loss to `lost`, once per loss."""
         with _lock:
             if loss.key is not None:
                 if loss.name not in self._damaged and (sight := self._seen.get(loss.key)) is not None:
@@ -157,7 +158,10 @@ class FallbackState:
             )
 
     def failed(self, error: StoreError, since: int) -> None:
-        """Begin an outage, unless one has begun since the call that failed: `since` is what `outages` was then."""
+        """Begin an outage, unless one has begun since the failed call; raise `error` after `left()`.
+
+        `since` is the value of `outages` when that call began.
+        """
         if self._is_closed:
             raise error
         if since == self.outages:
@@ -179,30 +183,30 @@ class FallbackState:
             is_new = self._began_at is None
             if is_new:
                 self._began_at, self._line = passed, self._latest
-            # A store that comes and goes is not tried every second for ever.
+            # A store that fails again within LAST_PROBE seconds keeps its longer interval.
             self._interval = FIRST_PROBE if passed - self._back_at > LAST_PROBE else self._interval
             self._probe_at = passed + self._interval
         if is_new:
             logger.warning("%s Going on in memory: until the store is back, limits hold for this process alone.", error)
 
-    # While it does not.
+    # Outage.
 
     def holds(self, key: str) -> bool:
-        """Whether memory answers for `key`."""
+        """Return whether memory answers for `key`."""
         return self.is_out or key in self.bases
 
     def is_new(self, key: str) -> bool:
-        """Whether nothing is known yet of a key that memory answers for."""
+        """Return whether memory answers for `key` but does not know its record yet."""
         return self.is_out and key not in self.bases
 
     def adopt(self, key: str, record: Record | None) -> None:
-        """Go on from what a store that cannot be written has under a key that is new."""
+        """Start a new key from the record of a store that cannot be written."""
         with _lock:
             if self.is_new(key):
                 self._put(key, record)
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change a record in memory."""
+        """Change a record in memory. Raises Gone if the key is back in the store."""
 
         def ours(record: Any, _: Now) -> tuple[Record | None, Answer]:
             changed, answer = step(record, self._present(key))
@@ -216,7 +220,7 @@ class FallbackState:
                 return self._memory.update(key, ours)
             with contextlib.ExitStack() as stack:
                 entry = None
-                with contextlib.suppress(OSError):  # then this process counts by itself
+                with contextlib.suppress(OSError):  # then this process counts alone
                     entry = stack.enter_context(self._ledger.entry(key))
                     self._enter(key, entry)
                 answer = self._memory.update(key, ours)
@@ -225,12 +229,12 @@ class FallbackState:
             return answer
 
     def _enter(self, key: str, entry: Entry) -> None:
-        """Take in what others have counted, and keep what we have counted while we could not use the entry."""
+        """Take in the counts of other processes, and keep those made here while the entry was unavailable."""
         if entry.exists:
             ours = _joined(entry.ours, self._memory.read(key), self._synced.get(key, self.bases.get(key)))
             self._put(key, ours)
             self.bases[key], self._synced[key] = entry.base, entry.ours
-        elif key in self._synced:  # another process has brought it home as we last saw it
+        elif key in self._synced:  # another process has written the record last seen here to the store
             self.bases[key] = self._synced.pop(key)
 
     def _taken_over(self, key: str) -> None:
@@ -242,31 +246,34 @@ class FallbackState:
 
     def _write(self, key: str, entry: Entry) -> None:
         record = self._memory.read(key)
-        with contextlib.suppress(OSError):  # then it is ours alone, until the next one can be written
+        with contextlib.suppress(OSError):  # then the counts are local until the next write succeeds
             entry.write(self.bases[key], record)
             self._synced[key] = record
 
     def read(self, key: str) -> Any:
-        """The record in memory, which answers for the key from then on: it may be this one that cannot be read."""
+        """Return the record in memory, or None.
+
+        In an outage, memory answers for the key from then on, because its record may be the unreadable one.
+        """
         with _lock:
             if self.is_out:
                 self.bases.setdefault(key, None)
             return self._memory.read(key)
 
     def keys(self, prefix: str) -> list[str]:
-        """The keys in memory."""
+        """Return the keys in memory that begin with `prefix`."""
         return self._memory.keys(prefix)
 
     def now(self) -> Now:
-        """The store's present, as far as it can be told without it."""
+        """Return an estimate of the store's current time."""
         return self._continued(self._latest)
 
     def share(self) -> float:
-        """This process's share of a limit that all processes have together: 1 unless the store is out."""
+        """Return this process's share of a limit common to all processes: 1 unless the store is out."""
         return self._share() if self.is_out and self._share else 1.0
 
     def _note_late(self, key: str, record: Record | None) -> None:
-        """Count what a call brought that was under way when the outage began."""
+        """Take in the result of a call that was under way when the outage began."""
         with _lock:
             if self.is_out and key in self.bases and self._is_as_it_was(key):
                 self._put(key, record)
@@ -279,24 +286,24 @@ class FallbackState:
         return self._continued(self._seen.get(key) or self._line)
 
     def _continued(self, line: Sight | None) -> Now:
-        if line is None:  # the store never told us the time
+        if line is None:  # the store's time is unknown
             return self._boot_clock.now()
         _, now, then = line
         passed = int((self._monotonic() - then) * SECOND)
         return Now(Instant(now.at + passed), now.epoch + passed, now.boot)
 
-    # And back.
+    # Return to the store.
 
     def is_due(self, is_looking: Callable[[], bool]) -> bool:
-        """Whether it is time to look after the store: True for one caller, who then must drive `come_back()`.
+        """Return whether the caller must drive `come_back()` now; True for one caller at a time.
 
-        `is_looking` says later whether he still can: the loop of a task may be closed under it.
+        `is_looking` returns later whether that caller is still able to: the event loop of a task may be closed.
         """
         is_well = not (self.is_out or self.bases)
         return (is_well or self._monotonic() >= self._probe_at) and self.claim(is_looking)
 
     def claim(self, is_looking: Callable[[], bool]) -> bool:
-        """The same, due or not."""
+        """Return whether the caller must drive `come_back()`, due or not; see `is_due`."""
         with _lock:
             is_taken = self._prober == os.getpid() and self._is_looking()
             if is_taken or not (self.is_out or self.bases or self.lost):
@@ -305,7 +312,7 @@ class FallbackState:
             return True
 
     def come_back(self, watch: Watch) -> Work:
-        """See whether the store is back, and if so, bring everything home; and give back what it has lost."""
+        """Probe the store; if it works, write the records in memory to it, and restore those it has lost."""
         stuck: set[str] = set()
         moved = 0
         was_well = not (self.is_out or self.bases)
@@ -313,17 +320,17 @@ class FallbackState:
             if not was_well:
                 yield from _probe()
                 with _lock:
-                    self.is_out = False  # what was not touched goes straight to the store from here on
+                    self.is_out = False  # keys that are not in `bases` use the store from here on
             while keys := sorted(self.bases.keys() - stuck, key=self._is_as_it_was):
                 for key in keys:
                     if self.is_out:
-                        return  # others have found it out again
+                        return  # another call has begun a new outage
                     try:
                         while not (yield from self._move(key, watch)):
                             pass
                         moved += 1
                     except StoreError:
-                        yield from _probe()  # if that works, it is this record that cannot be used
+                        yield from _probe()  # if that works, only this record is unusable
                         stuck.add(key)
             if not self.is_out:
                 self._returned(moved)
@@ -337,13 +344,13 @@ class FallbackState:
             self._prober = 0
 
     def _give_back(self, watch: Watch) -> Work:
-        """Put what the store has lost there again: whoever else uses it may know less."""
+        """Restore the records that the store has lost, because other processes may not remember them."""
         while not self.is_out and (batch := [Watched(watch, key, _keep) for key in list(self.lost)[:AT_ONCE]]):
             sights = {step.key: self.lost.get(step.key) for step in batch}
             try:
                 yield partial(_update_all, batch)
             except StoreError:
-                yield from _probe()  # if that works, it may be one of these records that cannot be used
+                yield from _probe()  # if that works, one of these records may be unusable
                 for step in batch:
                     try:
                         yield partial(_update, step)
@@ -353,14 +360,14 @@ class FallbackState:
             for step in batch:
                 sight = sights[step.key]
                 if step.recalled is sight is not None and self._seen.get(step.key) is sight:
-                    self.note(step)  # else somebody has changed it since
+                    self.note(step)  # otherwise it has changed since
                 if self.lost.get(step.key) is sight:
                     self.lost.pop(step.key, None)
 
     def left(self) -> FallbackState:
-        """One user less: what he has instead forgets everything, and lets the store say that it is closed.
+        """Count one user less, and return an empty state that lets the closed store raise its errors.
 
-        What is counted here and could not be brought home is kept for whoever opens the store next.
+        Counts that could not be written to the store stay here until the store is opened again.
         """
         fallback_state = self
         with _lock:
@@ -375,7 +382,7 @@ class FallbackState:
         return fallback_state
 
     def _move(self, key: str, watch: Watch) -> Generator[Callable[[Any], Any], Any, bool]:
-        """Bring one record home; False if it changed again meanwhile."""
+        """Write one record to the store; return False if it changed meanwhile."""
         with _lock:
             self._taken_over(key)
             ours, base = self._memory.read(key), self.bases[key]
@@ -392,7 +399,7 @@ class FallbackState:
         with _lock:
             is_shared = self._ledger is not None and key in self._synced
             if self._memory.read(key) != ours or (is_shared and self._ledger and not self._ledger.moved(key, ours)):
-                self.bases[key] = ours  # the store has this much of it
+                self.bases[key] = ours  # the store has this version
                 return False
             self._synced.pop(key, None)
             del self.bases[key]
@@ -405,7 +412,7 @@ class FallbackState:
     def _returned(self, moved: int) -> None:
         began_at, self._began_at = self._began_at, None
         if began_at is None:
-            return  # only records that cannot be used were tried again
+            return  # only unusable records were retried
         self._back_at = self._monotonic()
         logger.info(
             "the store %s is back after %.1f s, and has what was counted meanwhile: %d records looked at",
@@ -416,11 +423,11 @@ class FallbackState:
 
 
 _refuges: dict[str, FallbackState] = {}
-"""Those of the stores that this process has open, and of those that were out when it last closed them."""
+"""States by store identity: of open stores, and of stores that were out when last closed."""
 
 
 def fallback_state_of(name: str, share: Callable[[], float], ledger: OutageSpending | None = None) -> FallbackState:
-    """The one refuge of this process for a store: what its clients count in an outage, they count together (B8)."""
+    """Return the one state of this process for a store, so that its clients count together in an outage (B8)."""
     with _lock:
         fallback_state = _refuges.get(name)
         if fallback_state is None:
@@ -443,13 +450,13 @@ def _keep(record: Any, now: Now) -> tuple[Record | None, None]:
 
 
 def _probe() -> Work:
-    """See whether the store takes writes: one that is full, or locked by somebody, can often be read all the same."""
+    """Test whether the store accepts writes: a full or locked store can often still be read."""
     yield lambda store: store.update(PROBE, lambda record, now: (fresh(now), None))
     yield lambda store: store.forget(PROBE)
 
 
 def _joined(record: Record | None, ours: Record | None, base: Record | None) -> Record | None:
-    """What the store has and what we have, as one. What it has lost was given back to it before."""
+    """Return the store's record merged with the local one. A lost record is restored before."""
     if ours is None:
         return None if record == base else record
     if record is None:
@@ -458,9 +465,9 @@ def _joined(record: Record | None, ours: Record | None, base: Record | None) -> 
 
 
 def _in_time(ours: Record | None, now: Now, then: Now) -> Record | None:
-    """Ours on the store's clock, if it began before that told us the time; `then` is the same moment on our own.
+    """Return the local record on the store's clock, if it began while that was unknown.
 
-    So no clock of ours is compared with the store's: only what has passed since counts.
+    `then` is the same moment as `now` on the local clock. So the two clocks are not compared: only elapsed time counts.
     """
     if isinstance(ours, Host) and ours.boot != now.boot:
         return in_time(ours, Now(now.at, then.epoch, now.boot))

@@ -36,7 +36,7 @@ class MemoryStore:
     """Records in the memory of this process.
 
     `young` and `old` hold unpacked records, `cold` packed ones. An update moves its record to `young`. If `young` and
-    `old` exceed `hot` records, each new one packs one record of `old`, so that no single update pays for all. If `old`
+    `old` exceed `hot` records, each record that enters packs one of `old`. So no single update pays for all. If `old`
     is empty, `young` replaces it. A record that is updated before its turn stays unpacked.
     """
 

@@ -1,4 +1,4 @@
-"""Line: one event loop's way to a Redis server. What is asked in one tick goes out in one pipeline."""
+"""Pipelines of one event loop to a Redis server: the updates of one loop iteration go out together."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from curtsy.stores.redis_server import PATIENCE, Server, aexchange, look, pause_
 from curtsy.stores.redis_url import FAILURES, NoPermission
 
 BATCH = 128
-"""Updates in one pipeline at most: their steps run in one go, and the loop should not wait long for that."""
+"""Maximum number of keys in one pipeline: all their steps run in one callback, which must not block the loop long."""
 
 FLIGHTS = 4
-"""Pipelines under way at once. What is asked meanwhile goes together in the next one."""
+"""Maximum number of pipelines under way. Later updates go together in the next one."""
 
 Result = TypeVar("Result")
 Jobs = list[tuple[Step[Any], asyncio.Future[Any]]]
-"""Steps of one key, and who waits for their answers."""
+"""Steps of one key, with the futures of their answers."""
 
 
 class Pipeline:
-    """One event loop's way to the server: what waits there, key by key, and what is under way."""
+    """Connection of one event loop to the server, with the waiting steps of each key and the running pipelines."""
 
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
@@ -41,7 +41,7 @@ class Pipeline:
         self._is_called = False
 
     async def client(self) -> Any:
-        """The client, connected and checked."""
+        """Return the client, connected and checked. Raises StoreError or PolicyError."""
         async with self._opening:
             if self._client is None:
                 await self._open()
@@ -63,7 +63,10 @@ class Pipeline:
         self._client, self._closers = client, closers
 
     async def call(self, ask: Callable[[Any], Awaitable[Result]], bounded: bool = True) -> Result:
-        """Ask the server, and turn what redis-py raises into a StoreError."""
+        """Run `ask` with the client; raise StoreError for an error of redis-py.
+
+        `bounded` applies the server's timeout.
+        """
         client = await self.client() if self._client is None else self._client
         try:
             async with asyncio.timeout(self._server.timeout if bounded else None):
@@ -72,7 +75,7 @@ class Pipeline:
             raise self._server.failed(error) from error
 
     def enqueue(self, key: str, step: Step[Any]) -> asyncio.Future[Any]:
-        """Let a step wait for the end of this tick, and until no other of its key is under way."""
+        """Queue a step until this loop iteration ends and no other step of its key is under way."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def unless_cancelled(record: Any, now: Now) -> tuple[Record | None, Any]:
@@ -121,7 +124,7 @@ class Pipeline:
             await self.take(list(futures), deliver)
         except Exception as error:
             for attempt, answers in futures.items():
-                # Those who came later would wait for the same server in vain.
+                # Later steps of the key would wait for the same server in vain.
                 later = [answer for _, answer in self._waiting.pop(attempt.key, [])]
                 for answer in answers + later:
                     _settle(answer, Outcome(error=error))
@@ -129,10 +132,10 @@ class Pipeline:
             for attempt, answers in futures.items():
                 self._busy.discard(attempt.key)
                 for answer in answers:
-                    answer.cancel()  # the loop is being closed; else they are all settled
+                    answer.cancel()  # has an effect only if the loop is being closed
 
     async def take(self, attempts: list[Attempt], done: Callable[[Attempt], None] = lambda attempt: None) -> None:
-        """Ask until the server has agreed to each bid; `done` is called for each as soon as it has."""
+        """Send the attempts until each is accepted or has failed; call `done` for each as soon as it is."""
         client = await self.client() if self._client is None else self._client
         deadline = time.monotonic() + PATIENCE * self._server.timeout
         while attempts:
@@ -150,7 +153,7 @@ class Pipeline:
             self._server.swap.marked(each, await self.call(partial(look, each.words)))
 
     async def close(self) -> None:
-        """Wait for what is under way and disconnect."""
+        """Wait for the running pipelines, and disconnect."""
         while self._single_flight or self._is_called:
             await asyncio.wait(self._single_flight) if self._single_flight else await asyncio.sleep(0)
         for each in self._closers:

@@ -1,7 +1,7 @@
-"""The store that machines share: Redis or Valkey, 7.0 or later; one server, Sentinel or Cluster.
+"""Store that machines share: Redis or Valkey, 7.0 or later; one server, Sentinel or Cluster.
 
-Each update is one compare-and-swap (`stores/cas.py`). All time is the server's: the clocks of the machines that ask
-are never compared with it, only the time that passes on them between two replies.
+Each update is one compare-and-swap (`stores/cas.py`). All times are the server's. A client's clock only measures the
+time between two replies.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Result = TypeVar("Result")
 
 
 class RedisStore:
-    """Records on a Redis or Valkey server. Safe to share among threads, and after a fork.
+    """Records on a Redis or Valkey server. Thread-safe, and usable after a fork.
 
-    `timeout` is how many seconds the server may keep us waiting for a connection, and for a reply. A write that was
-    given up is not taken later: the script refuses what is older than half of that. With `clock`, the time is that
-    clock's `epoch` instead of the server's, and keys do not expire: for tests.
+    `timeout` is the number of seconds to wait for a connection, and for a reply. A write that timed out is not
+    accepted later, because the script refuses a write older than half the timeout. `clock` is for tests: its `epoch`
+    replaces the server's time, and keys do not expire.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
@@ -44,11 +44,14 @@ class RedisStore:
 
     @property
     def losses(self) -> list[Loss]:
-        """What the server was found to have lost."""
+        """Losses detected on the server."""
         return self._server.swap.marks.losses
 
     def check(self) -> None:
-        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        """Connect, and raise PolicyError for a server that is too old or evicts keys.
+
+        Without this, the first call does it.
+        """
         self._connected()
 
     def _connected(self) -> Any:
@@ -71,17 +74,17 @@ class RedisStore:
             raise self._server.failed(error) from error
         if self._client is None:
             self._client, self._closers = client, closers
-        return client  # if another thread was faster, this one is used once and goes
+        return client  # if another thread was faster, this client is used once
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer."""
+        """Change one record atomically by `step`, and return its answer."""
         attempt = Attempt(key, [step])
         self._take([attempt])
         answer: Answer = _answers(attempt.outcomes)[0]
         return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once, in one pipeline. An exception comes out after the others are done."""
+        """Do several updates by pipelines. An exception propagates after the others are done."""
         attempts: dict[str, Attempt] = {}
         for key, step in steps:
             attempts.setdefault(key, Attempt(key, [])).steps.append(step)
@@ -103,7 +106,7 @@ class RedisStore:
         return sorted(map(swap.key, names))
 
     def records(self, prefix: str) -> list[tuple[str, Any]]:
-        """All records whose keys begin with `prefix`, by a few round trips; see `read_all`."""
+        """Return all records whose keys begin with `prefix`, in a few round trips; see `read_all`."""
         keys, found, swap = self.keys(prefix), [], self._server.swap
         for start in range(0, len(keys), BATCH):
             batch = keys[start : start + BATCH]
@@ -118,13 +121,13 @@ class RedisStore:
         swap.forget(key)
 
     def now(self) -> Now:
-        """The server's present."""
+        """Return the server's current time."""
         attempt = Attempt("", [])
         self._take([attempt])
         return Now(Instant(attempt.at), attempt.at)
 
     def close(self) -> None:
-        """Give back the connections. Idempotent."""
+        """Close the connections. Idempotent."""
         self._is_closed = True
         closers, self._closers, self._client = self._closers, [], None
         for each in closers:
@@ -142,7 +145,7 @@ class RedisStore:
             self._server.swap.marked(each, self._call(partial(look, each.words)))
 
     def _take(self, attempts: list[Attempt]) -> None:
-        """Ask until the server has agreed to each bid."""
+        """Send the attempts until each is accepted or has failed."""
         deadline = time.monotonic() + PATIENCE * self._server.timeout
         while attempts:
             self._look_at_marks(attempts)
@@ -153,10 +156,9 @@ class RedisStore:
 
 
 class AsyncRedisStore:
-    """The same for tasks. What is asked in one tick of the event loop goes out in one pipeline.
+    """Async variant of `RedisStore`. The updates of one event loop iteration go out in one pipeline.
 
-    It can be used in several event loops, each with connections of its own; `close()` gives back those of the loop
-    that it is called in.
+    It works in several event loops, each with its own connections. `close()` closes those of the current loop.
     """
 
     def __init__(self, url: str, *, clock: Clock | None = None, prefix: str = "curtsy:", timeout: float = 1.0) -> None:
@@ -171,23 +173,26 @@ class AsyncRedisStore:
 
     @property
     def losses(self) -> list[Loss]:
-        """What the server was found to have lost."""
+        """Losses detected on the server."""
         return self._server.swap.marks.losses
 
     async def check(self) -> None:
-        """Connect, and refuse a server that is too old or forgets (PolicyError). Else the first call does that."""
+        """Connect, and raise PolicyError for a server that is too old or evicts keys.
+
+        Without this, the first call does it.
+        """
         await self._line().client()
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record by `step`, as one atomic step, and return its answer.
+        """Change one record atomically by `step`, and return its answer.
 
-        If the task is cancelled after the update was sent, it may have been made all the same.
+        If the task is cancelled after the update was sent, the update may still take effect.
         """
         answer: Answer = await self._line().enqueue(key, step)
         return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates at once. An exception comes out after the others are done."""
+        """Do several updates. An exception propagates after the others are done."""
         line = self._line()
         answers = await asyncio.gather(*(line.enqueue(key, step) for key, step in steps), return_exceptions=True)
         return _answers(Outcome(each, each if isinstance(each, Exception) else None) for each in answers)
@@ -213,13 +218,13 @@ class AsyncRedisStore:
         swap.forget(key)
 
     async def now(self) -> Now:
-        """The server's present."""
+        """Return the server's current time."""
         attempt = Attempt("", [])
         await self._line().take([attempt])
         return Now(Instant(attempt.at), attempt.at)
 
     async def close(self) -> None:
-        """Wait for what is under way and give back the connections. Idempotent."""
+        """Wait for the running pipelines, and close the connections. Idempotent."""
         self._is_closed = True
         if line := self._lines.pop(asyncio.get_running_loop(), None):
             await line.close()
@@ -230,14 +235,14 @@ class AsyncRedisStore:
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is None:
-            # Only those of loops that have ended go: after a fork, the parent's loop must be left in peace.
+            # Drop only the pipelines of closed loops: after a fork, the parent's loop must stay untouched.
             self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
             line = self._lines[loop] = Pipeline(self._server, loop)
         return line
 
 
 def _values(names: list[bytes], client: Any) -> list[bytes | None]:
-    """What lies under each name; not by MGET, for a cluster has them in many places."""
+    """Return the value of each name. MGET does not work in a cluster, where they are in many slots."""
     pipeline = client.pipeline(transaction=False)
     for name in names:
         pipeline.get(name)
@@ -246,7 +251,7 @@ def _values(names: list[bytes], client: Any) -> list[bytes | None]:
 
 
 def _answers(outcomes: Iterable[Outcome]) -> list[Any]:
-    """The answers; or the first error, if there is one."""
+    """Return the answers, or raise the first error among the outcomes."""
     outcomes = list(outcomes)
     for outcome in outcomes:
         if outcome.error is not None:

@@ -1,4 +1,4 @@
-"""Server: a Redis or Valkey as both faces of its store see it: what is sent there, heard of it, and thought of it."""
+"""Redis or Valkey server, as the blocking and the async store use it: requests, replies and checks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from curtsy.stores.redis_url import FAILURES, NoScript, parse_address
 from curtsy.system.clock import Clock
 
 OLDEST = (7, 0)
-"""The oldest version of Redis that will do; Valkey counts as the Redis that it says it is."""
+"""Oldest supported version of Redis; Valkey counts as the Redis version that it reports."""
 
 MOST_PLACES = 10_000
-"""Numbers that are tried to find a mark on each server of a cluster."""
+"""Maximum numbers to try for a mark's key on each server of a cluster."""
 
 SEARCH_EVERY = 60.0
-"""Seconds after which a mark is looked for again on a server that had none: it may have got more slots."""
+"""Seconds until the search is repeated for a server without such a key, which may get more slots."""
 
 PATIENCE = 10
-"""Times the timeout: how long an update is tried again when others are always faster."""
+"""Number of timeouts for which an update is retried while other processes are faster."""
 
 logger = logging.getLogger("curtsy")
 
@@ -34,7 +34,7 @@ _swaps: weakref.WeakValueDictionary[tuple[str, float], CompareAndSwap] = weakref
 
 
 class Server:
-    """What both faces share: where the server is, what is known of it, and what is thought of it."""
+    """Address, cache and checks of a server, used by the blocking and the async store."""
 
     def __init__(self, url: str, clock: Clock | None, prefix: str, timeout: float) -> None:
         if not timeout > 0:
@@ -45,15 +45,15 @@ class Server:
         self.timeout = timeout
         self.identity = f"{self.address.identity}#{prefix}"
         self.swap = CompareAndSwap(prefix, clock, timeout / 2)
-        if clock is None:  # what one store of a process knows, all do
+        if clock is None:  # all stores of a process share one cache
             self.swap = _swaps.setdefault((self.identity, timeout), self.swap)
         self._places: dict[str, tuple[int | None, float]] = {}
         self._is_cluster = self.address.kind == "cluster"
         self.everywhere: dict[str, str] = {"target_nodes": "primaries"} if self._is_cluster else {}
-        """What makes redis-py ask every server that holds records."""
+        """Arguments that make redis-py send a command to every server that holds records."""
 
     def looks(self, client: Any, attempts: list[Attempt]) -> list[Look]:
-        """What marks are to be looked at before the bids are made."""
+        """Return the looks at marks that must precede the attempts."""
         try:
             if self._is_cluster:
                 for attempt in attempts:
@@ -66,11 +66,11 @@ class Server:
             raise self.failed(error) from error
 
     def ask(self, attempts: list[Attempt]) -> list[tuple[Any, ...]]:
-        """What to send for each bid."""
+        """Return the arguments of the script for each attempt."""
         return [self.swap.ask(attempt) for attempt in attempts]
 
     def hear(self, attempts: list[Attempt], replies: list[Any], deadline: float) -> list[Attempt]:
-        """Take the replies, and return the bids that must be asked again."""
+        """Take the replies, and return the attempts to retry."""
         left = []
         for attempt, reply in zip(attempts, replies, strict=True):
             if isinstance(reply, Exception):
@@ -94,9 +94,9 @@ class Server:
         return left
 
     def _place(self, client: Any, server: str) -> int | None:
-        """A number whose mark lies on `server`: in a cluster, that is decided by what stands in braces.
+        """Return a number whose mark is stored on `server`: in a cluster, the text in braces selects the server.
 
-        None if there is none among many, because it has hardly any slots.
+        None if all MOST_PLACES numbers are on other servers, because this one has hardly any slots.
         """
         if not self._is_cluster:
             return 0
@@ -112,7 +112,7 @@ class Server:
         return bool(client.get_node_from_key(self.swap.mark(place)).name == server)
 
     def filters(self, info: dict[str, Any]) -> None:
-        """Refuse a server that is too old, or that may forget: a forgotten limit is a broken one."""
+        """Raise PolicyError for a server that is too old or may evict keys: an evicted limit is a broken one."""
         for each in [info] if "redis_version" in info else info.values():
             version = str(each.get("redis_version", ""))
             numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -126,21 +126,21 @@ class Server:
                 )
 
     def not_judged(self) -> None:
-        """Go on without the check, where a managed server does not show its settings."""
+        """Log that the check is skipped, because a managed server hides its settings."""
         logger.debug("%s does not let us see its settings: not checked for version and eviction", self.address.shown)
 
     def failed(self, error: BaseException) -> StoreError:
-        """What redis-py raised, in our words."""
+        """Return a StoreError for an error of redis-py, and require a look at all marks."""
         self.swap.marks.doubt_all()
         return self.address.failed(error, self.timeout)
 
     def closed(self) -> StoreError:
-        """For those who come too late."""
+        """Return the error for a call after `close()`."""
         return StoreError(f"{self.address.shown} was used after close(). Open another store.")
 
 
 def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
-    """Send what is to be sent in one go; the script's source only where the server does not have it."""
+    """Send all calls of the script in one batch; send its source only if the server does not have it."""
     if len(words) == 1:
         try:
             return [client.execute_command("EVALSHA", SHA, 1, *words[0])]
@@ -158,7 +158,7 @@ def exchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
 
 
 async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
-    """The same for tasks."""
+    """Send all calls of the script in one batch, as `exchange` does, for tasks."""
     if len(words) == 1:
         try:
             return [await client.execute_command("EVALSHA", SHA, 1, *words[0])]
@@ -176,7 +176,7 @@ async def aexchange(words: list[tuple[Any, ...]], client: Any) -> list[Any]:
 
 
 def look(words: tuple[Any, ...], client: Any) -> Any:
-    """Look at a mark."""
+    """Run the script that looks at a mark."""
     return client.execute_command("EVAL", generation.SCRIPT, 3, *words)
 
 
@@ -190,6 +190,6 @@ def _missing(replies: list[Any]) -> list[int]:
 
 
 def pause_before(attempts: list[Attempt]) -> float:
-    """How long to let others go first, in seconds, once we have lost a few times: at random, so that we part."""
+    """Return the seconds to wait after 4 to 29 refusals: random, so that competing processes separate."""
     tries = min(attempt.tries for attempt in attempts)
     return random.random() * min(0.02, 0.0005 * 2**tries) if 3 < tries < 30 else 0.0

@@ -1,4 +1,4 @@
-"""Where a Redis or Valkey is, opened with redis-py. How its URL is written: see `place.py`."""
+"""Addresses of Redis or Valkey servers, opened with redis-py. `url.py` describes the URL."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ except ImportError as missing:
     raise ImportError("a Redis store needs redis-py. Install it with: pip install 'curtsy[redis]'") from missing
 
 FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, OSError, asyncio.TimeoutError)
-"""What redis-py raises when the server fails us. (RedisClusterException is no RedisError.)"""
+"""Exceptions of redis-py for a server that fails. RedisClusterException is no RedisError."""
 
 NoScript = redis.exceptions.NoScriptError
 NoPermission = redis.exceptions.NoPermissionError
 
 Moving = (redis.exceptions.TryAgainError, redis.exceptions.ClusterError)
-"""What is said while a slot of a cluster is on the move, by the server and by redis-py, which tries for a while."""
+"""Errors while a slot of a cluster is moved: the server's, and redis-py's after its retries."""
 
 _parse_url: Callable[[str], dict[str, Any]] = redis.connection.parse_url
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server, a cluster or a service, and how to log in there."""
+    """Address of a server, a cluster or a Sentinel service, with its login."""
 
     shown: str
-    """For messages: no user, no password, no options."""
+    """Text for messages, without user, password and options."""
 
     kind: str
     """`cluster`, `sentinel`, or empty for one server."""
@@ -50,11 +50,11 @@ class Address:
     hosts: tuple[tuple[str, int], ...]
     service: str = ""
     options: dict[str, Any] = field(default_factory=dict, repr=False)
-    """As redis-py takes them."""
+    """Options for redis-py."""
 
     @property
     def identity(self) -> str:
-        """The same text for the same records, however their address is written."""
+        """Text that is equal for the same records, whichever way the URL is written."""
         database = self.options.get("db", 0)
         if not self.hosts:
             return f"{self.shown}?db={database}"
@@ -63,17 +63,17 @@ class Address:
         return "/".join(part for part in (f"{scheme}://{places}", self.service, str(database)) if part)
 
     def open(self, timeout: float) -> tuple[Any, list[Any]]:
-        """A blocking client, and all that must be closed with `close()`."""
+        """Return a blocking client, and the objects to close with `close()`."""
         return self._open(redis, timeout)
 
     def open_async(self, timeout: float) -> tuple[Any, list[Any]]:
-        """An async client, and all that must be closed with `aclose()`."""
+        """Return an async client, and the objects to close with `aclose()`."""
         return self._open(redis.asyncio, timeout)
 
     def _open(self, library: Any, timeout: float) -> tuple[Any, list[Any]]:
-        """redis-py has everything twice, under the same names."""
-        # One more try is safe, for a write that was taken before is known by its nonce; and it is needed, for a
-        # connection from before a server's restart shows only in use that it is dead.
+        """Open a client of `library`: `redis` and `redis.asyncio` use the same names."""
+        # One retry is safe, because the script recognises a repeated write by its nonce. It is needed, because a
+        # connection from before a server's restart fails only in use.
         retry = library.retry.Retry(NoBackoff(), 1, (redis.ConnectionError,))
         limits = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2, "retry": retry}
         if self.kind == "cluster":
@@ -89,7 +89,7 @@ class Address:
         return client, [client]
 
     def _split(self, limits: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Options for the servers, and those for the sentinels, whose login has its own names in the URL."""
+        """Return the options of the servers and of the sentinels, whose login begins with `sentinel_` in the URL."""
         prefix = "sentinel_"
         own = limits | {name: value for name, value in self.options.items() if not name.startswith(prefix)}
         tls = {name: value for name, value in self.options.items() if name.startswith("ssl")}
@@ -97,9 +97,9 @@ class Address:
         return own, limits | tls | login
 
     def failed(self, error: BaseException, timeout: float) -> StoreError:
-        """What redis-py says, in our words: what, why, what to do."""
+        """Return a StoreError with the cause and the remedy of an error of redis-py."""
         for secret in (str(self.options[name]) for name in ("password", "sentinel_password") if self.options.get(name)):
-            # In the error itself, too: it is the cause of ours, and redis-py before 8.0 names a sentinel's password.
+            # Mask the error itself, because it becomes `__cause__`; redis-py before 8.0 names a sentinel's password.
             error.args = tuple(each.replace(secret, "***") if isinstance(each, str) else each for each in error.args)
         why = f"{error}".strip().rstrip(".") or type(error).__name__
         match error:
@@ -127,7 +127,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Read a URL; PolicyError says what is wrong with it, without its secrets."""
+    """Parse a URL. Raises PolicyError, with a message without secrets."""
     place = parse_server(url)
     options = _options(place.url, place.shown if place.hosts else "the socket's URL")
     if place.kind:

@@ -1,7 +1,7 @@
-"""One SQLite file of records: opened, written by turns, mended.
+"""SQLite file of records: opening, transactions and repair.
 
-Checkpoints happen within a commit, hence within a turn, which also keeps clear of the race between a checkpoint and a
-commit in SQLite before 3.51.3 (sqlite.org/wal.html, "the WAL-reset bug").
+Checkpoints happen within a commit, and so while the process holds the file lock. This avoids the race between a
+checkpoint and a commit in SQLite before 3.51.3 (sqlite.org/wal.html, "the WAL-reset bug").
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ SCHEMA = (
     "CREATE INDEX records_by_expiry ON records (expires_epoch) WHERE expires_epoch IS NOT NULL",
     "CREATE TABLE names AS SELECT randomblob(16) AS name",
 )
-"""What brings a file from each `user_version` to the next. Only ever added to."""
+"""Statements that bring a file from each `user_version` to the next. Append only."""
 
 APPLICATION = 0x43757274
-"""The `application_id` of our files, so that another program's database is not taken for ours."""
+"""`application_id` of curtsy's files, which distinguishes them from other programs' databases."""
 
 _SWEEP_EVERY = 60.0
-"""Seconds between two sweeps."""
+"""Seconds between two sweeps of expired records."""
 
 _SELECT_KEYS = "SELECT key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 _SELECT_ALL = "SELECT data, sum, key FROM records WHERE key >= ? AND key < ? ORDER BY key"
 
 _LEAST = 512
-"""Bytes of the smallest database: SQLite takes some shorter files for empty ones."""
+"""Bytes of the smallest database: SQLite treats some shorter files as empty databases."""
 
 _PEEK = 0.2
-"""Seconds to wait for a look into a file that cannot be written."""
+"""Seconds to wait for a lock when reading a file that cannot be written."""
 
 _TROUBLE = (sqlite3.Error, UnicodeDecodeError)
-"""What the sqlite3 module raises: the second when it quotes from a damaged file in a message."""
+"""Exceptions of the sqlite3 module; the second occurs if a message quotes from a damaged file."""
 
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT)
-"""Result codes of a damaged file; a sound one never gives us the last two."""
+"""Result codes of a damaged file; an intact file never causes the last two here."""
 
 _log = logging.getLogger("curtsy")
 
 
 class DamagedFile(StoreError):
-    """The file is no sound database any more."""
+    """Error for a file that is no intact database."""
 
 
 class Unready(StoreError):
-    """The file cannot be read before the writer has opened, made or mended it."""
+    """Error for a file that the writer must open, create or repair before a read."""
 
 
 class Database:
-    """One file, with a connection to write and one to read. Threads may share it."""
+    """One file, with a connection for writing and one for reading. Thread-safe."""
 
     def __init__(self, path: str, *, patience: float, schema: tuple[str, ...] = SCHEMA) -> None:
         self._path = path
@@ -79,22 +79,22 @@ class Database:
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._file: Inode | None = None
-        """The file that the writer's connection is open on."""
+        """File that the writing connection is open on."""
         self._beside: dict[str, Inode | None] = {}
-        """And those that SQLite has made beside it."""
+        """Files that SQLite has created beside it, by path."""
         self._read_file: Inode | None = None
         self._name: bytes | None = None
-        """The name, drawn by lot, in the file that it was last open on: the number of a file is used again."""
+        """Random name stored in the file that was last open; it identifies the file, because inodes are reused."""
         self.losses: list[Loss] = []
-        """Those times that it was gone, or another one was in its place."""
+        """Losses: the file was removed, replaced or damaged, or a record was damaged."""
         self._is_doubtful = False
-        """Somebody met damage in it: to be looked through before it is used again."""
+        """True if damage was found: the whole file is checked before its next use."""
         self._sweep_at = 0.0
 
     def transact(self, work: Callable[[Transaction], None]) -> None:
-        """Wait for our turn, and let `work` change records in one transaction. It may be run again.
+        """Wait for the file lock, and let `work` change records in one transaction.
 
-        A damaged file is put aside, and `work` done in a fresh one.
+        A damaged file is renamed, and `work` runs again on a fresh one. Raises StoreError or PolicyError.
         """
         try:
             self._turn.take()
@@ -134,16 +134,16 @@ class Database:
             raise _judged(error, self._path, self._patience) from error
 
     def _connected(self) -> sqlite3.Connection:
-        """The connection to write by, on the file that is there now: it may have been put aside, replaced, deleted."""
+        """Return the writing connection. Reconnect if the file at the path was renamed, replaced or deleted."""
         if self._writer is not None and not self._is_doubtful and inode(self._path) == self._file:
             return self._writer
         file, known = inode(self._path), self._name
-        is_other = self._writer is not None and file != self._file  # be it a copy, of the same name
+        is_other = self._writer is not None and file != self._file  # even a copy with the same stored name
         self._abandon()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         self._look_at_file()
         with contextlib.suppress(FileExistsError):
-            # Only a file that nobody can have open yet may be closed like this: closing it drops this process's locks.
+            # Closing a file drops this process's locks on it. That is harmless only for a file that was just created.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         connection = _connect(self._path, self._patience)
         try:
@@ -160,7 +160,10 @@ class Database:
         return connection
 
     def _look_at_file(self) -> None:
-        """Refuse what SQLite would take for a fresh file, or wait for: it makes and fills one within a turn."""
+        """Raise StoreError for a path that SQLite would treat as a fresh file, or block on.
+
+        A process creates and fills the file while it holds the lock, so a shorter file is damaged (DamagedFile).
+        """
         try:
             found = os.stat(self._path)
         except FileNotFoundError:
@@ -173,7 +176,7 @@ class Database:
             raise DamagedFile(f"{self._path} is damaged: it has {found.st_size} bytes.")
 
     def _says_read_only(self) -> bool:
-        """Whether the file's own header asks for a version of SQLite that does not exist (fileformat2.html, 1.3.3)."""
+        """Return whether the file's header requires a nonexistent version of SQLite (fileformat2.html, 1.3.3)."""
         with self._reading:
             self._stop_reading()  # closing the file drops this process's locks on it
             try:
@@ -183,9 +186,9 @@ class Database:
                 return False
 
     def _abandon(self) -> None:
-        """Close the connection, if any. Should its file be gone from here, what it left beside it must go too.
+        """Close the writing connection; remove its side files if its file is gone from the path.
 
-        SQLite leaves it lying, and would take it for part of the file that lies here now.
+        SQLite leaves them there, and would treat them as part of the file that is now at the path.
         """
         left: list[str] = []
         if self._writer is not None and inode(self._path) != self._file:
@@ -195,7 +198,10 @@ class Database:
             os.unlink(name)
 
     def _prepare(self, connection: sqlite3.Connection) -> bytes:
-        """Check that the file is ours, and bring it up to date; answers its name."""
+        """Check that the file is curtsy's, upgrade its schema, and return its stored name.
+
+        Raises DamagedFile, and PolicyError for a file of another program or a later version.
+        """
         [application], [version] = (_pragma(connection, name) for name in ("application_id", "user_version"))
         if application != APPLICATION:
             made_by = [sql for [sql] in connection.execute("SELECT sql FROM sqlite_master")]
@@ -231,7 +237,7 @@ class Database:
         self.losses.append(Loss(object(), key=key))
 
     def _begin(self, connection: sqlite3.Connection) -> None:
-        """Lock the file against writers that take no turns."""
+        """Begin a transaction, which locks the file against writers that do not use the file lock."""
         give_up_at = time.monotonic() + self._patience
         while True:
             try:
@@ -244,7 +250,10 @@ class Database:
                 return
 
     def _put_aside(self, damage: DamagedFile) -> None:
-        """Make room for a fresh file. Only done in our turn, right after the damage was seen in the file there now."""
+        """Rename a damaged file to make room for a fresh one.
+
+        Requires the file lock, and damage that was just found in the file now at the path.
+        """
         self._disconnect()
         if self._name is not None:
             self._name = None
@@ -260,7 +269,7 @@ class Database:
         )
 
     def read(self, key: str) -> Record | None:
-        """The record under `key`, as last committed."""
+        """Return the last committed record under `key`, or None. Raises Unready if the writer must open the file."""
         [row] = self._rows(SELECT, (encode(key),)) or [None]
         try:
             return decoded(key, row)
@@ -269,10 +278,10 @@ class Database:
             raise Unready(f"{self._path} is damaged.") from damage
 
     def peek(self, key: str) -> Record | None:
-        """The record under `key` in a file that cannot be written; None if it cannot be read either.
+        """Return the record under `key` of a file that cannot be written; None if it cannot be read either.
 
-        Without the room or the right for SQLite's own files, only what is in the file itself can be had: all of it
-        if those who wrote it last have closed it.
+        If SQLite cannot create its side files, only the file itself is readable. It is complete if its last writers
+        have closed it.
         """
         for how in ("mode=ro", "mode=ro&immutable=1"):
             with contextlib.suppress(*_TROUBLE, StoreError, OSError, ValueError):
@@ -294,7 +303,7 @@ class Database:
         return None
 
     def keys(self, prefix: str) -> list[str]:
-        """All keys that begin with `prefix`, in order: that of UTF-8's bytes, which is that of the characters."""
+        """Return all keys that begin with `prefix`, sorted: UTF-8 bytes sort as the characters do."""
         found = []
         for [name] in self._rows(_SELECT_KEYS, _range(prefix)):
             with contextlib.suppress(UnicodeDecodeError):  # a damaged key
@@ -302,7 +311,7 @@ class Database:
         return found
 
     def records(self, prefix: str) -> list[tuple[str, Record]]:
-        """All records whose keys begin with `prefix`, as of one moment; those that are damaged are left out."""
+        """Return all records whose keys begin with `prefix`, of one moment; skip unreadable ones."""
         found = []
         for row in self._rows(_SELECT_ALL, _range(prefix)):
             with contextlib.suppress(UnicodeDecodeError, StoreError):  # damaged, or of a later version
@@ -331,17 +340,17 @@ class Database:
                 raise judged from error
 
     def heir(self) -> Database:
-        """One for a forked child: with nothing open, but knowing of what file it was and what that lost."""
+        """Return a copy for a forked child: nothing is open, but the file's name and losses are known."""
         self._turn.drop()
         heir = Database(self._path, patience=self._patience, schema=self._schema)
         heir.losses, heir._name = [*self.losses], self._name
         return heir
 
     def pause(self) -> None:
-        """Wait for what is under way, close both connections and let nobody in until `resume()`: for a fork.
+        """Wait for running calls, close both connections, and block calls until `resume()`.
 
-        A connection must not be carried over a fork, nor may the child open the file while its copy of SQLite
-        believes to hold the parent's locks (sqlite.org/howtocorrupt.html, 2.6).
+        A fork needs this: a connection must not be carried across it. Nor may the child open the file while its copy
+        of SQLite believes that it holds the parent's locks (sqlite.org/howtocorrupt.html, 2.6).
         """
         self._writing.acquire()
         self._reading.acquire()
@@ -349,12 +358,12 @@ class Database:
         self._disconnect()
 
     def resume(self) -> None:
-        """Go on after `pause()`; the next use opens the file again."""
+        """Allow calls again after `pause()`; the next call opens the file."""
         self._reading.release()
         self._writing.release()
 
     def close(self) -> None:
-        """Close everything; the next use opens it again."""
+        """Close all files; the next call opens them again."""
         self.pause()
         self._turn.drop()
         self.resume()
@@ -371,16 +380,16 @@ class Database:
 
 
 def _range(prefix: str) -> tuple[bytes, bytes]:
-    """From where to where the keys lie that begin with `prefix`."""
+    """Return the first key that may begin with `prefix`, and the first key after all of them."""
     first = encode(prefix)
-    return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 does not use 255
+    return first, first[:-1] + bytes([first[-1] + 1]) if first else b"\xff"  # UTF-8 has no byte 255
 
 
 def _connect(path: str, patience: float) -> sqlite3.Connection:
-    # rw: never make a file here, for it would not be private.
+    # mode=rw creates no file: a file that SQLite creates would not be private.
     url = Path(path).as_uri() + "?mode=rw"
     connection = sqlite3.connect(url, uri=True, timeout=patience, isolation_level=None, check_same_thread=False)
-    connection.text_factory = bytes  # we keep no text; what a damaged file holds need not be UTF-8
+    connection.text_factory = bytes  # a damaged file may contain text that is not UTF-8
     return connection
 
 
@@ -389,19 +398,19 @@ def _pragma(connection: sqlite3.Connection, name: str) -> Any:
 
 
 def _primary(error: Exception) -> int:
-    """SQLite's primary result code; 0 if there is none."""
+    """Return SQLite's primary result code; 0 for other errors."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether a sound file would never give us this error."""
+    """Return whether only a damaged file causes this error."""
     if _primary(error) == sqlite3.SQLITE_ERROR:
         return any(each in str(error) for each in ("no such ", "already exists", "unsupported file format"))
     return _primary(error) in _DAMAGE or isinstance(error, UnicodeDecodeError)
 
 
 def _judged(error: Exception, path: str, patience: float) -> StoreError:
-    """What an error of SQLite or the system means, and what to do about it."""
+    """Return a StoreError with the cause and the remedy of an error of SQLite or the system."""
     if _is_damage(error):
         return DamagedFile(f"{path} is damaged: {error}.")
     code = _primary(error)

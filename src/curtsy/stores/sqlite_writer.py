@@ -240,7 +240,7 @@ class Writer:
             return look(self.database)
 
     async def read_async(self, look: Callable[[Database], Result], clock: Clock, key: str = "") -> Result:
-        """Return the result of `look`, as `read` does, for a task.
+        """Return the result of `look` to a task, as `read` does.
 
         No thread of the pool waits for the writer, because the same pool resolves host names.
         """

@@ -137,7 +137,7 @@ class ServerUrl:
 
 
 def parse_server(url: str) -> ServerUrl:
-    """Parse the URL of a Redis or Valkey server. Raises PolicyError, whose message omits the login."""
+    """Parse the URL of a Redis or Valkey server. Raises PolicyError, with a message without secrets."""
     begins = _BEGINS.match(url)
     scheme = begins[0].lower() if begins else ""
     url = scheme + url[len(scheme) :]

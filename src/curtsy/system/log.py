@@ -136,7 +136,7 @@ def _number_of(stream: object) -> int | None:
         return None
 
 
-# --- Our own logger ------------------------------------------------------------------------------------------------
+# --- JSON logger ---------------------------------------------------------------------------------------------------
 
 
 class Logger:
@@ -225,7 +225,7 @@ def create_logger(component: str, *, level: str | None = None, stream: Stream | 
     return Logger(component, level=level, stream=stream)
 
 
-# --- The standard library's ----------------------------------------------------------------------------------------
+# --- Standard logger -----------------------------------------------------------------------------------------------
 
 _ROOT = logging.getLogger("curtsy")
 _ROOT.addHandler(logging.NullHandler())  # otherwise the standard library prints warnings to standard error
@@ -247,7 +247,7 @@ class _Message:
 
 
 class LibraryLogger:
-    """Standard logger with fields, for the library itself."""
+    """Standard logger with fields; the library itself uses it."""
 
     __slots__ = ("_logger",)
 

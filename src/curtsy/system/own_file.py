@@ -14,8 +14,8 @@ _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
     """Open a regular file and return its descriptor.
 
-    Raises OSError for a symbolic link, a pipe, a device or a socket. In a directory that others can write, such as
-    /tmp, a link under a guessable name would redirect writes to any file of the user.
+    Raises OSError for a symbolic link, a pipe, a device or a socket. Others can put a link under a guessable name in
+    /tmp, which would redirect writes to any file of the user.
     """
     name = os.path.basename(path)
     if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
