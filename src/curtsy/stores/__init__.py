@@ -90,15 +90,15 @@ class AsyncStore(Protocol):
 
     @property
     def identity(self) -> str:
-        """Text that is equal for two stores of one process if and only if they hold the same records."""
+        """Text that identifies the records; see `Store.identity`."""
         ...
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         ...
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates in one batch. Each is atomic by itself."""
+        """Do several updates; see `Store.update_many`."""
         ...
 
     async def read(self, key: str) -> Any:

@@ -309,7 +309,7 @@ class CompareAndSwap:
         return known[0] + passed - (passed // DRIFT if self._clock is None else 0)
 
     def _learn(self, attempt: Attempt, at: int) -> None:
-        """Keep the reading that gives the highest bound, unless that was too high; detect a clock that was set."""
+        """Keep the reading with the highest bound that holds; detect a clock that was set."""
         attempt.at = at
         ticks = self._ticker.now().at
         known = self._times.get(attempt.server)
@@ -355,7 +355,7 @@ def expiry(lasts: int | None) -> str:
 
 
 def _head(value: bytes) -> tuple[bytes, int, int] | None:
-    """Return nonce, last and shift; None if they are invalid: the script then takes the whole value as the nonce."""
+    """Return nonce, last and shift; None if invalid: the script then takes the whole value as the nonce."""
     if len(value) < _HEAD.size:
         return None
     nonce, last, shift = _HEAD.unpack_from(value)

@@ -66,7 +66,7 @@ class FallbackStore:
         return self._fallback_state.share()
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         fallback_state = self._fallback_state
         while True:
             if fallback_state.is_out or fallback_state.bases:
@@ -92,7 +92,7 @@ class FallbackStore:
             return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates. An exception of any step propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         fallback_state = self._fallback_state
         if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
             since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
@@ -142,7 +142,7 @@ class FallbackStore:
         self._inner.close()
 
     def _peek(self, key: str) -> Any:
-        """Return the record under `key` of a store that cannot be written; None if it cannot be read either."""
+        """Return the record under `key` of an unwritable store; None if it is unreadable."""
         peek = getattr(self._inner, "peek", None)
         return None if peek is None else peek(key)
 
@@ -219,7 +219,7 @@ class AsyncFallbackStore:
         return self._fallback_state.share()
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         fallback_state = self._fallback_state
         while True:
             if fallback_state.is_out or fallback_state.bases:
@@ -245,7 +245,7 @@ class AsyncFallbackStore:
             return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates. An exception of any step propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         fallback_state = self._fallback_state
         if not fallback_state.is_out and fallback_state.bases.keys().isdisjoint(key for key, _ in steps):
             since, watched = fallback_state.outages, [Watched(self._watch, key, step) for key, step in steps]
@@ -299,7 +299,7 @@ class AsyncFallbackStore:
         await self._inner.close()
 
     async def _peek(self, key: str) -> Any:
-        """Return the record under `key` of a store that cannot be written; None if it cannot be read either."""
+        """Return the record under `key` of an unwritable store; None if it is unreadable."""
         peek = getattr(self._inner, "peek", None)
         return None if peek is None else await peek(key)
 

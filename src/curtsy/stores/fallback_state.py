@@ -45,8 +45,7 @@ FIRST_PROBE, LAST_PROBE = 1.0, 30.0
 """Shortest and longest seconds between two probes of the store; each interval doubles the last."""
 
 Work = Generator[Callable[[Any], Any], Any, None]
-"""Generator that yields calls on the store, and gets their answers sent or their errors thrown. Both a blocking and an
-async caller can drive it."""
+"""Generator that yields calls on the store and receives answers or errors; blocking and async callers drive it."""
 
 logger = logging.getLogger("curtsy")
 
@@ -86,7 +85,7 @@ class FallbackState:
         self._boot_clock = BootClock()
         self._memory = MemoryStore(self)
         self.bases: dict[str, Record | None] = {}
-        """Keys that memory answers for, with the store's record of each when the outage began."""
+        """Keys that memory answers for, with the store's records at the start of the outage."""
         self.lost: dict[str, Sight] = {}
         """Records that the store has lost, to be restored."""
         self._last_loss: object = None
@@ -344,7 +343,7 @@ class FallbackState:
             self._prober = 0
 
     def _give_back(self, watch: Watch) -> Work:
-        """Restore the records that the store has lost, because other processes may not remember them."""
+        """Restore the records that the store has lost; other processes may not remember them."""
         while not self.is_out and (batch := [Watched(watch, key, _keep) for key in list(self.lost)[:AT_ONCE]]):
             sights = {step.key: self.lost.get(step.key) for step in batch}
             try:

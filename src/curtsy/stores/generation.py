@@ -101,7 +101,7 @@ class Generation:
         self._leaps: dict[str, list[tuple[int, int]]] = {}  # by server
 
     def doubt(self, server: str) -> None:
-        """Require a look at the mark before the next update, because a record is not as expected."""
+        """Require a look at the mark before the next update: a record is not as expected."""
         self._looked_at.pop(server, None)
 
     def doubt_all(self) -> None:

@@ -53,11 +53,11 @@ class MemoryStore:
 
     @property
     def identity(self) -> str:
-        """Text that is equal for two stores of one process if and only if they hold the same records."""
+        """Text that identifies the records; see `Store.identity`."""
         return self._name
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         _lock.acquire()  # faster than `with`; each request does this twice
         try:
             if self._is_closed:
@@ -81,7 +81,7 @@ class MemoryStore:
             _lock.release()
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         answers: list[Any] = []
         failure: BaseException | None = None
         for key, step in steps:
@@ -180,15 +180,15 @@ class AsyncMemoryStore:
 
     @property
     def identity(self) -> str:
-        """Text that is equal for two stores of one process if and only if they hold the same records."""
+        """Text that identifies the records; see `Store.identity`."""
         return self._store.identity
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         return self._store.update(key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         return self._store.update_many(steps)
 
     async def read(self, key: str) -> Any:

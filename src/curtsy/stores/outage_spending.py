@@ -1,10 +1,9 @@
 """Ledger of an outage: small shared files in which processes count while their state file cannot be written.
 
-An outage must not give each new process a whole budget (B8). So processes store the records that they change in a
-private directory of their user. It is in memory if the system has such a place, and so works with a full or read-only
-disk. One file per record holds the record, and the state file's version of it when counting began. So exactly the
-difference is merged into the state file. Processes lock the file to use it. A process that cannot use the directory
-counts in its own memory alone. A directory in memory is empty after a reboot.
+An outage must not give each new process a whole budget (B8). So processes store changed records in a private directory
+of their user, in memory if possible: it works with a full or read-only disk. One file per record holds the record and
+the state file's version when counting began, so that exactly the difference is merged. Processes lock the file to use
+it. A process that cannot use the directory counts alone. A directory in memory is empty after a reboot.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class RedisStore:
 
     @property
     def identity(self) -> str:
-        """Text that is equal for two stores of one process if and only if they hold the same records."""
+        """Text that identifies the records; see `Store.identity`."""
         return self._server.identity
 
     @property
@@ -77,14 +77,14 @@ class RedisStore:
         return client  # if another thread was faster, this client is used once
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         attempt = Attempt(key, [step])
         self._take([attempt])
         answer: Answer = _answers(attempt.outcomes)[0]
         return answer
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates by pipelines. An exception propagates after the others are done."""
+        """Do several updates by pipelines; see `Store.update_many`."""
         attempts: dict[str, Attempt] = {}
         for key, step in steps:
             attempts.setdefault(key, Attempt(key, [])).steps.append(step)
@@ -168,7 +168,7 @@ class AsyncRedisStore:
 
     @property
     def identity(self) -> str:
-        """Text that is equal for two stores of one process if and only if they hold the same records."""
+        """Text that identifies the records; see `Store.identity`."""
         return self._server.identity
 
     @property
@@ -192,7 +192,7 @@ class AsyncRedisStore:
         return answer
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates. An exception propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         line = self._line()
         answers = await asyncio.gather(*(line.enqueue(key, step) for key, step in steps), return_exceptions=True)
         return _answers(Outcome(each, each if isinstance(each, Exception) else None) for each in answers)

@@ -37,7 +37,7 @@ class _Handle:
 
     @property
     def identity(self) -> str:
-        """Text that is equal for two stores of one process if and only if they hold the same records."""
+        """Text that identifies the records; see `Store.identity`."""
         return f"sqlite:{self._path}"
 
     @property
@@ -60,18 +60,18 @@ class _Handle:
 class SQLiteStore(_Handle):
     """Records in a file, which is opened at the first use: the constructor does not fail.
 
-    `patience` is the number of seconds to wait for a file that another program keeps locked. Then calls raise
-    `StoreError`. The first store of a process on a file sets `patience` for all.
+    Calls raise `StoreError` if another program keeps the file locked for `patience` seconds. The first store of a
+    process on a file sets `patience` for all.
     """
 
     def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         [answer] = self._opened().wait([(key, step)], self._clock)
         result: Answer = answer
         return result
 
     def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         return self._opened().wait(steps, self._clock)
 
     def read(self, key: str) -> Any:
@@ -87,7 +87,7 @@ class SQLiteStore(_Handle):
         return [*self._opened().read(lambda database: database.records(prefix), self._clock)]
 
     def peek(self, key: str) -> Any:
-        """Return the record under `key` of a file that cannot be written; None if it cannot be read either."""
+        """Return the record under `key` of an unwritable file; None if it is unreadable."""
         return self._opened().database.peek(key)
 
     def forget(self, key: str) -> None:
@@ -110,13 +110,13 @@ class AsyncSQLiteStore(_Handle):
     """
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         [answer] = await self._opened().wait_async([(key, step)], self._clock)
         result: Answer = answer
         return result
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates, each atomic by itself. An exception propagates after the others are done."""
+        """Do several updates; see `Store.update_many`."""
         return await self._opened().wait_async(steps, self._clock)
 
     async def read(self, key: str) -> Any:
@@ -128,7 +128,7 @@ class AsyncSQLiteStore(_Handle):
         return await self._opened().read_async(lambda database: database.keys(prefix), self._clock)
 
     async def peek(self, key: str) -> Any:
-        """Return the record under `key` of a file that cannot be written; None if it cannot be read either."""
+        """Return the record under `key` of an unwritable file; None if it is unreadable."""
         return await in_thread(self._opened().database.peek, key)
 
     async def forget(self, key: str) -> None:

@@ -278,7 +278,7 @@ class Database:
             raise Unready(f"{self._path} is damaged.") from damage
 
     def peek(self, key: str) -> Record | None:
-        """Return the record under `key` of a file that cannot be written; None if it cannot be read either.
+        """Return the record under `key` of an unwritable file; None if it is unreadable.
 
         If SQLite cannot create its side files, only the file itself is readable. It is complete if its last writers
         have closed it.

@@ -43,11 +43,11 @@ class ThreadedStore:
         return share
 
     async def update(self, key: str, step: Step[Answer]) -> Answer:
-        """Change one record atomically by `step`, and return its answer."""
+        """Change one record by `step`, and return its answer."""
         return await in_thread(self._store.update, key, step)
 
     async def update_many(self, steps: Sequence[tuple[str, Step[Any]]]) -> list[Any]:
-        """Do several updates in one batch. Each is atomic by itself."""
+        """Do several updates; see `Store.update_many`."""
         return await in_thread(self._store.update_many, steps)
 
     async def read(self, key: str) -> Any:
