@@ -10,7 +10,10 @@ from curtsy.http.registered_domain import group_of, site_of
 
 SETTLED = 0.1
 """Seconds after a quarter of the slots is taken before a single group may exceed it. In a burst, the first requests
-cannot know yet that other groups follow."""
+cannot know yet that other groups follow. If the event loop is late by as much, the seconds begin again."""
+
+MOST_SETTLES = 10
+"""How often they begin again at most: on a machine that is always late, one group must not wait for ever."""
 
 REGROW = 1.0
 """Seconds between attempts to use one more slot after the machine had no room for a connection."""
@@ -41,8 +44,9 @@ class Slots:
         self._numbers: list[int] = []
         """Numbers of former waiters, for reuse."""
         self._later: asyncio.TimerHandle | None = None
-        self._settled_at = 0.0
-        """Loop time after which a single group may exceed a quarter; 0 while less than a quarter is taken."""
+        self._settling: asyncio.TimerHandle | None = None
+        """Timer of the moment from which a single group may exceed a quarter; None while less than that is taken."""
+        self._is_settled = False
 
     @property
     def are_taken(self) -> bool:
@@ -53,7 +57,9 @@ class Slots:
         """Take a slot if no request waits and less than a quarter is taken, where the group does not matter."""
         if self._waiting or self.most - self._free >= self._share:
             return False
-        self._settled_at = 0.0
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling, self._is_settled = None, False
         if self._holders is not None:
             self._free -= 1
             self._holders[host, address] += 1
@@ -70,9 +76,8 @@ class Slots:
             self._count_groups()
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
-        if not self._settled_at:
-            self._settled_at = loop.time() + SETTLED
-            loop.call_at(self._settled_at + 0.01, self._hand_on)  # timers fire slightly early
+        if self._settling is None:
+            self._settling = loop.call_later(SETTLED, self._settle, loop.time() + SETTLED, MOST_SETTLES)
         number = self._queue(turn, host, address, loop.time(), first)
         self._hand_on()
         try:
@@ -98,6 +103,14 @@ class Slots:
         self._sites.give_back(site, now)
         if place:
             self._addresses.give_back_for(site, place, now)
+        self._hand_on()
+
+    def _settle(self, due: float, left: int) -> None:
+        loop = asyncio.get_running_loop()
+        if left and loop.time() - due > SETTLED:
+            self._settling = loop.call_later(SETTLED, self._settle, loop.time() + SETTLED, left - 1)
+            return
+        self._is_settled = True
         self._hand_on()
 
     def shrink(self) -> bool:
@@ -143,7 +156,7 @@ class Slots:
         if shares.counted(group) < self._share:
             return False
         now = asyncio.get_running_loop().time()
-        return self._is_strict or now < self._settled_at or not shares.is_alone(group, now)
+        return self._is_strict or not self._is_settled or not shares.is_alone(group, now)
 
     def _queue(self, turn: asyncio.Future[None], host: str, address: str, now: float, first: bool) -> int:
         if self._turns is None:
