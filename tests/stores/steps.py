@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from curtsy.core.errors import CurtsyError
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 
@@ -38,3 +39,12 @@ def refuse(record: Host | None, now: Now) -> tuple[Host, None]:
 def stamp(record: Host | None, now: Now) -> tuple[Host, Now]:
     """Write down the moment; answers it."""
     return msgspec.structs.replace(record or Host(), sent_at=now.at, boot=now.boot), now
+
+
+def own_words(error: BaseException) -> str:
+    """The message of an error, with `<cause>` for what the library or the system said: that differs by version."""
+    cause: BaseException | None = error
+    while isinstance(cause, CurtsyError):  # an error of another thread is raised again, with itself as the cause
+        cause = cause.__cause__ or cause.__context__
+    said = str(getattr(cause, "strerror", None) or cause or "").strip().rstrip(".")
+    return str(error).replace(said, "<cause>") if said else str(error)

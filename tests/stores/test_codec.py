@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 import msgspec
@@ -15,6 +16,7 @@ from curtsy.core.host import Host
 from curtsy.core.record import Record
 from curtsy.core.rules import Rules
 from curtsy.stores.codec import KINDS, Codec, DamagedRecord, pack, unpack
+from tests.support.snapshot import Snapshot
 
 
 class Thing1(Record, frozen=True, tag="thing"):
@@ -91,24 +93,24 @@ def test_fields_that_were_added_at_the_end_take_their_defaults() -> None:
     assert today.unpack(msgspec.msgpack.encode(["thing", 3, "a", "b"])) == Thing3(name="a", size="b", added=7)
 
 
-def test_a_newer_format_is_refused_with_a_clear_word() -> None:
+def test_a_newer_format_is_refused_with_a_clear_word(snapshot: Snapshot) -> None:
     """U16: never guessed at, even where its shape would fit."""
     newer = today.pack(Thing3())
 
-    with pytest.raises(
-        StoreError, match=r"thing record has format 3, but .* up to 1.*later version.*Upgrade curtsy"
-    ) as e:
-        Codec([Thing1]).unpack(newer)
-    assert not isinstance(e.value, DamagedRecord)
-    with pytest.raises(StoreError, match="format 3, but"):
-        Codec([Thing2], MIGRATIONS).unpack(newer)
+    for codec, known in ((Codec([Thing1]), "1"), (Codec([Thing2], MIGRATIONS), "2")):
+        with pytest.raises(StoreError, match="thing") as e:
+            codec.unpack(newer)
+        assert not isinstance(e.value, DamagedRecord)
+        assert sorted(re.findall(r"\d+", str(e.value))) == [known, "3"]
+    snapshot(str(e.value))
 
 
-def test_an_unknown_kind_is_refused_with_a_clear_word() -> None:
+def test_an_unknown_kind_is_refused_with_a_clear_word(snapshot: Snapshot) -> None:
     """U16"""
-    with pytest.raises(StoreError, match=r"kind 'other'.*later version.*Upgrade curtsy") as e:
+    with pytest.raises(StoreError, match="'other'") as e:
         today.unpack(Codec([Other]).pack(Other()))
     assert not isinstance(e.value, DamagedRecord)
+    snapshot(str(e.value))
 
 
 @given(st.binary(max_size=200))
@@ -141,13 +143,13 @@ def test_a_record_cut_short_is_damaged(record: Host, data: st.DataObject) -> Non
 
 def test_what_a_migration_cannot_read_is_damaged() -> None:
     """U16"""
-    with pytest.raises(DamagedRecord, match="thing record of format 1 cannot be read"):
+    with pytest.raises(DamagedRecord, match=r"thing.* 1 "):
         today.unpack(msgspec.msgpack.encode(["thing", 1]))
 
 
 def test_what_is_no_known_kind_is_not_packed() -> None:
     """A mistake of ours shows when it is made, not when the record is read."""
-    with pytest.raises(TypeError, match=r"Thing1 is no known kind of record. Add it to KINDS"):
+    with pytest.raises(TypeError, match=r"Thing1.*KINDS"):
         pack(Thing1())
 
 
@@ -157,11 +159,11 @@ def test_a_codec_that_could_not_read_what_it_writes_is_refused() -> None:
     class Forgetful(Record, frozen=True, tag="forgetful"):
         current: ClassVar[int] = 2
 
-    with pytest.raises(TypeError, match=r"Forgetful\.format is 1 by default but current is 2"):
+    with pytest.raises(TypeError, match=r"Forgetful\.format.*1.*2"):
         Codec([Forgetful])
-    with pytest.raises(TypeError, match="no migration from format 1"):
+    with pytest.raises(TypeError, match=r"Thing2.*\('thing', 1\)"):
         Codec([Thing2])
-    with pytest.raises(TypeError, match="share a tag"):
+    with pytest.raises(TypeError, match=r"\['thing', 'thing'\]"):
         Codec([Thing1, Thing2], MIGRATIONS)
 
 

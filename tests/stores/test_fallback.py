@@ -36,6 +36,7 @@ from curtsy.system.clock import Clock, FakeClock
 from tests.stores.places import Awaited
 from tests.stores.steps import Refusal, count, keep, refuse, stamp
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.snapshot import Snapshot
 
 SLOW = 10.0
 
@@ -220,8 +221,7 @@ async def test_a_program_goes_on_when_its_store_is_gone_and_says_so_once(
 
     assert sheltered.fallback.sheltered
     assert len(log(logging.WARNING)) == 1
-    assert f"redis://127.0.0.1:{server.port}/0 cannot be reached" in log(logging.WARNING)[0]
-    assert "Going on in memory" in log(logging.WARNING)[0]
+    assert f"redis://127.0.0.1:{server.port}/0" in log(logging.WARNING)[0]
 
 
 async def test_a_store_that_was_never_there_is_an_outage_too(
@@ -303,7 +303,7 @@ def _locked_file(path: Path) -> Iterator[tuple[SQLiteStore, Callable[[bool], obj
 
 @pytest.mark.parametrize("which", ["full server", "locked file"])
 def test_a_store_that_can_be_read_but_not_written_is_out(
-    which: str, tmp_path: Path, log: Callable[[int], list[str]]
+    which: str, tmp_path: Path, log: Callable[[int], list[str]], snapshot: Snapshot
 ) -> None:
     """B8: told once, never said to be back, and this process takes no more than its share"""
     if which == "full server" and (reason := redis_available()):
@@ -323,7 +323,9 @@ def test_a_store_that_can_be_read_but_not_written_is_out(
             fallback.update("host:a", keep)
             _wait_for_prober()
 
-        assert len(log(logging.WARNING)) == 1
+        [warning] = log(logging.WARNING)
+        if which == "locked file":  # the library for Redis has other words in each version
+            snapshot(warning, "out")
         assert log(logging.INFO) == []
         fail(False)
         clock.advance(40)
@@ -332,7 +334,9 @@ def test_a_store_that_can_be_read_but_not_written_is_out(
         assert not fallback.sheltered
         assert inner.read("host:a").requests == before + 8
         assert sorted(inner.keys()) == ["host:a", *(f"host:new-{number}" for number in range(8))]
-        assert len(log(logging.INFO)) == 1
+        [news] = log(logging.INFO)
+        assert inner.identity in news
+        snapshot(news, "back")
         fallback.close()
 
 
@@ -428,7 +432,7 @@ async def test_what_was_counted_in_memory_comes_home(
     assert other.read("host:other").requests == 1
     assert await store.update("host:a", count) == 11
     assert len(log(logging.WARNING)) == 1
-    assert len([line for line in log(logging.INFO) if "is back after 2.0 s" in line]) == 1
+    assert len([line for line in log(logging.INFO) if "2.0 s" in line]) == 1
     other.close()
 
 
@@ -480,8 +484,9 @@ async def test_each_outage_is_warned_about_once(
         await sheltered.store.update("host:a", count)
         await sheltered.until_home()
 
-        assert len([line for line in log(logging.WARNING) if "Going on in memory" in line]) == outage
-        assert len([line for line in log(logging.INFO) if "is back" in line]) == outage
+        is_loss = ["#curtsy:" in line for line in log(logging.WARNING)]  # the server comes back empty
+        assert is_loss.count(False) == outage
+        assert len(log(logging.INFO)) == outage
     assert await sheltered.store.update("host:a", keep) == 21
 
 
@@ -592,7 +597,7 @@ def test_a_store_that_fails_again_while_records_go_home_loses_none_and_is_one_ou
     assert not fallback.sheltered
     assert [fallback.update(key, keep) for key in keys] == [3] + [1] * 19
     assert len(log(logging.WARNING)) == 1
-    assert len([line for line in log(logging.INFO) if "is back" in line]) == 1
+    assert len(log(logging.INFO)) == 1
 
 
 def test_what_is_counted_while_records_go_home_is_not_lost(clock: FakeClock) -> None:
@@ -681,7 +686,7 @@ async def test_a_record_that_cannot_be_used_is_kept_in_memory_alone(
     assert server.command("GET", "curtsy:{host:a}") == value
     assert server.command("EXISTS", "curtsy:{host:b}") == 1
     assert len(log(logging.WARNING)) == 1
-    assert "a later version wrote it" in log(logging.WARNING)[0]
+    assert "format 99" in log(logging.WARNING)[0]
 
     server.command("DEL", "curtsy:{host:a}")
     clock.advance(60)
@@ -779,9 +784,9 @@ async def test_a_closed_shelter_says_so(sheltered: Sheltered, server: RedisServe
         await sheltered.store.update("host:a", count)
     await sheltered.store.close()
 
-    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+    with pytest.raises(StoreError, match=r"close\(\)"):
         await sheltered.store.update("host:a", count)
-    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+    with pytest.raises(StoreError, match=r"close\(\)"):
         await sheltered.store.read("host:a")
 
 
@@ -802,7 +807,7 @@ async def test_all_who_open_a_store_that_is_out_count_together(log: Callable[[in
 
     assert host.requests == 3
     assert len(log(logging.WARNING)) == 1
-    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+    with pytest.raises(StoreError, match=r"close\(\)"):
         await first.update("host:a", count)
     assert (await second.read("host:a")).requests == 3
 

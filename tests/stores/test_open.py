@@ -17,6 +17,7 @@ from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from curtsy.stores.url import check_place
 from tests.stores.steps import count
+from tests.support.snapshot import Snapshot
 
 
 def test_memory_is_this_process_alone() -> None:
@@ -96,28 +97,31 @@ def test_the_environment_names_the_store_of_those_who_give_none(
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql://host", r"'mysql://host' must begin with one of memory:, sqlite:, redis:"),
-        ("reddis://host", r"Did you mean redis:\?"),
-        ("sqllite:///x", r"Did you mean sqlite:\?"),
-        ("state.sqlite", r"For a file, write sqlite:///state.sqlite\."),
-        ("/var/state.sqlite", r"For a file, write sqlite:////var/state.sqlite\."),
-        (
-            "sqlite:///a\0b",
-            r"store = 'sqlite:///a\\x00b' must be a path without '\\x00', which no file's name can have",
-        ),
-        ("sqlite://state.sqlite", r"must name a file after three slashes. Write sqlite:///state.sqlite"),
-        ("sqlite:", "after three slashes"),
-        ("sqlite:///", "after three slashes"),
-        ("", r"must begin with one of .*\. Leave it out for a file of curtsy's own\."),
-        ("memory", r"Did you mean memory:\?"),
+        ("mysql://host", "memory:, sqlite:, redis:"),
+        ("reddis://host", "redis:?"),
+        ("sqllite:///x", "sqlite:?"),
+        ("state.sqlite", "sqlite:///state.sqlite"),
+        ("/var/state.sqlite", "sqlite:////var/state.sqlite"),
+        ("sqlite:///a\0b", "'\\x00'"),
+        ("sqlite://state.sqlite", "sqlite:///state.sqlite"),
+        ("sqlite:", "sqlite:///state.sqlite"),
+        ("sqlite:///", "sqlite:///state.sqlite"),
+        ("", "memory:, sqlite:, redis:"),
+        ("memory", "memory:?"),
     ],
 )
-def test_a_url_that_is_none_of_ours_is_an_error_that_shows_the_right_form(url: str, said: str) -> None:
+def test_a_url_that_is_none_of_ours_is_an_error_that_shows_the_right_form(
+    url: str, said: str, snapshot: Snapshot
+) -> None:
     """U9"""
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError) as caught:
         open_store(url)
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError) as waited:
         open_async_store(url)
+
+    assert said in str(caught.value)
+    assert str(waited.value) == str(caught.value)
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize("url", ["rediz://user:geheim@host/0", "x://:ge@geheim@host", "y://host?password=geheim"])
@@ -175,10 +179,12 @@ def test_what_may_be_a_password_is_not_shown_however_the_url_is_wrong(url: str) 
     assert "geheim" not in f"{caught.value} {checked.value}"
 
 
-def test_a_question_mark_in_a_password_is_told_in_its_right_form() -> None:
+def test_a_question_mark_in_a_password_is_told_in_its_right_form(snapshot: Snapshot) -> None:
     """F62: the rest of the password would be taken for a host"""
-    with pytest.raises(PolicyError, match=r"has a \? before its last @\. In a password, write \? as %3F;"):
+    with pytest.raises(PolicyError, match="%3F") as caught:
         open_store("redis://user:pass@word?x@host", fallback=False)
+
+    snapshot(str(caught.value))
 
 
 def test_the_scheme_of_a_url_may_be_in_capitals() -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -33,10 +34,11 @@ from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.redis_server import Server
 from curtsy.system.clock import FakeClock
 from tests.stores.places import OnServer
-from tests.stores.steps import Refusal, count, keep, refuse, remove, stamp
+from tests.stores.steps import Refusal, count, keep, own_words, refuse, remove, stamp
 from tests.stores.worker import Worker, run
 from tests.support.bounds import ends_within
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
 SLOW = 10.0
@@ -429,15 +431,16 @@ def _server_time(server: RedisServer) -> int:
 # Failures.
 
 
-def test_a_server_that_hangs_is_an_error_within_the_timeout(server: RedisServer) -> None:
+def test_a_server_that_hangs_is_an_error_within_the_timeout(server: RedisServer, snapshot: Snapshot) -> None:
     """F55"""
     store = RedisStore(server.url, timeout=1.5)
     store.update("host:a", count)
     server.pause()
 
-    with ends_within(2.9), pytest.raises(StoreError, match=r"does not answer within 1\.5 s"):
+    with ends_within(2.9), pytest.raises(StoreError, match=r"1\.5 s") as caught:
         store.update("host:a", count)
 
+    snapshot(str(caught.value))
     server.resume()
     store.close()
 
@@ -485,9 +488,7 @@ def test_a_server_that_is_gone_is_an_error_and_the_next_call_finds_it_again(serv
     store.update("host:a", count)
 
     server.stop()
-    with pytest.raises(
-        StoreError, match=rf"redis://127\.0\.0\.1:{server.port}/0 cannot be reached: .*Start the server"
-    ):
+    with pytest.raises(StoreError, match=rf"redis://127\.0\.0\.1:{server.port}/0"):
         store.update("host:a", count)
 
     server.start()
@@ -585,7 +586,7 @@ async def test_a_cancelled_update_that_was_not_sent_is_not_made(server: RedisSer
 
 
 def test_a_damaged_value_counts_as_none_and_is_replaced(
-    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
+    server: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
 ) -> None:
     """U16"""
     values = [b"?", b"x" * 24, b"\xff" * 60, struct.pack(">8sdd", b"12345678", 1.0, 0.0) + b"\xc1"]
@@ -596,7 +597,10 @@ def test_a_damaged_value_counts_as_none_and_is_replaced(
         answers = [store.update(f"host:{number}", count) for number in range(len(values))]
 
     assert answers == [1] * len(values)
-    assert len([record for record in caplog.records if "is damaged" in record.message]) == len(values)
+    told = [record.message for record in caplog.records]
+    assert len(told) == len(values)
+    assert all(f"'host:{number}'" in message for number, message in enumerate(told))
+    snapshot(told[0])
     assert [store.read(f"host:{number}").requests for number in range(len(values))] == [1] * len(values)
 
 
@@ -605,9 +609,9 @@ def test_a_record_of_a_later_version_is_refused_alone(server: RedisServer, store
     value = struct.pack(">8sdd", b"12345678", 1.0, 0.0) + msgspec.msgpack.encode(["host", 99, "new"])
     server.command("SET", "curtsy:{host:a}", value)
 
-    with pytest.raises(StoreError, match="a later version wrote it"):
+    with pytest.raises(StoreError, match="format 99"):
         store.update_many([("host:b", count), ("host:a", count)])
-    with pytest.raises(StoreError, match="a later version wrote it"):
+    with pytest.raises(StoreError, match="format 99"):
         store.read("host:a")
 
     assert store.read("host:b").requests == 1
@@ -777,15 +781,17 @@ def test_one_async_store_serves_several_event_loops(server: RedisServer) -> None
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
-def test_a_server_that_may_forget_is_refused(policy: str) -> None:
+def test_a_server_that_may_forget_is_refused(policy: str, snapshot: Snapshot) -> None:
     """Design, section 3"""
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", policy) as server:
         store = RedisStore(server.url, timeout=SLOW)
 
-        with pytest.raises(PolicyError, match=f"has maxmemory-policy {policy}.*Set it to noeviction"):
+        with pytest.raises(PolicyError, match=f"maxmemory-policy {policy}.*noeviction") as caught:
             store.check()
+
+    snapshot(str(caught.value))
 
 
 async def test_a_server_that_may_forget_is_refused_by_tasks_too() -> None:
@@ -795,7 +801,7 @@ async def test_a_server_that_may_forget_is_refused_by_tasks_too() -> None:
     with RedisServer("--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lfu") as server:
         store = AsyncRedisStore(server.url, timeout=SLOW)
 
-        with pytest.raises(PolicyError, match="has maxmemory-policy allkeys-lfu"):
+        with pytest.raises(PolicyError, match="maxmemory-policy allkeys-lfu"):
             await store.update("host:a", count)
         await store.close()
 
@@ -816,20 +822,23 @@ def test_a_server_that_forgets_nothing_is_taken(options: tuple[str, ...]) -> Non
         store.close()
 
 
-def test_a_server_that_is_full_is_an_error_that_says_so() -> None:
+def test_a_server_that_is_full_is_an_error_that_says_so(snapshot: Snapshot) -> None:
     """B8"""
     if reason := redis_available():
         pytest.skip(reason)
     with RedisServer("--maxmemory", "1", "--maxmemory-policy", "noeviction") as server:
         store = RedisStore(server.url, timeout=SLOW)
 
-        with pytest.raises(StoreError, match=r"is full: .*Raise its maxmemory"):
+        with pytest.raises(StoreError, match=re.escape(server.url)) as caught:
             store.update("host:a", count)
         store.close()
 
+    assert "maxmemory" in own_words(caught.value)
+    snapshot(own_words(caught.value))
+
 
 @pytest.mark.parametrize(("version", "is_taken"), [("6.2.14", False), ("7.0.0", True), ("7.2.4", True), ("10.1", True)])
-def test_a_server_older_than_7_is_refused(version: str, is_taken: bool) -> None:
+def test_a_server_older_than_7_is_refused(version: str, is_taken: bool, snapshot: Snapshot) -> None:
     """Design, section 3"""
     server = Server("redis://127.0.0.1", None, "curtsy:", 1)
     info = {"redis_version": version, "maxmemory": 0, "maxmemory_policy": "noeviction"}
@@ -837,8 +846,9 @@ def test_a_server_older_than_7_is_refused(version: str, is_taken: bool) -> None:
     if is_taken:
         server.filters(info)
     else:
-        with pytest.raises(PolicyError, match=r"is Redis 6\.2\.14, and 7\.0 or later is needed\. Upgrade it\."):
+        with pytest.raises(PolicyError, match=r"6\.2\.14.*7\.0") as caught:
             server.filters({"127.0.0.1:7000": info})
+        snapshot(str(caught.value))
 
 
 def test_a_server_that_does_not_show_its_settings_is_taken(server: RedisServer) -> None:
@@ -850,7 +860,9 @@ def test_a_server_that_does_not_show_its_settings_is_taken(server: RedisServer) 
     store.close()
 
 
-def test_a_user_that_may_use_only_our_keys_will_do_and_one_that_may_not_is_told(server: RedisServer) -> None:
+def test_a_user_that_may_use_only_our_keys_will_do_and_one_that_may_not_is_told(
+    server: RedisServer, snapshot: Snapshot
+) -> None:
     """Conventions: errors say what, why and what to do."""
     for name, keys in (("alice", "~curtsy:*"), ("bob", "~other:*")):
         server.command("ACL SETUSER", name, "on", ">open-sesame", keys, "+@all", "-@dangerous")
@@ -859,23 +871,27 @@ def test_a_user_that_may_use_only_our_keys_will_do_and_one_that_may_not_is_told(
     )
 
     assert alice.update("host:a", count) == 1
-    with pytest.raises(StoreError, match=r"refuses us: .*Let the user have all keys that begin with curtsy:"):
+    with pytest.raises(StoreError, match=r"~curtsy:\*") as caught:
         bob.update("host:a", count)
+    snapshot(own_words(caught.value))
 
     alice.close()
     bob.close()
 
 
-async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer) -> None:
+async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisServer, snapshot: Snapshot) -> None:
     """F62"""
     server.command("CONFIG SET", "requirepass", "open-sesame")
     url = f"redis://:wrong-sesame@127.0.0.1:{server.port}/0"
     store, async_store = RedisStore(url, timeout=SLOW), AsyncRedisStore(url, timeout=SLOW)
 
-    with pytest.raises(StoreError, match=r"refuses us: .*Check user and password") as blocking:
+    with pytest.raises(StoreError) as blocking:
         store.update("host:a", count)
-    with pytest.raises(StoreError, match="refuses us") as waited:
+    with pytest.raises(StoreError) as waited:
         await async_store.update("host:a", count)
+
+    assert own_words(waited.value) == own_words(blocking.value)
+    snapshot(own_words(blocking.value))
 
     shown = f"{blocking.value!r} {waited.value!r} {store.identity} {async_store.identity} {store!r}"
     assert "sesame" not in shown
@@ -883,16 +899,17 @@ async def test_a_wrong_password_is_an_error_that_does_not_show_it(server: RedisS
     await async_store.close()
 
 
-async def test_a_closed_store_says_so(server: RedisServer) -> None:
+async def test_a_closed_store_says_so(server: RedisServer, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""
     store, async_store = RedisStore(server.url), AsyncRedisStore(server.url)
     store.close()
     store.close()
     await async_store.close()
 
-    with pytest.raises(StoreError, match=r"was used after close\(\)\. Open another store\."):
+    with pytest.raises(StoreError, match=r"close\(\)") as caught:
         store.update("host:a", count)
-    with pytest.raises(StoreError, match=r"was used after close\(\)"):
+    snapshot(str(caught.value))
+    with pytest.raises(StoreError, match=r"close\(\)"):
         await async_store.update("host:a", count)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import trustme
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.stores.redis import AsyncRedisStore, RedisStore
 from curtsy.stores.redis_url import parse_address
-from tests.stores.steps import count
+from tests.stores.steps import count, own_words
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.snapshot import Snapshot
 
 SLOW = 10.0
 
@@ -67,22 +69,24 @@ def test_options_of_a_url_reach_the_library() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://example.org", r"begins with 'http', which is no Redis\. Write redis://"),
-        ("example.org:6379", r"does not begin as one of a Redis\. Write redis://"),
-        ("redis:", r"does not begin as one of a Redis\. Write redis://"),
-        ("redis://example.org:port", r"'example\.org:port' is no host and port"),
-        ("redis://example.org:99999", r"is no host and port"),
-        ("redis://example.org/zero", r"the database 'zero' must be a number\. Leave it out to use 0\."),
-        ("redis://a,b", r"names several hosts\. Write redis\+cluster:// or redis\+sentinel://"),
-        ("redis+sentinel://a:26379", r"names no service\. Write it after the hosts"),
-        ("redis+cluster://a/1", r"a cluster has no database but 0\. Leave it out\."),
-        ("redis://a?socket_timeout=soon", r"Invalid value for '?socket_timeout"),
+        ("http://example.org", "'http'"),
+        ("example.org:6379", "redis://host:6379/0"),
+        ("redis:", "redis://host:6379/0"),
+        ("redis://example.org:port", "'example.org:port'"),
+        ("redis://example.org:99999", "'example.org:99999'"),
+        ("redis://example.org/zero", "'zero'"),
+        ("redis://a,b", "redis+cluster://"),
+        ("redis+sentinel://a:26379", "redis+sentinel://host:26379/mymaster"),
+        ("redis+cluster://a/1", "redis+cluster://a/1"),
+        ("redis://a?socket_timeout=soon", "socket_timeout"),
     ],
 )
-def test_a_wrong_url_is_an_error_that_shows_the_right_form(url: str, says: str) -> None:
+def test_a_wrong_url_is_an_error_that_shows_the_right_form(url: str, says: str, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""
-    with pytest.raises(PolicyError, match=says):
+    with pytest.raises(PolicyError, match=re.escape(says)) as caught:
         RedisStore(url)
+
+    snapshot(own_words(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -115,10 +119,12 @@ def test_a_password_is_never_shown(url: str) -> None:
         assert "open-sesame" not in RedisStore(url).identity + repr(parse_address(url))
 
 
-def test_a_url_that_does_not_answer_is_an_error_that_says_what_to_do() -> None:
+def test_a_url_that_does_not_answer_is_an_error_that_says_what_to_do(snapshot: Snapshot) -> None:
     """Issue 2, bad input"""
-    with pytest.raises(StoreError, match=r"redis://127\.0\.0\.1:1/0 cannot be reached: .*Start the server, or correct"):
+    with pytest.raises(StoreError, match=r"redis://127\.0\.0\.1:1/0") as caught:
         RedisStore("redis://127.0.0.1:1/0").check()
+
+    snapshot(own_words(caught.value))
 
 
 async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
@@ -130,11 +136,15 @@ async def test_a_url_that_does_not_answer_is_an_error_for_tasks_too() -> None:
     await store.close()
 
 
-@pytest.mark.parametrize(("prefix", "timeout", "says"), [("a{b", 1.0, "must not contain"), ("a:", 0.0, "above 0")])
-def test_wrong_arguments_are_errors(prefix: str, timeout: float, says: str) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "timeout", "says"), [("a{b", 1.0, "prefix = 'a{b'"), ("a:", 0.0, "timeout = 0.0 .* 0")]
+)
+def test_wrong_arguments_are_errors(prefix: str, timeout: float, says: str, snapshot: Snapshot) -> None:
     """Conventions: errors say what, why and what to do."""
-    with pytest.raises(PolicyError, match=says):
+    with pytest.raises(PolicyError, match=f"^{says}") as caught:
         RedisStore("redis://127.0.0.1", prefix=prefix, timeout=timeout)
+
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -19,8 +20,9 @@ from curtsy.core.errors import PolicyError, StoreError
 from curtsy.core.host import Host
 from curtsy.stores.sqlite import AsyncSQLiteStore, SQLiteStore
 from tests.stores.places import InFile
-from tests.stores.steps import count, keep
+from tests.stores.steps import count, keep, own_words
 from tests.stores.worker import Worker, run
+from tests.support.snapshot import Snapshot
 
 KEYS = [f"host:{number}.example.org" for number in range(300)]
 PAGE = 4096
@@ -107,7 +109,9 @@ def leave_the_log(path: Path) -> None:
     Path(f"{path}-wal").write_bytes(log)
 
 
-def test_a_log_without_its_file_is_told_as_damage(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_without_its_file_is_told_as_damage(
+    path: Path, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
+) -> None:
     """C20: SQLite would drop it without a word"""
     fill(path)
     leave_the_log(path)
@@ -115,8 +119,9 @@ def test_a_log_without_its_file_is_told_as_damage(path: Path, caplog: pytest.Log
 
     assert store.update("a", count) == 1
     [record] = caplog.records
-    assert "only its log is left" in record.getMessage()
-    assert len(list(path.parent.glob("*.damaged-*-wal"))) == 1
+    [aside] = path.parent.glob("*.damaged-*-wal")
+    assert str(aside).removesuffix("-wal") in record.getMessage()
+    snapshot(record.getMessage())
     store.close()
 
 
@@ -152,7 +157,9 @@ IN_PLACE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("place", IN_PLACE.values(), ids=IN_PLACE.keys())
-def test_what_is_no_file_is_an_error_and_not_a_hang(path: Path, place: Callable[[Path], object]) -> None:
+def test_what_is_no_file_is_an_error_and_not_a_hang(
+    path: Path, place: Callable[[Path], object], snapshot: Snapshot
+) -> None:
     """C18, C20"""
     if place is IN_PLACE["a link to nowhere"]:
         (path.parent / "none").write_text("not a folder")
@@ -160,8 +167,9 @@ def test_what_is_no_file_is_an_error_and_not_a_hang(path: Path, place: Callable[
     store = SQLiteStore(path)
 
     for use in (lambda: store.update("a", count), lambda: store.read("a"), store.keys):
-        with pytest.raises(StoreError, match=r"cannot be used: .*se another store"):
+        with pytest.raises(StoreError, match=re.escape(os.path.realpath(path))) as caught:
             use()
+        snapshot(own_words(caught.value))
     assert store.peek("a") is None
     store.close()
     assert os.listdir(path.parent) is not None
@@ -225,8 +233,9 @@ def test_a_byte_that_changes_anywhere_in_the_header_stops_nobody(
         victim.write_bytes(whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :])
         caplog.clear()
         store = SQLiteStore(victim)
-        if 60 <= at < 64 and int.from_bytes(victim.read_bytes()[60:64], "big", signed=True) > 3:
-            with pytest.raises(PolicyError, match="later version"):
+        number = int.from_bytes(victim.read_bytes()[60:64], "big", signed=True)
+        if 60 <= at < 64 and number > 3:
+            with pytest.raises(PolicyError, match=f"format {number}"):
                 store.update(KEYS[0], count)
         else:
             assert store.update(KEYS[0], count) in (1, 2), at
@@ -263,7 +272,7 @@ def test_processes_that_meet_the_damage_at_once_put_one_file_aside_and_lose_noth
 
 @pytest.mark.parametrize("beside", ["left", "deleted"])
 def test_a_file_deleted_under_us_is_begun_anew_and_that_is_told_once(
-    path: Path, beside: str, caplog: pytest.LogCaptureFixture
+    path: Path, beside: str, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
 ) -> None:
     """U16, B8"""
     store = SQLiteStore(path)
@@ -278,7 +287,7 @@ def test_a_file_deleted_under_us_is_begun_anew_and_that_is_told_once(
     store.close()
     assert is_sound(path)
     [told] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert told == f"{path} was removed under us. A fresh one is begun, with what this process still knows."
+    snapshot(told)
     assert len(store.losses) == 1
 
 
@@ -310,7 +319,7 @@ def test_a_file_replaced_under_us_is_noticed(path: Path) -> None:
     assert is_sound(path)
 
 
-def test_a_file_that_another_program_keeps_locked_is_an_error_and_not_a_hang(path: Path) -> None:
+def test_a_file_that_another_program_keeps_locked_is_an_error_and_not_a_hang(path: Path, snapshot: Snapshot) -> None:
     """B8"""
     store = SQLiteStore(path, patience=0.3)
     store.update("a", count)
@@ -318,8 +327,9 @@ def test_a_file_that_another_program_keeps_locked_is_an_error_and_not_a_hang(pat
     holder.execute("BEGIN IMMEDIATE")
 
     start = time.monotonic()
-    with pytest.raises(StoreError, match=r"another program has locked it for 0\.3 s\. Close that program"):
+    with pytest.raises(StoreError, match=r"0\.3 s") as caught:
         store.update("a", count)
+    snapshot(str(caught.value))
     assert 0.25 < time.monotonic() - start < 3
     assert store.read("a") == Host(requests=1), "reading goes on"
 
@@ -329,16 +339,20 @@ def test_a_file_that_another_program_keeps_locked_is_an_error_and_not_a_hang(pat
     store.close()
 
 
-async def test_a_process_that_stands_still_in_its_turn_is_an_error_and_not_a_hang(path: Path) -> None:
+async def test_a_process_that_stands_still_in_its_turn_is_an_error_and_not_a_hang(
+    path: Path, snapshot: Snapshot
+) -> None:
     """B8: stopped by a debugger, or by SIGSTOP. What was given up is not done later."""
     store, tasks = SQLiteStore(path, patience=0.2), AsyncSQLiteStore(path)
     store.update("a", count)
     with open(f"{path}.lock") as side_file:  # noqa: ASYNC230
         fcntl.flock(side_file, fcntl.LOCK_EX)
-        with pytest.raises(StoreError, match=r"our turn to write it did not come within 0\.2 s"):
+        with pytest.raises(StoreError, match=r"0\.2 s") as waited:
             await tasks.update("a", count)
-        with pytest.raises(StoreError, match="end that one, or use another store"):
+        with pytest.raises(StoreError, match=r"0\.2 s") as caught:
             store.update("a", count)
+    assert str(waited.value) == str(caught.value)
+    snapshot(str(caught.value))
 
     assert store.update("a", keep) == 1
     store.close()
@@ -346,14 +360,15 @@ async def test_a_process_that_stands_still_in_its_turn_is_an_error_and_not_a_han
 
 
 @pytest.mark.parametrize("what", ["a directory", "under a file"])
-def test_a_path_that_cannot_be_a_file_is_an_error_that_says_so(tmp_path: Path, what: str) -> None:
+def test_a_path_that_cannot_be_a_file_is_an_error_that_says_so(tmp_path: Path, what: str, snapshot: Snapshot) -> None:
     """B8"""
     (tmp_path / "file").touch()
     store = SQLiteStore(tmp_path if what == "a directory" else tmp_path / "file" / "state.sqlite")
 
     for use in (lambda: store.update("a", count), lambda: store.read("a"), store.keys):
-        with pytest.raises(StoreError, match=r"cannot be used: .*or use another store"):
+        with pytest.raises(StoreError, match=re.escape(str(tmp_path))) as caught:
             use()
+        snapshot(own_words(caught.value))
     store.close()
 
 
@@ -369,7 +384,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path) -> None:
+def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path, snapshot: Snapshot) -> None:
     """F40: nothing that was acknowledged is lost."""
     path = disk / "state.sqlite"
     store = SQLiteStore(path)
@@ -386,8 +401,9 @@ def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path) -> N
             done[key] = store.update(key, count)
         except StoreError as error:
             failures.append(str(error))
-    assert failures
-    assert all("the disk is full. Free some space" in failure for failure in failures)
+    [failure] = set(failures)
+    assert str(path) in failure
+    snapshot(failure)
     ballast.unlink()
 
     for key, number in done.items():
@@ -397,20 +413,21 @@ def test_a_full_disk_is_an_error_and_room_on_it_the_end_of_that(disk: Path) -> N
     assert put_aside(path) == []
 
 
-def test_a_full_disk_at_the_start_is_an_error_and_room_on_it_the_end_of_that(disk: Path) -> None:
+def test_a_full_disk_at_the_start_is_an_error_and_room_on_it_the_end_of_that(disk: Path, snapshot: Snapshot) -> None:
     """F40"""
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(16 << 20))
     store = SQLiteStore(disk / "state.sqlite")
 
-    with pytest.raises(StoreError, match="cannot be used"):
+    with pytest.raises(StoreError, match=re.escape(str(disk))) as caught:
         store.update("a", count)
+    snapshot(own_words(caught.value))
     ballast.unlink()
     assert store.update("a", count) == 1
     store.close()
 
 
-def test_a_disk_that_may_only_be_read_is_an_error_that_says_so(disk: Path) -> None:
+def test_a_disk_that_may_only_be_read_is_an_error_that_says_so(disk: Path, snapshot: Snapshot) -> None:
     """B8"""
     path = disk / "state.sqlite"
     fill(path)
@@ -418,8 +435,9 @@ def test_a_disk_that_may_only_be_read_is_an_error_that_says_so(disk: Path) -> No
     subprocess.run([word.format("ro") for word in remount], check=True)
     store = SQLiteStore(path)
 
-    with pytest.raises(StoreError, match=r"cannot be used: .*Check the permissions of the file and its directory"):
+    with pytest.raises(StoreError, match=re.escape(str(path))) as caught:
         store.update(KEYS[0], count)
+    snapshot(own_words(caught.value))
     subprocess.run([word.format("rw") for word in remount], check=True)
     assert store.update(KEYS[0], count) == 2
     store.close()
