@@ -20,6 +20,7 @@ from tests.strategies import ANY
 from tests.support.certificates import Authority
 from tests.support.proxy import tunnel
 from tests.support.site import Reply, Site, redirect
+from tests.support.snapshot import Snapshot
 from tests.support.wall import wall
 
 DATE_PIECES = (
@@ -434,7 +435,7 @@ async def test_a_page_that_sets_a_cookie_and_redirects_to_itself_is_fetched_if_c
     assert [visit.header("Cookie") for visit in site.visits("/a")] == [None, "seen=yes"]
 
 
-async def test_without_cookies_it_is_told_that_the_site_wants_one(site: Site) -> None:
+async def test_without_cookies_it_is_told_that_the_site_wants_one(site: Site, snapshot: Snapshot) -> None:
     """U3, F17: what, why and what to do"""
     wall(site, "behind")
 
@@ -442,10 +443,9 @@ async def test_without_cookies_it_is_told_that_the_site_wants_one(site: Site) ->
         result = await web.fetch(site.url("/a"))
 
     assert (result.reason, result.status) == (Reason.TOO_MANY_REDIRECTS, 302)
-    assert result.message == (
-        f"{site.url('/a')} could not be fetched: it sets a cookie, wants it back, and redirects in a circle until it "
-        "comes; cookies are not kept. Keep them (cookies=True, --cookies), or leave it out."
-    )
+    assert site.url("/a") in result.message
+    assert "(cookies=True, --cookies)" in result.message
+    snapshot(result.message)
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
@@ -460,7 +460,9 @@ async def test_a_cookie_on_the_way_is_not_blamed_for_what_it_has_not_done(site: 
         result = await web.fetch(site.url("/a"))
 
     assert result.reason is Reason.TOO_MANY_REDIRECTS
-    assert "redirected more than 5 times. Raise max_redirects" in result.message
+    assert "5 times" in result.message
+    assert "max_redirects" in result.message
+    assert "cookie" not in result.message
 
 
 async def test_a_redirect_to_itself_that_sets_a_cookie_is_not_kept_for_the_cookie_is_not_either(

@@ -53,7 +53,9 @@ async def test_a_day_has_its_budget_and_the_next_day_starts_fresh(site: Site) ->
             if result.reason is Reason.DOMAIN_BUDGET_EXCEEDED:
                 left = (MIDNIGHT + (86_400 if len(by_day) == 2 else 0)) - clock.now().epoch / 1e6
                 assert result.retry_after == pytest.approx(left, abs=1)
-                assert "has had its 100 pages for 2027-01-1" in result.message
+                assert "100 pages" in result.message
+                assert f"2027-01-{14 + len(by_day)}" in result.message
+                assert "max_pages_per_day" in result.message
 
     for reasons in by_day.values():
         assert reasons[:100] == [None] * 100
@@ -73,8 +75,9 @@ async def test_requests_that_bring_no_page_are_limited_too(site: Site) -> None:
             result = await web.fetch(site.url(f"/missing/{number}"))
 
     assert result.reason is Reason.DOMAIN_BUDGET_EXCEEDED
-    assert "has had its 200 requests for 2027-01-15." in result.message
-    assert result.message.endswith("Raise max_requests_per_day only if the site agreed.")
+    assert "200 requests" in result.message
+    assert "2027-01-15" in result.message
+    assert "max_requests_per_day" in result.message
     assert site.count() == 200
 
 

@@ -13,11 +13,14 @@ from curtsy.system.clock import FakeClock
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.support.bounds import ends_within
 from tests.support.site import Reply, Site, dripping, hang, later, redirect
+from tests.support.snapshot import Snapshot
 
 STEADY: dict[str, Any] = {"pause_min": 3.0, "pause_max": 3.0, "global_qps": None, "respect_robots": False}
 
 
-async def test_a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_it_would_take(site: Site) -> None:
+async def test_a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_it_would_take(
+    site: Site, snapshot: Snapshot
+) -> None:
     """U5"""
     site.page("/*", "x")
     clock = FakeClock()
@@ -30,10 +33,9 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once_with_the_time_it
     assert clock.now().at == began
     assert (result.reason, result.status) == (Reason.DEADLINE, None)
     assert result.retry_after == pytest.approx(3, abs=0.01)
-    assert result.message == (
-        f"not fetching {site.url('/2')} in time: its turn comes in 3 s at the earliest, after the deadline. "
-        "Allow more time, or ask again later."
-    )
+    assert site.url("/2") in result.message
+    assert "in 3 s" in result.message
+    snapshot(result.message)
     assert site.count() == 1
     with pytest.raises(RefusedByPolicy):
         result.raise_for_reason()
@@ -78,7 +80,7 @@ async def test_a_retry_that_would_come_too_late_is_not_waited_for(site: Site) ->
     assert clock.now().at == began
     assert (result.status, result.reason, result.record.attempts) == (503, Reason.HTTP_STATUS, 1)
     assert result.retry_after == pytest.approx(30, abs=0.1)
-    assert result.message.endswith("Come back in 30 s.")
+    assert "in 30 s" in result.message
 
 
 async def test_redirects_and_retries_share_one_deadline(site: Site) -> None:
@@ -124,7 +126,9 @@ async def test_an_answer_that_does_not_come_by_the_deadline_is_a_timeout_and_no_
     assert quick.ok
 
 
-async def test_no_connection_by_the_deadline_is_no_fault_of_a_site_that_was_not_asked(site: Site) -> None:
+async def test_no_connection_by_the_deadline_is_no_fault_of_a_site_that_was_not_asked(
+    site: Site, snapshot: Snapshot
+) -> None:
     """U5, U6, B5: others have them all"""
     site.reply("/hang", hang(), host="127.0.0.1")
     site.page("/", "x", host="127.0.0.2")
@@ -142,7 +146,8 @@ async def test_no_connection_by_the_deadline_is_no_fault_of_a_site_that_was_not_
         answer = await patient
 
     assert {result.reason for result in hasty} == {Reason.DEADLINE}
-    assert "all 1 connections were in use" in hasty[0].message
+    assert "all 1 connections" in hasty[0].message
+    snapshot(hasty[0].message)
     assert (host.failures, host.places) == (0, ())
     assert [day.requests for day in host.days] == [0]
     assert answer.ok

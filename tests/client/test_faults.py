@@ -29,6 +29,7 @@ from tests.support.site import (
     has_ipv6,
     reset,
 )
+from tests.support.snapshot import Snapshot
 
 
 def kept_in(place: Path) -> list[Path]:
@@ -186,7 +187,7 @@ async def test_a_body_that_drips_ends_at_the_timeout_and_frees_the_host(site: Si
     assert following.ok
 
 
-async def test_no_answer_within_the_timeout_is_a_timeout(site: Site) -> None:
+async def test_no_answer_within_the_timeout_is_a_timeout(site: Site, snapshot: Snapshot) -> None:
     """N9, U6"""
     site.reply("/", hang())
 
@@ -197,7 +198,8 @@ async def test_no_answer_within_the_timeout_is_a_timeout(site: Site) -> None:
 
     assert result.reason is Reason.TIMEOUT
     assert host.failures == 1
-    assert "no answer within 1.5 s" in result.message
+    assert "1.5 s" in result.message
+    snapshot(result.message)
 
 
 async def test_a_connection_that_is_not_made_in_time_costs_no_budget() -> None:
@@ -220,19 +222,20 @@ async def test_a_port_that_refuses_is_a_connection_error_and_opens_the_breaker_a
             second = await web.fetch(url)
 
     assert first.reason is Reason.CONNECTION_ERROR
-    assert "after 3 tries" in first.message
+    assert "3 tries" in first.message
     assert first.record.attempts == 0  # nothing could be sent
     assert first.retry_after == pytest.approx(300, abs=10)
     assert second.reason is Reason.CIRCUIT_OPEN
 
 
-async def test_a_name_that_does_not_exist_is_a_dns_error() -> None:
+async def test_a_name_that_does_not_exist_is_a_dns_error(snapshot: Snapshot) -> None:
     """F12, N3"""
     async with client(**ONCE, respect_robots=False, sender=AiohttpSender(resolver={})) as web:
         result = await web.fetch("http://nobody.test/")
 
     assert result.reason is Reason.DNS_ERROR
-    assert result.message.endswith("Check the name.")
+    assert "http://nobody.test/" in result.message
+    snapshot(result.message)
     assert (result.record.attempts, result.record.requests_left) == (0, 200)
 
 

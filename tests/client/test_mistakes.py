@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +30,15 @@ from curtsy.stores.sqlite import SQLiteStore
 from tests.client.fetching import client, until
 from tests.support.sending import OPEN, fail, request
 from tests.support.site import Site, hang
+from tests.support.snapshot import Snapshot
 
 
-async def test_one_url_in_place_of_many_is_told_apart() -> None:
+async def test_one_url_in_place_of_many_is_told_apart(snapshot: Snapshot) -> None:
     async with client() as web:
-        with pytest.raises(PolicyError, match="must be several URLs, not one"):
+        with pytest.raises(PolicyError, match=r"^urls = ") as caught:
             await anext(web.fetch_many("http://127.0.0.1/"))
+
+    snapshot(str(caught.value))
 
 
 async def test_an_address_that_may_not_be_asked_costs_no_turn(site: Site) -> None:
@@ -50,27 +54,22 @@ async def test_an_address_that_may_not_be_asked_costs_no_turn(site: Site) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (
-            {"headers": {"Bad Name": "x"}},
-            "the header field 'Bad Name' has characters that cannot be sent. Leave them out.",
-        ),
-        ({"method": "GE T"}, "method = 'GE T' cannot be sent. Use GET, HEAD, POST or another name."),
-    ],
+    ("given", "shown"), [({"headers": {"Bad Name": "x"}}, "'Bad Name'"), ({"method": "GE T"}, "method = 'GE T'")]
 )
 async def test_a_request_that_cannot_be_written_is_told_with_one_advice(
-    site: Site, given: dict[str, Any], why: str
+    site: Site, given: dict[str, Any], shown: str, snapshot: Snapshot
 ) -> None:
     """Conventions: errors; F26"""
     async with client(respect_robots=False) as web:
         result = await web.fetch(site.url("/a"), **given)
 
     assert result.reason is Reason.INVALID_URL
-    assert result.message == f"{site.url('/a')} could not be fetched: {why}"
+    assert site.url("/a") in result.message
+    assert shown in result.message
+    snapshot(result.message)
 
 
-async def test_a_sender_that_is_closed_is_told_with_one_advice(site: Site) -> None:
+async def test_a_sender_that_is_closed_is_told_with_one_advice(site: Site, snapshot: Snapshot) -> None:
     """Conventions: errors"""
     sender = AiohttpSender()
     await sender.close()
@@ -78,11 +77,12 @@ async def test_a_sender_that_is_closed_is_told_with_one_advice(site: Site) -> No
     async with client(respect_robots=False, sender=sender) as web:
         result = await web.fetch(site.url("/"))
 
-    why = "the sender was closed. Make a new one, or close it later."
-    assert result.message == f"{site.url('/')} could not be fetched: {why}"
+    assert result.reason is Reason.CLOSED
+    assert site.url("/") in result.message
+    snapshot(result.message)
 
 
-async def test_all_connections_in_use_is_told_with_one_advice(site: Site) -> None:
+async def test_all_connections_in_use_is_told_with_one_advice(site: Site, snapshot: Snapshot) -> None:
     """Conventions: errors"""
     site.reply("/hang", hang())
     site.page("/b", "x", host="127.0.0.2")
@@ -99,27 +99,29 @@ async def test_all_connections_in_use_is_told_with_one_advice(site: Site) -> Non
 
     url = parse_url(site.url("/b"))
     assert isinstance(url, Url)
-    why = "all 1 connections were in use for 0.05 s. Allow more, or send less."
-    assert messages.failed(url, failure, 1) == f"{url.text} could not be fetched: {why}"
+    said = messages.failed(url, failure, 1)
+    assert [each in said for each in (url.text, "1 connections", "0.05 s")] == [True] * 3
+    snapshot(said)
 
 
 @pytest.mark.parametrize(
-    ("mistake", "message"),
+    ("mistake", "shown"),
     [
-        (lambda: RateLimiter(2), "config = 2 must be a LimitConfig"),  # type: ignore[arg-type]
+        (lambda: RateLimiter(2), "config = 2"),  # type: ignore[arg-type]
         (lambda: DomainDailyBudgetManager({"x.org": 2}, store="memory:"), "policies = "),  # type: ignore[arg-type]
-        (lambda: AsyncClient(deadline=-1, store="memory:", cache=False), "deadline = -1 must be"),
-        (lambda: AsyncClient(max_retries=-1), "max_retries = -1 must be a whole number of at least 0"),
-        (lambda: AsyncClient(connections=0), "connections = 0 must be a whole number of at least 1"),
-        (lambda: AsyncClient(stale_if_error=-1), "stale_if_error = -1 must be"),
-        (lambda: AsyncClient(cache_mode="ofline"), "cache_mode = 'ofline' must be"),  # type: ignore[arg-type]
-        (lambda: AsyncClient(proxy="127.0.0.1:3128"), "proxy = '127.0.0.1:3128' must be an http or https URL"),
+        (lambda: AsyncClient(deadline=-1, store="memory:", cache=False), "deadline = -1"),
+        (lambda: AsyncClient(max_retries=-1), "max_retries = -1 .* 0"),
+        (lambda: AsyncClient(connections=0), "connections = 0 .* 1"),
+        (lambda: AsyncClient(stale_if_error=-1), "stale_if_error = -1 .* 0"),
+        (lambda: AsyncClient(cache_mode="ofline"), "cache_mode = 'ofline'"),  # type: ignore[arg-type]
+        (lambda: AsyncClient(proxy="127.0.0.1:3128"), "proxy = '127.0.0.1:3128'"),
     ],
     ids=["limiter", "budget", "deadline", "retries", "connections", "stale", "cache mode", "proxy"],
 )
-async def test_a_wrong_argument_is_an_error_at_once(mistake: Any, message: str) -> None:
-    with pytest.raises(PolicyError, match=message):
+async def test_a_wrong_argument_is_an_error_at_once(mistake: Any, shown: str, snapshot: Snapshot) -> None:
+    with pytest.raises(PolicyError, match=rf"\b{shown}") as caught:
         mistake()
+    snapshot(str(caught.value))
 
 
 async def awaited(record: object) -> None:
@@ -139,71 +141,67 @@ def iterated(record: object) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("name", "value", "shown"),
     [
-        (
-            "store",
-            3,
-            "store = 3 must be a URL such as 'redis://host' or 'sqlite:///state.sqlite', the Path of an SQLite",
-        ),
-        ("store", SQLiteStore, "must be a URL such as"),
-        ("cache", 5, "cache = 5 must be a folder"),
-        ("cache", {}, r"cache = \{\} must be a folder"),
-        ("cache", "", "cache = '' must be a folder"),
-        ("cache", DiskCache, "must be a folder"),
-        (
-            "cache",
-            "a\0b",
-            r"cache = 'a\\x00b' must be a path without '\\x00', which no file's name can have. Take it out",
-        ),
-        ("cache", "a\0b.sqlite", r"cache = 'a\\x00b.sqlite' must be a path without"),
-        ("cache", Path("a\0b"), r"cache = 'a\\x00b' must be a path without"),
-        ("cache", "a\ud800b", r"cache = 'a\\ud800b' must be a path without '\\ud800'"),
-        ("cache_dir", "a\0b", r"cache_dir = 'a\\x00b' must be a path without '\\x00'"),
-        ("cache_dir", "a\ud800b", r"cache_dir = 'a\\ud800b' must be text without half of a pair of surrogates"),
-        ("store", "sqlite:///a\0b", r"store = 'sqlite:///a\\x00b' must be a path without '\\x00'"),
-        ("store", Path("a\0b"), r"store = 'sqlite:///a\\x00b' must be a path without"),
-        ("clock", 3, "clock = 3 must be a FakeClock"),
-        ("on_record", 3, "on_record = 3 must be a function"),
-        ("on_record", awaited, r"on_record = .* takes a FetchRecord, and neither async .* Start a task in it"),
-        ("on_record", functools.partial(awaited), "on_record = .* neither async nor a generator"),
-        ("on_record", Awaited(), "on_record = .* neither async nor a generator"),
-        ("on_record", iterated, "on_record = .* neither async nor a generator"),
-        ("sender", 3, "sender = 3 must be a Sender"),
-        ("sender", AiohttpSender, "must be a Sender"),
-        ("timers", 3, "timers = 3 must be a Timers"),
-        ("verify", 3, "verify = 3 must be True, the path of a CA file"),
-        ("verify", None, "verify = None must be True, the path of a CA file"),
-        ("proxy", 3, "proxy = 3 must be an http or https URL"),
-        ("stale_while_revalidate", "x", "stale_while_revalidate = 'x' must be True or False"),
-        ("cookies", "x", "cookies = 'x' must be True or False"),
-        ("config", 3, "config = 3 must be the path of a settings file"),
-        ("deadline", math.inf, "deadline = inf must be a finite number"),
+        ("store", 3, "store = 3"),
+        ("store", SQLiteStore, "store = "),
+        ("cache", 5, "cache = 5"),
+        ("cache", {}, r"cache = \{\}"),
+        ("cache", "", "cache = ''"),
+        ("cache", DiskCache, "cache = "),
+        ("cache", "a\0b", r"cache = 'a\\x00b' .*'\\x00'"),
+        ("cache", "a\0b.sqlite", r"cache = 'a\\x00b.sqlite'"),
+        ("cache", Path("a\0b"), r"cache = 'a\\x00b'"),
+        ("cache", "a\ud800b", r"cache = 'a\\ud800b' .*'\\ud800'"),
+        ("cache_dir", "a\0b", r"cache_dir = 'a\\x00b' .*'\\x00'"),
+        ("cache_dir", "a\ud800b", r"cache_dir = 'a\\ud800b'"),
+        ("store", "sqlite:///a\0b", r"store = 'sqlite:///a\\x00b' .*'\\x00'"),
+        ("store", Path("a\0b"), r"store = 'sqlite:///a\\x00b'"),
+        ("clock", 3, "clock = 3"),
+        ("on_record", 3, "on_record = 3"),
+        ("on_record", awaited, r"on_record = .* async"),
+        ("on_record", functools.partial(awaited), r"on_record = .* async"),
+        ("on_record", Awaited(), r"on_record = .* async"),
+        ("on_record", iterated, r"on_record = .* async"),
+        ("sender", 3, "sender = 3"),
+        ("sender", AiohttpSender, "sender = "),
+        ("timers", 3, "timers = 3"),
+        ("verify", 3, "verify = 3"),
+        ("verify", None, "verify = None"),
+        ("proxy", 3, "proxy = 3"),
+        ("stale_while_revalidate", "x", "stale_while_revalidate = 'x'"),
+        ("cookies", "x", "cookies = 'x'"),
+        ("config", 3, "config = 3"),
+        ("deadline", math.inf, "deadline = inf"),
     ],
 )
-async def test_so_is_one_that_is_no_setting(name: str, value: Any, message: str) -> None:
+async def test_so_is_one_that_is_no_setting(name: str, value: Any, shown: str, snapshot: Snapshot) -> None:
     """U6"""
     given: dict[str, Any] = {"store": "memory:", "cache": False, name: value}
 
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=rf"\b{shown}") as caught:
         AsyncClient(**given)
+
+    snapshot(re.sub("0x[0-9a-f]+", "<address>", str(caught.value)))
 
 
 @pytest.mark.parametrize("kind", [DiskCache, PackedCache])
 @pytest.mark.parametrize(
-    ("path", "message"),
+    ("path", "shown"),
     [
-        ("a\0b", r"= 'a\\x00b' must be a path without '\\x00', which no file's name can have. Take it out"),
-        ("a\ud800b", r"= 'a\\ud800b' must be a path without '\\ud800'"),
-        (None, "= None must be a path"),
-        (b"pages", "= b'pages' must be a path"),
+        ("a\0b", r"= 'a\\x00b' .*'\\x00'"),
+        ("a\ud800b", r"= 'a\\ud800b' .*'\\ud800'"),
+        (None, "= None "),
+        (b"pages", "= b'pages' "),
     ],
     ids=["nul", "surrogate", "none", "bytes"],
 )
-def test_a_cache_is_not_made_where_no_file_can_be(kind: Any, path: Any, message: str) -> None:
+def test_a_cache_is_not_made_where_no_file_can_be(kind: Any, path: Any, shown: str, snapshot: Snapshot) -> None:
     """U6: else it would fail the first fetch"""
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=shown) as caught:
         kind(path)
+
+    snapshot(str(caught.value))
 
 
 async def test_a_wrong_argument_is_shown_without_its_secrets() -> None:
@@ -229,70 +227,80 @@ async def test_a_wrong_argument_is_shown_without_its_secrets() -> None:
         ("max_request_per_day", "max_requests_per_day"),
     ],
 )
-async def test_a_misspelt_argument_is_told_with_the_one_that_was_meant(name: str, meant: str) -> None:
+async def test_a_misspelt_argument_is_told_with_the_one_that_was_meant(
+    name: str, meant: str, snapshot: Snapshot
+) -> None:
     """U6"""
     misspelt: dict[str, Any] = {name: 1}
 
-    with pytest.raises(PolicyError, match=rf"^argument: {name} is not a setting here\. Did you mean {meant}\?$"):
+    with pytest.raises(PolicyError, match=rf"\b{name}\b.*\b{meant}\b") as caught:
         AsyncClient(**misspelt)
 
+    snapshot(str(caught.value))
 
-async def test_one_that_is_like_none_is_told_where_all_are_listed() -> None:
+
+async def test_one_that_is_like_none_is_told_where_all_are_listed(snapshot: Snapshot) -> None:
     """U6"""
     unknown: dict[str, Any] = {"http2": True}
 
-    with pytest.raises(PolicyError, match=r"`curtsy config show` lists the settings, help\(curtsy\.AsyncClient\) "):
+    with pytest.raises(PolicyError, match="http2") as caught:
         AsyncClient(**unknown)
+
+    said = str(caught.value)
+    assert "`curtsy config show`" in said
+    assert "help(curtsy.AsyncClient)" in said
+    snapshot(said)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "shown"),
     [
-        ({"body": "text"}, "body = 'str' must be bytes"),
-        ({"deadline": "5"}, "deadline = '5' must be a number of at least 0"),
-        ({"deadline": math.nan}, "deadline = nan must be a number of at least 0"),
-        ({"deadline": math.inf}, "deadline = inf must be a finite number of at least 0"),
-        ({"deadline": True}, "deadline = True must be a number of at least 0"),
-        ({"idempotent": "x"}, "idempotent = 'x' must be True or False"),
-        ({"headers": {"X-Count": 1}}, "header 'X-Count' must be text"),
-        ({"headers": ["X-Count"]}, "headers = 'list' must be a mapping"),
-        ({"method": None}, "method = None must be text"),
+        ({"body": "text"}, "body = 'str'"),
+        ({"deadline": "5"}, "deadline = '5' .* 0"),
+        ({"deadline": math.nan}, "deadline = nan .* 0"),
+        ({"deadline": math.inf}, "deadline = inf"),
+        ({"deadline": True}, "deadline = True .* 0"),
+        ({"idempotent": "x"}, "idempotent = 'x'"),
+        ({"headers": {"X-Count": 1}}, "header 'X-Count'"),
+        ({"headers": ["X-Count"]}, "headers = 'list'"),
+        ({"method": None}, "method = None"),
     ],
     ids=["body", "text", "nan", "inf", "true", "idempotent", "header", "headers", "method"],
 )
 async def test_a_mistake_of_the_callers_is_never_laid_at_the_hosts_door(
-    site: Site, options: dict[str, Any], message: str
+    site: Site, options: dict[str, Any], shown: str, snapshot: Snapshot
 ) -> None:
     """U6: it is told at once, and no breaker hears of it."""
     async with client() as web:
-        with pytest.raises(PolicyError, match=message):
+        with pytest.raises(PolicyError, match=shown) as caught:
             await web.fetch(site.url("/"), **options)
+        snapshot(str(caught.value))
 
         assert await web._store.keys() == []
     assert site.connections == 0
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "shown"),
     [
-        ({"path": 3}, "path = 3 must be the path of a file"),
-        ({"path": ""}, "path = '' must be the path of a file"),
-        (
-            {"path": "a\0b"},
-            r"path = 'a\\x00b' must be a path without '\\x00', which no file's name can have. Take it out",
-        ),
-        ({"path": Path("a\ud800b")}, r"path = 'a\\ud800b' must be a path without '\\ud800'"),
-        ({"max_size": "1G"}, "max_size = '1G' must be a whole number"),
-        ({"deadline": math.inf}, "deadline = inf must be a finite number"),
+        ({"path": 3}, "path = 3"),
+        ({"path": ""}, "path = ''"),
+        ({"path": "a\0b"}, r"path = 'a\\x00b' .*'\\x00'"),
+        ({"path": Path("a\ud800b")}, r"path = 'a\\ud800b' .*'\\ud800'"),
+        ({"max_size": "1G"}, "max_size = '1G'"),
+        ({"deadline": math.inf}, "deadline = inf"),
     ],
     ids=["number", "nothing", "nul", "surrogate", "size", "deadline"],
 )
-async def test_nor_is_one_of_a_downloads(site: Site, tmp_path: Path, options: dict[str, Any], message: str) -> None:
+async def test_nor_is_one_of_a_downloads(
+    site: Site, tmp_path: Path, options: dict[str, Any], shown: str, snapshot: Snapshot
+) -> None:
     """U6"""
     async with client() as web:
-        with pytest.raises(PolicyError, match=message):
+        with pytest.raises(PolicyError, match=shown) as caught:
             await web.download(site.url("/"), **{"path": tmp_path / "a", **options})
 
+    snapshot(str(caught.value))
     assert site.connections == 0
 
 

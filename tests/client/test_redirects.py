@@ -16,6 +16,7 @@ from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of
 from tests.support.certificates import Authority
 from tests.support.site import Reply, Site, Visit, redirect
+from tests.support.snapshot import Snapshot
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -82,7 +83,7 @@ async def test_a_redirect_to_another_host_asks_its_own_robots_txt_first(site: Si
     assert site.paths("127.0.0.2") == ["/robots.txt", "/there"]
 
 
-async def test_a_loop_ends_after_five_hops(site: Site) -> None:
+async def test_a_loop_ends_after_five_hops(site: Site, snapshot: Snapshot) -> None:
     """U3, F17: six requests, each paced, each charged"""
     site.reply("/loop", redirect("/loop"))
     clock = FakeClock()
@@ -95,10 +96,8 @@ async def test_a_loop_ends_after_five_hops(site: Site) -> None:
     assert site.count("/loop") == 6
     assert result.record.waited >= 6 * 1.5 - TICK
     assert [(day.requests, day.pages) for day in host.days] == [(7, 0)]
-    assert result.message == (
-        f"{site.url('/loop')} could not be fetched: it was redirected more than 5 times. "
-        "Raise max_redirects, or leave it out."
-    )
+    assert [each in result.message for each in (site.url("/loop"), "5 times", "max_redirects")] == [True] * 3
+    snapshot(result.message)
 
 
 async def test_new_urls_without_end_are_ended_too(site: Site) -> None:
@@ -180,7 +179,7 @@ async def test_a_location_that_nobody_can_follow_is_one_clear_error(site: Site, 
     assert site.paths() == ["/robots.txt", "/"]
 
 
-async def test_a_redirect_without_a_location_is_an_error(site: Site) -> None:
+async def test_a_redirect_without_a_location_is_an_error(site: Site, snapshot: Snapshot) -> None:
     """F22"""
     site.reply("/", Reply(302, "nowhere"))
 
@@ -188,7 +187,7 @@ async def test_a_redirect_without_a_location_is_an_error(site: Site) -> None:
         result = await web.fetch(site.url("/"))
 
     assert result.reason is Reason.BAD_REDIRECT
-    assert "names no place to go to" in result.message
+    snapshot(result.message)
 
 
 async def test_a_location_of_a_mebibyte_is_refused_with_the_head(site: Site) -> None:

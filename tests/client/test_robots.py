@@ -16,6 +16,7 @@ from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, domain_of, host_of, until
 from tests.support.bounds import MIB, bounded_memory, ends_within
 from tests.support.site import Reply, Site, bomb, encoded, endless, hang, later, redirect, reset
+from tests.support.snapshot import Snapshot
 
 PRIVATE = "User-agent: *\nDisallow: /private\n"
 
@@ -68,7 +69,7 @@ async def test_a_robots_txt_that_cannot_be_had_allows_everything(site: Site, kin
 
 
 @pytest.mark.parametrize("kind", UNREACHABLE)
-async def test_by_the_strict_reading_it_forbids_everything(site: Site, kind: str) -> None:
+async def test_by_the_strict_reading_it_forbids_everything(site: Site, kind: str, snapshot: Snapshot) -> None:
     """R6, F27: no page is asked for, robots.txt at most three times in the cooldown"""
     site.reply("/robots.txt", UNREACHABLE[kind])
     allowing(site)
@@ -77,7 +78,8 @@ async def test_by_the_strict_reading_it_forbids_everything(site: Site, kind: str
         results = [await web.fetch(site.url(path)) for path in ("/private", "/page", "/page")]
 
     assert {result.reason for result in results} == {Reason.ROBOTS_UNREACHABLE}
-    assert "cannot be had" in results[0].message
+    assert "robots.txt" in results[0].message
+    snapshot(results[0].message)
     assert [result.retry_after for result in results] == [pytest.approx(300, abs=40)] * 3
     assert site.paths() == ["/robots.txt"]
 

@@ -27,6 +27,7 @@ from tests.support.site import (
     hang,
     redirect,
 )
+from tests.support.snapshot import Snapshot
 
 
 async def test_a_hundred_tasks_for_one_page_are_one_fetch(site: Site) -> None:
@@ -277,7 +278,9 @@ async def test_an_url_that_is_none_does_not_end_a_batch(site: Site) -> None:
     assert sorted(result.ok for result in results) == [False, True, True]
 
 
-async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site: Site, tmp_path: Path) -> None:
+async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(
+    site: Site, tmp_path: Path, snapshot: Snapshot
+) -> None:
     """Issue 4, 1: a task that was not cancelled itself is not told that it was"""
     site.reply("/*", hang())
     told: list[FetchRecord] = []
@@ -295,7 +298,8 @@ async def test_a_client_that_is_closed_ends_what_is_under_way_with_a_result(site
 
     results = await asyncio.gather(*waiting)
     assert [result.reason for result in results] == [Reason.CLOSED] * 3
-    assert "was closed" in results[0].message
+    assert site.url("/get") in results[0].message
+    snapshot(results[0].message)
     assert [(record.attempts, record.robots_requests, record.took) for record in told] == [(1, 0, 7)] * 3
     assert all(result.record in told for result in results)
     assert web.gate.lines.out == 0

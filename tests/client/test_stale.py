@@ -19,6 +19,7 @@ from curtsy.system.clock import FakeClock
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.client.keeping import HOUR, dated, keeping
 from tests.support.site import Reply, Site, redirect, reset
+from tests.support.snapshot import Snapshot
 
 
 async def test_a_stale_page_is_asked_about_and_a_304_renews_it(site: Site, place: Path, clock: FakeClock) -> None:
@@ -110,7 +111,9 @@ async def test_refresh_asks_as_if_nothing_were_kept_and_keeps_what_comes(
     assert hit.record.cache == "hit"
 
 
-async def test_offline_answers_from_the_cache_only(site: Site, place: Path, clock: FakeClock, tmp_path: Path) -> None:
+async def test_offline_answers_from_the_cache_only(
+    site: Site, place: Path, clock: FakeClock, tmp_path: Path, snapshot: Snapshot
+) -> None:
     """Issue 4, 5: however old; a miss is a clear result; nothing is ever sent"""
     site.page("/a", "kept", headers={"Cache-Control": "max-age=1"})
     async with keeping(place, clock) as web:
@@ -126,7 +129,8 @@ async def test_offline_answers_from_the_cache_only(site: Site, place: Path, cloc
 
     assert (hit.text, hit.from_cache) == ("kept", True)
     assert miss.reason is post.reason is download.reason is Reason.NOT_IN_CACHE
-    assert "is not in the cache" in miss.message
+    assert site.url("/b") in miss.message
+    snapshot(miss.message)
     with pytest.raises(RefusedByPolicy):
         miss.raise_for_reason()
     assert site.journal == []
