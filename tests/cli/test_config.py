@@ -11,6 +11,7 @@ from curtsy.core.host import fresh
 from curtsy.settings import load
 from curtsy.settings.keys import names
 from tests.cli.shell import Shell
+from tests.support.snapshot import Snapshot
 
 
 def test_what_is_shown_can_be_read_back(shell: Shell) -> None:
@@ -27,13 +28,15 @@ def test_what_is_shown_can_be_read_back(shell: Shell) -> None:
     assert (as_json["qps"]["value"], as_json["qps"]["origin"]) == (0.8, "built-in")
 
 
-def test_a_misspelt_variable_is_told_where_the_settings_are_shown(shell: Shell) -> None:
+def test_a_misspelt_variable_is_told_where_the_settings_are_shown(shell: Shell, snapshot: Snapshot) -> None:
     """C7: beside the settings, which it is not among"""
     for form in ((), ("--json",), ("--origin",)):
         done = shell("config", "show", *form, CURTSY_USERAGENT="x")
 
         assert done.code == 0
-        assert "CURTSY_USERAGENT: not a setting, and ignored. Did you mean CURTSY_USER_AGENT?" in done.err
+        [line] = [line for line in done.err.splitlines() if "CURTSY_USERAGENT" in line]
+        assert "CURTSY_USER_AGENT" in line
+        snapshot(line)
 
 
 def test_the_origin_of_each_value_is_shown(shell: Shell) -> None:
@@ -51,7 +54,7 @@ def test_the_origin_of_each_value_is_shown(shell: Shell) -> None:
     assert "s3cret" not in done.out + done.err
 
 
-def test_bad_settings_end_every_command_with_the_same_code_and_their_place(shell: Shell) -> None:
+def test_bad_settings_end_every_command_with_the_same_code_and_their_place(shell: Shell, snapshot: Snapshot) -> None:
     """U9, conventions: 78, and the message names file, line, rule and value"""
     shell.settle("default_policy:\n  qps: -1\n  puase: 3\n")
 
@@ -59,9 +62,10 @@ def test_bad_settings_end_every_command_with_the_same_code_and_their_place(shell
 
     assert [done.code for done in ends] == [78, 78, 78]
     assert all("Traceback" not in done.err for done in ends)
-    assert "curtsy.yaml:2" in ends[0].err or "line 2" in ends[0].err
-    assert "must be above 0" in ends[0].err
-    assert "Did you mean pause?" in ends[0].err
+    first, second = ends[0].err.splitlines()
+    assert all(part in first for part in ("curtsy.yaml", "line 2", "qps = -1"))
+    assert all(part in second for part in ("curtsy.yaml", "line 3", "puase", "pause"))
+    snapshot(ends[0].err)
     assert (ends[1].out, ends[2].json["ok"]) == ("", False)
 
 
@@ -124,7 +128,7 @@ def test_the_doctor_names_proxies_without_their_passwords(shell: Shell) -> None:
     assert "hunter2" not in done.out + done.err
 
 
-def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell) -> None:
+def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell, snapshot: Snapshot) -> None:
     """issue: as a health check it neither lists what is well nor counts hosts, which may be millions"""
     agent = ("--user-agent", "testbot/1.0 (+https://example.org/bot)")
     with shell.store() as store:
@@ -136,17 +140,19 @@ def test_the_doctor_is_brief_unless_asked_for_more(shell: Shell) -> None:
     as_json = [shell("doctor", "--json", *more, *agent).json["findings"] for more in ((), ("-v",))]
 
     assert (brief.code, brief.out, whole.code) == (0, "", 0)
-    assert re.fullmatch(r"curtsy: all is well, of \d+ things; --verbose shows all of them\.\n", brief.err)
-    assert "3 hosts known" in whole.out
-    assert whole.err == "curtsy: all is well.\n"
+    assert "--verbose" in brief.err
+    assert "3 hosts" in whole.out
+    assert "--verbose" not in whole.err
     assert odd.code == 0
     assert [line[:13] for line in odd.out.splitlines() if not line.startswith(" ")] == ["!  user agent"]
-    assert "0 not in order, 1 to look at" in odd.err
-    assert ["hosts known" in str(findings) for findings in as_json] == [False, True]
+    assert re.findall(r"\d+", odd.err)[:2] == ["0", "1"]
+    for name, done in (("brief", brief), ("whole", whole), ("odd", odd)):
+        snapshot(done.err, name)
+    assert ["3 hosts" in str(findings) for findings in as_json] == [False, True]
     assert len(as_json[0]) == len(as_json[1])
 
 
-def test_the_doctor_changes_nothing(shell: Shell) -> None:
+def test_the_doctor_changes_nothing(shell: Shell, snapshot: Snapshot) -> None:
     """issue: what is not there yet is made by whoever needs it, and may be in a place where it cannot be"""
     new, taken = shell.home / "new", shell.home / "taken"
     taken.write_text("a file where a directory should be")
@@ -158,12 +164,14 @@ def test_the_doctor_changes_nothing(shell: Shell) -> None:
     findings = [{each["name"]: each for each in done.json["findings"]} for done in (fine, bad)]
     assert (fine.code, bad.code) == (0, 1)
     assert [findings[0][name]["state"] for name in ("store", "cache")] == ["yes", "yes"]
-    assert all("not there yet: it is made when" in findings[0][name]["says"] for name in ("store", "cache"))
+    for name in ("store", "cache"):
+        assert str(new) in findings[0][name]["says"]
+        snapshot(findings[0][name]["says"], name)
     assert [findings[1][name]["state"] for name in ("store", "cache")] == ["no", "no"]
     assert sorted(path.name for path in shell.home.iterdir()) == ["project", "taken"]
 
 
-def test_the_doctor_finds_what_is_out_of_order(shell: Shell) -> None:
+def test_the_doctor_finds_what_is_out_of_order(shell: Shell, snapshot: Snapshot) -> None:
     """U16: directories that cannot be used, a store that does not answer, a user agent without a contact"""
     for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
         Path(shell.env[name]).write_text("a file where a directory should be")
@@ -174,7 +182,10 @@ def test_the_doctor_finds_what_is_out_of_order(shell: Shell) -> None:
     findings = {each["name"]: each for each in done.json["findings"]}
     assert (done.code, done.json["ok"]) == (1, False)
     assert [findings[name]["state"] for name in ("store", "cache", "user agent")] == ["no", "no", "wait"]
-    assert "names no contact" in findings["user agent"]["says"]
+    assert "bot/1.0" in findings["user agent"]["says"]
+    snapshot(findings["user agent"]["says"])
     assert redis.code == 1
-    assert "cannot be reached" in redis.out
+    [store] = [each for each in redis.json["findings"] if each["name"] == "store"]
+    assert store["state"] == "no"
+    assert "127.0.0.1:1" in store["says"]
     assert "s3cret" not in redis.out + redis.err

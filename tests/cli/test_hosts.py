@@ -14,9 +14,10 @@ from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import charge
 from tests.cli.shell import Shell
 from tests.support.site import Site
+from tests.support.snapshot import Snapshot
 
 
-def test_the_hosts_that_were_asked_are_shown_with_their_figures(shell: Shell, site: Site) -> None:
+def test_the_hosts_that_were_asked_are_shown_with_their_figures(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """L5, Q6, B10: pace, budget, breaker, last status, counts; a table, one host in full, and JSON"""
     domain = site.url("").removeprefix("http://")
     nothing = shell("status")
@@ -26,16 +27,18 @@ def test_the_hosts_that_were_asked_are_shown_with_their_figures(shell: Shell, si
     unknown = shell("status", "example.org")
 
     assert (nothing.code, nothing.out) == (0, "")
-    assert "no host is known yet" in nothing.err
+    snapshot(nothing.err, "no host")
     assert table.out.split()[:7] == ["host", "next", "today", "pages", "breaker", "last", "ever"]
     assert re.split(r"\s{2,}", table.out.splitlines()[1]) == [domain, "now", "3/200", "1/100", "closed", "404", "3"]
     assert one.out.splitlines()[0] == domain
-    assert "requests today  3/200" in one.out
+    assert "3/200" in one.out
     [host] = found
     assert set(host) == set(SHAPES["status"].fields)
     assert (host["domain"], host["requests"], host["pages"], host["last_status"]) == (domain, 3, 1, 404)
     assert unknown.code == 1
-    assert "nothing is known of example.org" in unknown.err
+    assert "example.org" in unknown.err
+    assert "curtsy status" in unknown.err
+    snapshot(unknown.err, "unknown host")
 
 
 def test_many_hosts_are_listed_the_last_asked_first_and_cut_only_for_people(shell: Shell) -> None:
@@ -49,7 +52,8 @@ def test_many_hosts_are_listed_the_last_asked_first_and_cut_only_for_people(shel
 
     assert len(table.out.splitlines()) == 41
     assert max(map(len, table.out.splitlines())) <= 40
-    assert "10 more; --all lists them." in table.err
+    assert "10 more" in table.err
+    assert "--all" in table.err
     assert len(everything.json) == 50
     assert len(under.json) == 51
 
@@ -65,10 +69,10 @@ def test_a_budget_is_shown_with_where_its_limits_come_from(shell: Shell) -> None
     assert (found["requests_today"], found["max_requests_per_day"], found["max_pages_per_day"]) == (0, 7, 100)
     assert (found["origin"], found["pages_origin"]) == ("curtsy.yaml:3", "built-in")
     row = re.split(r"\s{2,}", table.out.splitlines()[1])
-    assert (row[1:3], row[4]) == (["0/7", "0/100"], "requests: curtsy.yaml:3, pages: built-in")
+    assert (row[1:3], row[4].split(", ")) == (["0/7", "0/100"], ["requests: curtsy.yaml:3", "pages: built-in"])
 
 
-def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site) -> None:
+def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """Q4, U6: manual reset; state and time left can be asked for; nothing is sent while it is open"""
     domain = site.url("").removeprefix("http://")
 
@@ -79,15 +83,17 @@ def test_a_breaker_is_tripped_listed_and_reset_by_hand(shell: Shell, site: Site)
 
     assert set(tripped.json[0]) == set(SHAPES["breaker trip"].fields)
     assert (tripped.json[0]["breaker"], refused.code, site.journal) == ("open", 75, [])
-    assert re.search(r"tripped by hand\)\. The next can go in (5 min|4 min \d+ s)\.", refused.err)
+    assert domain in refused.err
+    assert re.search(r"\b[45] min\b", refused.err)
     assert re.match(rf"{re.escape(domain)}\s+open ", listed.out.splitlines()[1])
     assert set(as_json[0]) == set(SHAPES["breaker ls"].fields)
     assert 290 < as_json[0]["breaker_left"] <= 300
     assert (reset.code, reset.out) == (0, "")
-    assert (after.out, after.err) == ("", "curtsy: all breakers are closed.\n")
+    assert (after.code, after.out) == (0, "")
+    snapshot(after.err)
 
 
-def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site) -> None:
+def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """P3: nothing is sent until it ends"""
     domain = site.url("").removeprefix("http://")
 
@@ -98,7 +104,8 @@ def test_a_host_is_paused_and_resumed_by_hand(shell: Shell, site: Site) -> None:
 
     assert f"curtsy resume {domain}" in for_good.err
     assert refused.code == 3
-    assert "it was paused by hand" in refused.err
+    assert domain in refused.err
+    snapshot(refused.err)
     assert 5390 < for_a_while.json[0]["paused_left"] <= 5400
     assert (resumed.json[0]["paused"], resumed.json[0]["next_in"]) == (False, 0)
 
@@ -121,12 +128,15 @@ def test_what_undoes_it_can_be_typed_as_it_is_shown(
 @pytest.mark.parametrize(
     "words", [("pause",), ("resume",), ("breaker", "trip"), ("breaker", "reset"), ("forget", "--yes")]
 )
-def test_a_store_that_ends_with_the_command_is_refused(shell: Shell, words: tuple[str, ...]) -> None:
+def test_a_store_that_ends_with_the_command_is_refused(
+    shell: Shell, words: tuple[str, ...], snapshot: Snapshot
+) -> None:
     """P3: it could not have any effect"""
     done = shell(*words, "example.org", "--store", "memory:")
 
     assert done.code == 2
-    assert "the store is memory, which no other program can see. Name the one that yours uses" in done.err
+    assert "--store sqlite:///FILE" in done.err
+    snapshot(done.err.splitlines()[0])
 
 
 @pytest.mark.parametrize("words", [("breaker", "reset"), ("resume",), ("forget", "--yes")])
@@ -137,14 +147,15 @@ def test_there_is_nothing_to_undo_at_a_host_that_was_never_asked(shell: Shell, w
     done, as_json = shell(*words, "typo.example", "example.org"), shell(*words, "typo.example", "--json")
 
     assert (done.code, done.out, as_json.code) == (1, "", 1)
-    assert "nothing is known of typo.example: it was not asked so far." in done.err
+    assert "typo.example" in done.err.splitlines()[0]
     assert "example.org" in done.err.splitlines()[1]
+    assert "typo.example" in as_json.err
     assert as_json.json in ([], {"forgotten": []})
     assert [host["domain"] for host in shell("status", "--json").json if host["domain"] != "example.org"] == []
 
 
 @pytest.mark.parametrize("words", [("pause",), ("breaker", "trip")])
-def test_the_hosts_that_are_not_meant_are_named(shell: Shell, words: tuple[str, ...]) -> None:
+def test_the_hosts_that_are_not_meant_are_named(shell: Shell, words: tuple[str, ...], snapshot: Snapshot) -> None:
     """C6: another port is another host, and so is a host under it; unless the settings say that they are one"""
     shell.settle("allowlist:\n  - domain: shared.example\n    shared: true\n")
     with shell.store() as store:
@@ -154,9 +165,13 @@ def test_the_hosts_that_are_not_meant_are_named(shell: Shell, words: tuple[str, 
     several, alone = shell(*words, "example.org"), shell(*words, "example.org:8080")
     shared, known = shell(*words, "b.shared.example"), shell("status", "--json").json
 
-    assert "This does not touch example.org:8080, www.example.org, hosts of their own." in several.err
-    assert "does not touch" not in alone.err + shared.err
-    assert "shared.example, with all hosts under it, is " in shared.err
+    assert "example.org:8080, www.example.org" in several.err
+    assert "other.org" not in several.err
+    assert "www.example.org" not in alone.err + shared.err
+    assert "a.shared.example" not in shared.err
+    assert re.search(r"(?<!b\.)shared\.example", shared.err)
+    snapshot(several.err, "several")
+    snapshot(shared.err, "shared")
     touched = {host["domain"] for host in known if host["paused"] or host["breaker"] == "open"}
     assert touched == {"example.org", "example.org:8080", "shared.example"}
 
@@ -172,14 +187,14 @@ def test_a_host_is_forgotten_with_its_rules_if_somebody_is_sure(shell: Shell, si
     shell("get", "--no-cache", site.url("/"))
 
     assert (unsure.code, unsure.out, known.code) == (2, "", 0)
-    assert "Say --yes" in unsure.err
+    assert "--yes" in unsure.err
     assert (sure.code, sure.json, set(sure.json)) == (0, {"forgotten": [domain]}, set(SHAPES["forget"].fields))
     assert again.code == 1
     assert site.paths() == ["/robots.txt", "/"] * 2
     assert shell("budget", domain, "--json").json[0]["requests_today"] == 2
 
 
-def test_a_host_that_is_being_asked_is_not_forgotten(shell: Shell) -> None:
+def test_a_host_that_is_being_asked_is_not_forgotten(shell: Shell, snapshot: Snapshot) -> None:
     """B4: its budget would begin anew under the request"""
     policy = Policies().of("example.org")
     with shell.store() as store:
@@ -188,7 +203,9 @@ def test_a_host_that_is_being_asked_is_not_forgotten(shell: Shell) -> None:
     done = shell("forget", "example.org", "--yes", "--json")
 
     assert (done.code, done.json) == (1, {"forgotten": []})
-    assert "1 request to it may be under way" in done.err
+    assert "example.org" in done.err
+    assert "1 request" in done.err
+    snapshot(done.err)
     assert shell("status", "example.org").code == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from curtsy.cli.fields import SHAPES
 from tests.cli.shell import Shell
 from tests.support.pages import page
 from tests.support.site import Reply, Site, cut_short, encoded
+from tests.support.snapshot import Snapshot
 
 
-def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Site) -> None:
+def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """N6, N7: `ls`, `show`, `verify`, `gc`, `clear`"""
     site.page("/b", "b" * 1000, headers={"Cache-Control": "max-age=600"})
     shell("get", site.url("/"), site.url("/b"))
@@ -38,17 +40,21 @@ def test_kept_pages_are_listed_shown_verified_and_cleared(shell: Shell, site: Si
     assert body.out == "<title>Home</title>\n"
     assert (verified.code, verified.json) == (1, {"good": 1, "damaged": 1})
     assert '"level":"warn"' in verified.err
-    assert (again.code, again.err) == (0, "curtsy: 1 page good, 0 damaged and dropped.\n")
+    assert (again.code, re.findall(r"\d+", again.err)) == (0, ["1", "0"])
+    snapshot(again.err, "verified")
     assert missing.code == 1
     assert cleared.json == {"dropped": 1, "left": 0}
-    assert (empty.out, empty.err) == ("", "curtsy: nothing is kept.\n")
+    assert (empty.code, empty.out) == (0, "")
+    snapshot(empty.err, "nothing kept")
 
 
 def _stem(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
-def test_the_cache_is_made_to_fit_and_forgotten_only_when_asked_for_clearly(shell: Shell, site: Site) -> None:
+def test_the_cache_is_made_to_fit_and_forgotten_only_when_asked_for_clearly(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
     """N6: `gc --max-size`, `clear --all`"""
     shell("get", "--json", site.url("/"))
 
@@ -58,7 +64,8 @@ def test_the_cache_is_made_to_fit_and_forgotten_only_when_asked_for_clearly(shel
     cleared = shell("cache", "clear", "--all", "--json")
 
     assert unclear.code == 2
-    assert "name a domain, or say --all" in unclear.err
+    assert "--all" in unclear.err
+    snapshot(unclear.err)
     assert set(shrunk.json) == set(SHAPES["cache gc"].fields)
     assert shrunk.json["size"] == 0 < shrunk.json["freed"]
     assert (cleared.code, cleared.json) == (0, {"dropped": 1, "left": 0})
@@ -74,12 +81,13 @@ def test_pages_with_secrets_in_their_urls_are_cleared_with_their_host(shell: She
     other, cleared = shell("cache", "clear", "other.example"), shell("cache", "clear", "127.0.0.1", "--json")
 
     assert "/?token=***" in kept.out
-    assert (other.code, other.err) == (0, "curtsy: 0 pages dropped.\n")
+    assert other.code == 0
+    assert "0 pages" in other.err
     assert (cleared.code, cleared.json) == (0, {"dropped": 1, "left": 0})
     assert shell("cache", "ls").out == ""
 
 
-def test_pages_in_folders_with_names_of_their_own_are_shown_and_cleared(shell: Shell) -> None:
+def test_pages_in_folders_with_names_of_their_own_are_shown_and_cleared(shell: Shell, snapshot: Snapshot) -> None:
     """N6: `<collection>/<document>` instead of the host"""
     place = shell.home / "pages"
     shell.env["CURTSY_CACHE_DIR"] = str(place)
@@ -91,7 +99,9 @@ def test_pages_in_folders_with_names_of_their_own_are_shown_and_cleared(shell: S
 
     assert (show.code, show.out) == (0, "hello")
     assert missing.code == 1
-    assert (cleared.code, cleared.err) == (0, "curtsy: 1 page dropped.\n")
+    assert cleared.code == 0
+    assert "1 page " in cleared.err
+    snapshot(cleared.err)
     assert list(place.rglob("*.html")) == []
 
 
@@ -125,7 +135,7 @@ def test_every_variant_of_a_page_is_listed_shown_and_cleared(shell: Shell, site:
     assert shell("cache", "ls").out == ""
 
 
-def test_pages_that_cannot_be_removed_are_told_of(shell: Shell) -> None:
+def test_pages_that_cannot_be_removed_are_told_of(shell: Shell, snapshot: Snapshot) -> None:
     """N6, U16"""
     place = shell.home / "pages"
     shell.env["CURTSY_CACHE_DIR"] = str(place)
@@ -140,7 +150,8 @@ def test_pages_that_cannot_be_removed_are_told_of(shell: Shell) -> None:
         subprocess.run(["umount", "--lazy", place], check=False)
 
     assert cleared.code == 1
-    assert "1 page could not be removed" in cleared.err
+    assert "1 page " in cleared.err
+    snapshot(cleared.err.splitlines()[-1])
 
 
 def test_a_file_is_saved_whole_and_gone_on_with(shell: Shell, site: Site) -> None:
