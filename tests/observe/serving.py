@@ -86,15 +86,16 @@ class Served:
         yield store
         store.close()
 
-    def told(self, words: str, within: float = 20.0) -> dict[str, Any]:
-        """The line of its log that has these words, when it comes."""
-        give_up_at = time.monotonic() + within
+    def told(self, count: int = 1, **fields: object) -> list[dict[str, Any]]:
+        """The lines of its log that have these fields, when there are so many."""
+        give_up_at = time.monotonic() + 20
         while True:
-            for line in said(self.home).splitlines(keepends=True):
-                if words in line and line.endswith("\n"):
-                    found: dict[str, Any] = json.loads(line)
-                    return found
-            assert time.monotonic() < give_up_at, f"it never told {words!r}, but: {said(self.home)}"
+            whole = [line for line in said(self.home).splitlines(keepends=True) if line.endswith("}\n")]
+            lines: list[dict[str, Any]] = [json.loads(line) for line in whole if line.startswith("{")]
+            found = [line for line in lines if all(line.get(name) == value for name, value in fields.items())]
+            if len(found) >= count:
+                return found
+            assert time.monotonic() < give_up_at, f"it never told {count} with {fields}, but: {said(self.home)}"
             time.sleep(0.01)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -126,7 +127,7 @@ def serving(home: Path, *options: str, settings: str = "", **env: str) -> Iterat
         )  # fmt: skip
     try:
         give_up_at = time.monotonic() + 30
-        while (found := re.search(r":(\d+)/\. Ctrl-C", said(home))) is None:
+        while (found := re.search(r"http://\S+:(\d+)/", said(home))) is None:
             assert process.poll() is None, said(home)
             assert time.monotonic() < give_up_at, said(home)
             time.sleep(0.01)

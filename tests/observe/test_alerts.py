@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -12,6 +13,7 @@ from curtsy.core.statistics import Lately, StatisticsSnapshot
 from curtsy.engine.alerts import ALERTS, AlertWatch, alerts_of, budget_used
 from tests.client.fetching import UNPACED, client, domain_of, until
 from tests.support.site import Reply, Site
+from tests.support.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,16 @@ def test_how_a_host_stands_is_alarming_above_exact_bounds(host: Standing, found:
     assert names(Lately(), host) == found
 
 
-def test_an_alert_names_the_first_hosts_and_counts_the_others() -> None:
+def test_an_alert_names_the_first_hosts_and_counts_the_others(snapshot: Snapshot) -> None:
     """Q10"""
     hosts = [Standing(f"{number}.example", "open") for number in range(12)]
 
     [alert] = alerts_of(StatisticsSnapshot(), hosts)
 
     assert alert.domains == tuple(f"{number}.example" for number in range(10))
-    assert alert.message.endswith("8.example, 9.example and 2 more.")
+    assert re.findall(r"\d+\.example", alert.message) == list(alert.domains)
+    assert "2 more" in alert.message
+    snapshot(alert.message)
     assert budget_used(Standing(requests_today=50, pages_today=50)) == 0.5
 
 

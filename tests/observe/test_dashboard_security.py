@@ -17,6 +17,7 @@ from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import amended
 from curtsy.observe.dashboard.security import guarded_names, is_loopback
 from tests.observe.serving import TOKEN, Served, environment, serving
+from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
 
 PATHS = ("/", "/static/app.js", "/api/session", "/api/overview", "/api/hosts", "/metrics", "/nowhere")
@@ -107,13 +108,14 @@ def refused(home: Path, *options: str, **env: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_any_other_address_needs_a_token(tmp_path: Path, host: str) -> None:
+def test_any_other_address_needs_a_token(tmp_path: Path, host: str, snapshot: Snapshot) -> None:
     """Issue 7"""
     code, said = refused(tmp_path, "--host", host)
 
     assert code == 2
-    assert "needs a token" in said
+    assert host in said
     assert "CURTSY_DASHBOARD_TOKEN" in said
+    snapshot(said)
 
 
 def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path) -> None:
@@ -321,31 +323,35 @@ def test_a_signal_ends_it_though_somebody_watches(tmp_path: Path, number: signal
         assert served.stop(number) == code
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path, served: Served) -> None:
+def test_a_port_that_is_taken_is_told(tmp_path: Path, served: Served, snapshot: Snapshot) -> None:
     """Issue 7"""
     code, said = refused(tmp_path, "--port", str(served.port))
 
     assert code == 1
-    assert f"port {served.port}: Address already in use. Choose another by --port" in said
+    assert f"port {served.port}" in said
+    assert "--port" in said
+    snapshot(said)
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "a..b"])
-def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str) -> None:
+def test_an_address_that_is_not_ours_is_told(tmp_path: Path, host: str, snapshot: Snapshot) -> None:
     """Issue 7: another port would not help"""
     code, said = refused(tmp_path, "--host", host, CURTSY_DASHBOARD_TOKEN=TOKEN)
 
     assert code == 1
-    assert f"cannot listen on {host}" in said
-    assert "Give --host an address of this machine" in said
+    assert f" {host}" in said
+    assert "--host" in said
     assert "--port" not in said
+    snapshot(said.rpartition(". ")[2])  # without the system's words
 
 
-def test_a_store_that_nobody_else_can_see_is_refused(tmp_path: Path) -> None:
+def test_a_store_that_nobody_else_can_see_is_refused(tmp_path: Path, snapshot: Snapshot) -> None:
     """Issue 7"""
     code, said = refused(tmp_path, "--port", "0", "--store", "memory:")
 
     assert code == 2
-    assert "nothing to see" in said
+    assert "memory" in said
+    snapshot(said)
 
 
 def test_without_its_libraries_it_says_what_to_install(tmp_path: Path) -> None:
