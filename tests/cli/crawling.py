@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 
@@ -28,6 +29,24 @@ def until(is_so: Callable[[], bool], process: Process[bytes] | None = None) -> N
         assert process is None or process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def line_with(text: str, *data: str) -> str:
+    """The one line of a text that has all of these: options, names, paths, numbers."""
+    found = [line for line in text.splitlines() if all(each in line for each in data)]
+    assert len(found) == 1, f"{len(found)} lines have {data}:\n{text}"
+    return found[0]
+
+
+def numbers(text: str) -> list[int]:
+    """The whole numbers in a text, in their order."""
+    return [int(each) for each in re.findall(r"\d+", text)]
+
+
+def reasons_in(text: str) -> list[tuple[int, str, str]]:
+    """The reasons in a summary: how many URLs have it, what it is called, and one of the URLs."""
+    found = re.findall(r"^ +(\d+)  (.+)\n +(\S+)$", text, re.MULTILINE)
+    return [(int(count), what, url) for count, what, url in found]
 
 
 def told(process: Process[bytes], words: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.crawling import linked, until
+from tests.cli.crawling import line_with, linked, numbers, until
 from tests.cli.shell import Done, Shell, stop
 from tests.crawling.web import html
 from tests.support.site import Site
+from tests.support.snapshot import Snapshot
 from tests.support.warm import Process
 
 full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has it")
@@ -50,10 +52,15 @@ def on_small_disk(shell: Shell, limit: int, *words: object) -> Done:
     return Done(process.returncode, out.decode(), err.decode())
 
 
+def ending(done: Done, *data: str) -> str:
+    """What the summary says of the end: all that follows its figures."""
+    return line_with(done.err, *data).partition(" s. ")[2]
+
+
 # Closed pipes.
 
 
-def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, site: Site) -> None:
+def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """F40: with a code of its own, and what was not taken is not done"""
     linked(site, 60)
 
@@ -62,7 +69,7 @@ def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, s
 
     assert done.code == 74
     assert json.loads(done.out)["url"] == site.url("/")
-    assert "standard output could not be written: the program that reads it has closed it" in done.err
+    snapshot(ending(done, "standard output"))
     assert "Traceback" not in done.err
     assert again.json["ended"] == "done"
     # What the pipe had taken when it was closed was its reader's.
@@ -71,7 +78,9 @@ def test_a_crawl_ends_when_its_reader_has_had_enough_and_says_so(shell: Shell, s
     assert again.json["fetched"] == 61
 
 
-def test_a_standard_output_that_was_closed_from_the_beginning_takes_no_page(shell: Shell, site: Site) -> None:
+def test_a_standard_output_that_was_closed_from_the_beginning_takes_no_page(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
     """F40: a shell's `>&-`, some schedulers; the pages would be done, and nowhere"""
     linked(site, 5)
 
@@ -79,7 +88,7 @@ def test_a_standard_output_that_was_closed_from_the_beginning_takes_no_page(shel
     again = shell("crawl", site.url("/"), "--jsonl", "-", "--job", "mine")
 
     assert done.code == 74
-    assert "standard output is closed" in done.err
+    snapshot(line_with(done.err, "standard output"))
     assert [json.loads(line)["url"] for line in again.out.splitlines()] == everything(site, 5)
 
 
@@ -96,7 +105,7 @@ def test_a_crawl_that_waits_for_a_host_notices_a_closed_pipe(shell: Shell, site:
     assert process.stderr is not None
     said = process.stderr.read()
     assert process.wait(20) == 74
-    assert b"has closed it" in said
+    assert b"standard output" in said
     assert time.monotonic() - began < 10
     process.stderr.close()
 
@@ -123,7 +132,9 @@ def test_a_reader_that_does_not_read_keeps_neither_a_limit_nor_a_signal_from_its
 
 
 @full
-def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(shell: Shell, site: Site) -> None:
+def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(
+    shell: Shell, site: Site, snapshot: Snapshot
+) -> None:
     """F40: 75, a word that is true, and nothing is done that is not written"""
     linked(site, 5)
     began = time.monotonic()
@@ -132,10 +143,13 @@ def test_a_device_that_stays_full_ends_the_crawl_when_its_patience_is_over(shell
     took = time.monotonic() - began
     again = shell("crawl", site.url("/"), "--jsonl", "pages.jsonl", "--job", "mine")
 
+    *_, ended, going_on, command = done.err.splitlines()
     assert done.code == 75
-    assert "It ended because /dev/full could not be written: No space left on device" in done.err
-    assert "written to /dev/full." not in done.err
-    assert "at the earliest" not in done.err  # as soon as there is room
+    assert os.strerror(errno.ENOSPC) in ended
+    assert [line for line in done.err.splitlines() if "/dev/full" in line] == [ended, command]  # nothing was written
+    assert numbers(going_on) == [1]  # URLs, and no time: as soon as there is room
+    snapshot(ending(done, os.strerror(errno.ENOSPC)), "ended")
+    snapshot(going_on, "going on")
     assert 1 <= took < 15
     assert again.code == 0
     assert sorted(urls(shell.project / "pages.jsonl")) == everything(site, 5)
@@ -154,7 +168,9 @@ def test_every_output_pauses_on_a_full_disk_and_ends(shell: Shell, site: Site, o
     done = on_small_disk(shell, 8000, *words)
 
     assert done.code == 75
-    assert "could not be written: File too large. Make room" in done.err
+    assert f"/{Path(name).stem}" in done.json["message"]
+    assert os.strerror(errno.EFBIG) in done.json["message"]
+    assert done.json["message"].partition(";")[0] in done.err
     assert done.json["ended"] == "later"
     [(_, held)] = done.json["written"].items()
     assert done.json["missing"] == {}
@@ -172,7 +188,7 @@ def test_every_output_pauses_on_a_full_disk_and_ends(shell: Shell, site: Site, o
 # Between two runs.
 
 
-def test_an_output_that_was_replaced_is_refused_and_left_alone(shell: Shell, site: Site) -> None:
+def test_an_output_that_was_replaced_is_refused_and_left_alone(shell: Shell, site: Site, snapshot: Snapshot) -> None:
     """F40: not one byte of it is changed, and nothing is asked for"""
     linked(site, 10)
     command = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--limit")
@@ -184,14 +200,17 @@ def test_an_output_that_was_replaced_is_refused_and_left_alone(shell: Shell, sit
     done = shell(*command, 8)
 
     assert done.code == 74
-    assert "is not the file that this crawl has written" in done.err
-    assert "Put the crawl's own file back" in done.err
+    said = line_with(done.err, str(shell.project / "pages.jsonl"))
+    assert "--fresh" in said
+    snapshot(said)
     assert (shell.project / "pages.jsonl").read_text() == other
     assert site.journal == []
 
 
 @pytest.mark.parametrize("left", [0, 3], ids=["removed", "cut"])
-def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(shell: Shell, site: Site, left: int) -> None:
+def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(
+    shell: Shell, site: Site, left: int, snapshot: Snapshot
+) -> None:
     """F40: what stands in the summary is what is there"""
     linked(site, 10)
     command = ("crawl", site.url("/"), "--job", "mine", "--jsonl", "pages.jsonl", "--json", "--limit")
@@ -208,5 +227,8 @@ def test_an_output_that_lacks_pages_is_told_at_the_end_of_every_run(shell: Shell
     assert (first.code, first.json["written"], first.json["missing"]) == (0, {name: 5}, {})
     assert (second.code, second.json["written"], second.json["missing"]) == (74, {name: left + 3}, {name: 5 - left})
     assert (third.code, third.json["written"], third.json["missing"]) == (74, {name: left + 6}, {name: 5 - left})
-    assert f"pages.jsonl holds {left + 6} of 11 entries" in third.err
+    said = line_with(third.err, "pages.jsonl")
+    assert numbers(said) == [left + 6, 11]
+    assert "--fresh" in said
+    snapshot(said)
     assert len(urls(output)) == left + 6
