@@ -16,8 +16,6 @@ from tests.support.site import Site, closed_port
 from tests.support.snapshot import Snapshot
 
 REFUSED = "http://down.example/ could not be fetched after 2 tries: connection refused. Try again later."
-
-
 WAITS = "the next host may be asked in 5 min"
 
 
