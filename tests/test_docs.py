@@ -334,6 +334,67 @@ def test_the_site_is_built_without_a_complaint_and_needs_no_network(tmp_path: Pa
         assert [tag for tag in tags if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag)] == []
 
 
+# Design
+
+
+DESIGN = DOCS / "explanation" / "design.md"
+PACKAGE = ROOT / "src" / "curtsy"
+MAP_ENTRY = re.compile(r"^### `([\w/]+/)`$|^\| `([\w/]+\.py)` \|", re.MULTILINE)
+
+
+def section(page: Path, title: str) -> str:
+    """Return the text under a heading of the second level."""
+    return page.read_text().split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def defined(path: Path) -> frozenset[str]:
+    """Return the functions and classes of a module, and the methods as `Class.method`."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            names |= {f"{node.name}.{each.name}" for each in methods}
+    return frozenset(names)
+
+
+def test_the_module_map_names_every_module_once() -> None:
+    """Design: one line per module; a package with an `__init__.py` without code has its heading only"""
+    expected = []
+    for path in PACKAGE.rglob("*.py"):
+        if path.name == "__init__.py":
+            folder = path.parent.relative_to(PACKAGE.parent).as_posix() + "/"
+            expected.append(folder if path.parent == PACKAGE else folder.removeprefix("curtsy/"))
+        if path.name != "__init__.py" or len(ast.parse(path.read_text()).body) > 1:
+            expected.append(path.relative_to(PACKAGE).as_posix())
+
+    listed = [heading or row for heading, row in MAP_ENTRY.findall(section(DESIGN, "Module map"))]
+
+    assert sorted(listed) == sorted(expected)
+
+
+def test_every_module_and_function_that_the_design_names_exists() -> None:
+    """Design: the way of a request, with its functions"""
+    named_there = re.findall(r"`([\w/]+\.py)(?::([\w.]+))?`", DESIGN.read_text())
+    paths = {name: ROOT / name if name.startswith("tests/") else PACKAGE / name for name, _ in named_there}
+
+    missing = [name for name, path in paths.items() if not path.is_file()]
+    assert missing == []
+    assert [
+        f"{name}:{function}" for name, function in named_there if function and function not in defined(paths[name])
+    ] == []
+    assert sum(bool(function) for _, function in named_there) >= 40
+
+
+def test_the_glossary_is_short_and_sorted() -> None:
+    """Design: at most 60 terms"""
+    terms = re.findall(r"^\| ([^|]+?) \|", section(DESIGN, "Glossary"), re.MULTILINE)[1:]
+
+    assert len(terms) <= 60
+    assert terms == sorted(terms, key=str.lower)
+
+
 # Reference
 
 
