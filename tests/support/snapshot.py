@@ -5,7 +5,7 @@
         snapshot(result.message)
 
 A snapshot is found by the name of the test, and by `name` if a test has several. Numbers and the directory of the test
-differ from run to run, so `#` and `<tmp>` stand for them. `CURTSY_SNAPSHOTS=write` writes what the tests see; read the
+differ from run to run, so `#` and `<tmp>` stand for them. `SNAPSHOTS=write` writes what the tests see; read the
 difference before you commit it.
 """
 
@@ -35,10 +35,11 @@ class Snapshot:
         """Fail unless the text is that of the snapshot."""
         key = f"{self._test} {name}".strip()
         seen = self._plain(text)
-        if os.environ.get("CURTSY_SNAPSHOTS") == "write":
+        if os.environ.get("SNAPSHOTS") == "write":
             self._write(key, seen)
+            return
         kept = json.loads(self._path.read_text()) if self._path.exists() else {}
-        assert kept.get(key) == seen, f"{FILE} has another text for {key!r}. CURTSY_SNAPSHOTS=write renews it."
+        assert kept.get(key) == seen, f"{FILE} has another text for {key!r}. SNAPSHOTS=write renews it."
 
     def _plain(self, text: str) -> str:
         return _NUMBER.sub("#", text.replace(self._directory, "<tmp>")).strip()
