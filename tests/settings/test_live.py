@@ -21,7 +21,8 @@ from curtsy.settings import AT_START
 from curtsy.settings.keys import keys, names
 from curtsy.settings.live import LiveSettings
 from curtsy.system.log import JsonHandler
-from tests.settings.test_settings import Project, example_of
+from tests.settings.test_settings import Project, example_of, missing
+from tests.support.snapshot import Snapshot
 
 HOUR = 3600.0
 
@@ -108,14 +109,16 @@ def followed(tmp_path: Path) -> Iterator[Followed]:
     logger.setLevel(logging.NOTSET)
 
 
-def test_a_changed_file_is_picked_up(followed: Followed) -> None:
+def test_a_changed_file_is_picked_up(followed: Followed, snapshot: Snapshot) -> None:
     """U9"""
     live = followed.begin("default_policy: {qps: 0.1}\n")
 
     followed.write("default_policy: {qps: 0.25}\n")
 
     assert followed.qps(live) == 0.25
-    assert followed.told() == [("info", "Settings read again")]
+    ((level, message),) = followed.told()
+    assert level == "info"
+    snapshot(message)
 
 
 def test_a_file_is_read_only_when_it_has_stood_still_for_a_second(followed: Followed) -> None:
@@ -144,7 +147,7 @@ def test_after_an_idle_hour_the_first_who_asks_has_the_change(followed: Followed
     settings = live.check()
 
     assert settings.policies.of("a.example").denied
-    assert followed.told() == [("info", "Settings read again")]
+    assert [level for level, _ in followed.told()] == ["info"]
 
 
 def test_a_file_that_was_put_there_with_its_old_time_is_read_at_once(followed: Followed) -> None:
@@ -322,10 +325,11 @@ def test_a_file_that_is_changed_in_place_to_the_same_size_is_noticed(followed: F
     assert followed.qps(live) == 0.2
 
 
-def test_a_broken_file_keeps_the_old_settings_and_is_told_once_per_version(followed: Followed) -> None:
+def test_a_broken_file_keeps_the_old_settings_and_is_told_once_per_version(
+    followed: Followed, snapshot: Snapshot
+) -> None:
     """U9"""
     live = followed.begin("default_policy: {qps: 0.1}\n")
-    kept = "The changed settings cannot be used; the ones before are kept: "
 
     followed.write("default_policy: {qps: -1}\n")
     first = followed.qps(live, looks=10)
@@ -336,14 +340,18 @@ def test_a_broken_file_keeps_the_old_settings_and_is_told_once_per_version(follo
     followed.write("default_policy: {qps: 0.3}\n")
     third = followed.qps(live, looks=10)
 
-    hint = "must be above 0. Leave the line out to use the default, 0.8."
     assert (first, second, third) == (0.1, 0.1, 0.3)
-    assert told_first == [("warn", f"{kept}curtsy.yaml, line 1, default_policy: qps = -1 {hint}")]
-    assert told_second == [("warn", f"{kept}curtsy.yaml, line 1, default_policy: qps = -22 {hint}")]
-    assert followed.told() == [("info", "Settings are fine again")]
+    for told, value in ((told_first, "qps = -1 "), (told_second, "qps = -22 ")):
+        ((level, message),) = told
+        assert level == "warn"
+        assert missing(message, "curtsy.yaml", "line 1", "default_policy", value, "0.8") == []
+    ((level, message),) = followed.told()
+    assert level == "info"
+    snapshot(told_first[0][1], "broken")
+    snapshot(message, "fine again")
 
 
-def test_a_file_that_is_gone_keeps_the_old_settings_and_is_told(followed: Followed) -> None:
+def test_a_file_that_is_gone_keeps_the_old_settings_and_is_told(followed: Followed, snapshot: Snapshot) -> None:
     """U9"""
     live = followed.begin("denylist: [a.example]\n")
     path = followed.project.directory / "curtsy.yaml"
@@ -357,9 +365,10 @@ def test_a_file_that_is_gone_keeps_the_old_settings_and_is_told(followed: Follow
 
     assert denied_while_gone
     assert [level for level, _ in told] == ["warn"]
-    assert told[0][1].endswith("curtsy.yaml is gone. Put it back, or start again without it.")
+    assert "curtsy.yaml" in told[0][1]
     assert live.current.policies.of("b.example").denied
-    assert followed.told() == [("info", "Settings are fine again")]
+    assert [level for level, _ in followed.told()] == ["info"]
+    snapshot(told[0][1])
 
 
 def test_a_file_that_comes_later_is_picked_up(followed: Followed) -> None:
@@ -394,17 +403,15 @@ def test_a_file_that_loosens_manners_while_the_program_runs_is_named(followed: F
     followed.qps(live)
 
     assert [level for level, _ in told] == ["info", "warn"]
-    assert "sets allow_private, respect_robots" in told[1][1]
+    assert "allow_private, respect_robots" in told[1][1]
     assert [level for level, _ in followed.told()] == ["info"]
 
 
-def test_changed_settings_that_need_a_restart_are_named_once_per_reading(followed: Followed) -> None:
+def test_changed_settings_that_need_a_restart_are_named_once_per_reading(
+    followed: Followed, snapshot: Snapshot
+) -> None:
     """U9: and what is in use goes on being shown as such"""
     live = followed.begin("store: 'memory:'\ncache_mode: normal\n")
-    needed = [
-        ("info", "Settings read again"),
-        ("warn", "Changed settings are not used before a restart: store, cache_mode"),
-    ]
 
     followed.write("# new\nstore: sqlite:///two.db\ncache_mode: offline\nglobal_qps: 0.25\n")
     followed.qps(live, looks=5)
@@ -416,10 +423,13 @@ def test_changed_settings_that_need_a_restart_are_named_once_per_reading(followe
     followed.write("\nstore: 'memory:'\nglobal_qps: 0.5\n")
     followed.qps(live, looks=5)
 
-    assert told_first == told_second == needed
+    assert told_first == told_second
+    assert [level for level, _ in told_first] == ["info", "warn"]
+    assert told_first[1][1].endswith(": store, cache_mode")
+    snapshot(told_first[1][1])
     assert (in_use.store, in_use.cache_mode, in_use.global_qps) == ("memory:", "normal", 0.5)
     assert (in_use.origin(None, "store"), in_use.origin(None, "global_qps")) == ("curtsy.yaml:1", "curtsy.yaml:4")
-    assert followed.told() == [("info", "Settings read again")]
+    assert [level for level, _ in followed.told()] == ["info"]
 
 
 @pytest.mark.parametrize("name", names("general"))
@@ -434,10 +444,12 @@ def test_every_setting_of_the_whole_program_is_followed_or_named_as_needing_a_re
     followed.write(f"{name}: {text!r}\n" if keys()[name].kind is str else f"{name}: {text}\n")
     followed.qps(live)
 
-    told = [message for level, message in followed.told() if level == "warn" and "lies in the" not in message]
+    path = str(followed.project.directory)  # in a warning that the file loosens manners
+    told = [message for level, message in followed.told() if level == "warn" and path not in message]
     is_followed = live.current.value(None, name) != before.value(None, name)
     assert is_followed is (name not in AT_START)
-    assert told == ([] if is_followed else [f"Changed settings are not used before a restart: {name}"])
+    assert len(told) == (0 if is_followed else 1)
+    assert all(message.endswith(f": {name}") for message in told)
 
 
 def test_the_settings_can_be_read_again_at_once(followed: Followed) -> None:
@@ -450,7 +462,7 @@ def test_the_settings_can_be_read_again_at_once(followed: Followed) -> None:
 
 def test_at_the_start_a_broken_file_is_an_error(followed: Followed) -> None:
     """U9"""
-    with pytest.raises(PolicyError, match="line 1, default_policy: burst = 0 must be at least 1"):
+    with pytest.raises(PolicyError, match=r"line 1, default_policy: .*burst = 0 "):
         followed.begin("default_policy: {burst: 0}\n")
 
 

@@ -19,6 +19,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.policy import POLICY_FIELDS, LimitConfig, Policy
 from curtsy.settings import Settings, load, load_limits, names_contact
 from curtsy.settings.keys import ALIASES, Key, keys, names
+from tests.support.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +46,11 @@ class Project:
 
     def load(self, *, env: Mapping[str, str] | None = None, **arguments: Any) -> Settings:
         return load(env=env or {}, directory=self.directory, user_directory=self.user, **arguments)
+
+
+def missing(text: str, *data: str) -> list[str]:
+    """Return those of the data that a text does not contain."""
+    return [each for each in data if each not in text]
 
 
 @pytest.fixture
@@ -608,14 +614,15 @@ def test_none_lifts_a_limit_in_the_environment_too(project: Project) -> None:
     assert (settings.policies.default.qps, settings.global_qps, settings.store) == (None, None, None)
 
 
-def test_a_variable_that_is_no_setting_is_warned_about(project: Project) -> None:
+def test_a_variable_that_is_no_setting_is_warned_about(project: Project, snapshot: Snapshot) -> None:
     """C7"""
     settings = project.load(env={"CURTSY_QSP": "1", "LOG_LEVEL": "notice"})
 
-    assert settings.warnings == (
-        "environment variable LOG_LEVEL: 'notice' is no level that curtsy knows, and is ignored.",
-        "environment variable CURTSY_QSP: not a setting, and ignored. Did you mean CURTSY_QPS?",
-    )
+    level, variable = settings.warnings
+    assert missing(level, "LOG_LEVEL", "'notice'") == []
+    assert missing(variable, "CURTSY_QSP", "CURTSY_QPS") == []
+    snapshot(level, "level")
+    snapshot(variable, "variable")
 
 
 # --- Origins
@@ -655,10 +662,12 @@ allowlist:
     assert settings.value(None, "pause") == [1, 2]
 
 
-def test_the_origin_of_an_unknown_key_is_an_error_with_the_nearest_one(project: Project) -> None:
+def test_the_origin_of_an_unknown_key_is_an_error_with_the_nearest_one(project: Project, snapshot: Snapshot) -> None:
     """U9"""
-    with pytest.raises(PolicyError, match=r"^qsp is not a setting\. Did you mean qps\?$"):
+    with pytest.raises(PolicyError, match=r"qsp .* qps\b") as caught:
         project.load().origin(None, "qsp")
+
+    snapshot(str(caught.value))
 
 
 # --- The rate limiter's JSON file
@@ -754,44 +763,48 @@ def test_a_user_agent_that_could_smuggle_a_header_is_refused_at_the_start(
     project: Project, agent: str, by: str
 ) -> None:
     """F26"""
-    with pytest.raises(PolicyError, match="must be printable ASCII on one line"):
+    with pytest.raises(PolicyError, match=r"user_agent = .* ASCII"):
         project.load(user_agent=agent) if by == "argument" else project.load(env={"RAG_USER_AGENT": agent})
 
 
-def test_a_line_that_ends_in_a_variable_is_not_sent_and_in_an_argument_is_refused(project: Project) -> None:
+def test_a_line_that_ends_in_a_variable_is_not_sent_and_in_an_argument_is_refused(
+    project: Project, snapshot: Snapshot
+) -> None:
     """F26, C7: a file of variables may have been written on another system"""
     assert project.load(env={"RAG_USER_AGENT": "bot\r\n"}).user_agent == "bot"
 
-    with pytest.raises(PolicyError, match="must be printable ASCII on one line"):
+    with pytest.raises(PolicyError, match=r"user_agent = .* ASCII") as caught:
         project.load(user_agent="bot\n")
+
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize("agent", ["(compatible)", "/1.0", " bot", "bot,x"])
-def test_a_user_agent_must_begin_with_a_product_token(project: Project, agent: str) -> None:
+def test_a_user_agent_must_begin_with_a_product_token(project: Project, agent: str, snapshot: Snapshot) -> None:
     """U10: robots.txt is asked for it"""
-    with pytest.raises(PolicyError, match="must be a product token first"):
+    with pytest.raises(PolicyError, match="user_agent = ") as caught:
         project.load(user_agent=agent)
+
+    assert agent in str(caught.value)
+    snapshot(str(caught.value))
 
 
 # --- Warnings
 
 
-def test_a_short_cooldown_is_warned_about(project: Project) -> None:
+def test_a_short_cooldown_is_warned_about(project: Project, snapshot: Snapshot) -> None:
     """Q4"""
     project.write("allowlist:\n  - domain: a.example\n    breaker_cooldown: 60\n")
 
     warnings = project.load(env={"CIRCUIT_BREAKER_COOLDOWN": "299"}).warnings
 
-    assert len(warnings) == 2
-    assert warnings[0].startswith(
-        "environment variable CIRCUIT_BREAKER_COOLDOWN: breaker_cooldown = 299 is below 300 s."
-    )
-    assert warnings[1].startswith(
-        'curtsy.yaml, line 3, allowlist[0] "a.example": breaker_cooldown = 60 is below 300 s.'
-    )
+    by_variable, by_file = warnings
+    assert missing(by_variable, "CIRCUIT_BREAKER_COOLDOWN", "breaker_cooldown = 299 ", " 300 ") == []
+    assert missing(by_file, "curtsy.yaml", "line 3", "a.example", "breaker_cooldown = 60 ", " 300 ") == []
+    snapshot(by_file)
 
 
-def test_a_burst_of_more_than_a_minutes_worth_is_warned_about(project: Project) -> None:
+def test_a_burst_of_more_than_a_minutes_worth_is_warned_about(project: Project, snapshot: Snapshot) -> None:
     """L6"""
     project.write("""default_policy: {qps: 0.5, burst: 30}
 allowlist:
@@ -801,12 +814,10 @@ allowlist:
 
     warnings = project.load().warnings
 
-    assert warnings == (
-        'curtsy.yaml, line 3, allowlist[0] "a.example": burst = 31 is more than a minute\'s worth of requests '
-        "(0.5 a second make 30). A site may take such a burst for an attack.",
-        'curtsy.yaml, line 4, allowlist[1] "b.example": burst = 30 is more than a minute\'s worth of requests '
-        "(0.1 a second make 6). A site may take such a burst for an attack.",
-    )
+    by_burst, by_rate = warnings
+    assert missing(by_burst, "curtsy.yaml", "line 3", 'allowlist[0] "a.example"', "burst = 31 ", "0.5", "30") == []
+    assert missing(by_rate, "curtsy.yaml", "line 4", 'allowlist[1] "b.example"', "burst = 30 ", "0.1", "6") == []
+    snapshot(by_burst)
 
 
 def test_a_gentle_rate_is_not_warned_about(project: Project) -> None:
