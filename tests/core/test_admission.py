@@ -64,6 +64,7 @@ from tests.strategies import (
     reports,
     settings_changes,
 )
+from tests.support.snapshot import Snapshot
 
 PAGE = Outcome(Kind.ANSWERED, 200, page=True)
 UNSENT = Outcome(Kind.ABANDONED, sent=False)
@@ -445,12 +446,15 @@ def test_a_pause_without_end_lasts_until_it_is_resumed() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), True, 1e300])
-def test_a_pause_that_is_no_duration_is_an_error(seconds: float) -> None:
+def test_a_pause_that_is_no_duration_is_an_error(seconds: float, snapshot: Snapshot) -> None:
     """L6: errors say the field, the rule and the value given."""
     play = Play([FREE])
 
-    with pytest.raises(PolicyError, match=r"seconds = .* must be a (finite )?number of at least 0"):
+    with pytest.raises(PolicyError, match="seconds = ") as caught:
         play.happen(Change(Pause(seconds)))
+
+    assert repr(seconds) in str(caught.value)
+    snapshot(str(caught.value))
 
 
 def test_a_limit_changed_by_hand_holds_at_once_and_can_be_taken_back() -> None:
@@ -467,20 +471,24 @@ def test_a_limit_changed_by_hand_holds_at_once_and_can_be_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "message"),
+    ("name", "value", "given"),
     [
-        (("timeout", 3.0), "timeout cannot be changed while running"),
-        (("qps", -1.0), "qps = -1.0 must be a number above 0"),
-        (("concurrency", 2.5), "concurrency = 2.5 must be a whole number"),
-        (("concurrency", float("nan")), "concurrency = nan must be a whole number"),
-        (("max_requests_per_day", float("inf")), "max_requests_per_day = inf must be a whole number"),
-        (("burst", None), "burst = None must be a number"),
+        ("timeout", 3.0, "timeout"),
+        ("qps", -1.0, "qps = -1.0 "),
+        ("concurrency", 2.5, "concurrency = 2.5 "),
+        ("concurrency", float("nan"), "concurrency = nan "),
+        ("max_requests_per_day", float("inf"), "max_requests_per_day = inf "),
+        ("burst", None, "burst = None "),
     ],
 )
-def test_a_wrong_limit_by_hand_is_an_error_and_changes_nothing(limit: tuple[str, float | None], message: str) -> None:
+def test_a_wrong_limit_by_hand_is_an_error_and_changes_nothing(
+    snapshot: Snapshot, name: str, value: float | None, given: str
+) -> None:
     """L6"""
-    with pytest.raises(PolicyError, match=message):
-        amend(None, Now(Instant(1), START), FREE, Override((limit,)))
+    with pytest.raises(PolicyError, match=given) as caught:
+        amend(None, Now(Instant(1), START), FREE, Override(((name, value),)))
+
+    snapshot(str(caught.value))
 
 
 def test_a_limit_by_hand_that_no_longer_fits_the_settings_is_left_out() -> None:

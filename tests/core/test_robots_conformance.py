@@ -3,6 +3,7 @@
 import pytest
 
 from curtsy.core.robots import MAX_BYTES, MAX_LINE, parse, product_token
+from tests.support.snapshot import Snapshot
 
 Case = tuple[str, str | bytes, str, str, bool]
 """Name, file, agent, URL, allowed."""
@@ -596,7 +597,7 @@ def test_a_line_is_read_up_to_what_google_reads_of_it() -> None:
     assert robots.verdict("a", kept[:-1]).allowed
 
 
-def test_a_verdict_names_the_line_the_rule_and_the_group() -> None:
+def test_a_verdict_names_the_line_the_rule_and_the_group(snapshot: Snapshot) -> None:
     """R1"""
     robots = parse(
         b"# ours\nUser-agent: *\nDisallow: /\n\nUser-Agent: FooBot  # you\nallow:/x\n  Disallow : /x/y  # no\n"
@@ -607,7 +608,10 @@ def test_a_verdict_names_the_line_the_rule_and_the_group() -> None:
     assert (verdict.allowed, verdict.line) == (False, 7)
     assert verdict.rule == "Disallow : /x/y"
     assert verdict.group == "User-Agent: FooBot"
-    assert verdict.reason == 'line 7, "Disallow : /x/y", forbids it to "User-Agent: FooBot"'
+    assert verdict.rule in verdict.reason
+    assert verdict.group in verdict.reason
+    assert "line 7" in verdict.reason
+    snapshot(verdict.reason)
 
 
 def test_a_verdict_names_the_group_that_has_the_rule() -> None:
@@ -619,25 +623,22 @@ def test_a_verdict_names_the_group_that_has_the_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "url", "group", "reason"),
+    ("body", "url", "group"),
     [
-        (b"User-agent: *\nDisallow: /x\n", "/y", "User-agent: *", 'no rule of "User-agent: *" matches'),
-        (b"User-agent: *\n", "/y", "User-agent: *", '"User-agent: *" has no rules'),
-        (b"User-agent: b\nDisallow: /\n", "/y", None, "the file has no group for this agent, and none for *"),
-        (
-            b"User-agent: *\nDisallow: /\n",
-            "/robots.txt",
-            None,
-            "/robots.txt itself is always allowed (RFC 9309, 2.2.2)",
-        ),
+        (b"User-agent: *\nDisallow: /x\n", "/y", "User-agent: *"),
+        (b"User-agent: *\n", "/y", "User-agent: *"),
+        (b"User-agent: b\nDisallow: /\n", "/y", None),
+        (b"User-agent: *\nDisallow: /\n", "/robots.txt", None),
     ],
 )
-def test_a_verdict_without_a_rule_says_why(body: bytes, url: str, group: str | None, reason: str) -> None:
+def test_a_verdict_without_a_rule_says_why(snapshot: Snapshot, body: bytes, url: str, group: str | None) -> None:
     """R1"""
     verdict = parse(body).verdict("a", url)
 
     assert (verdict.allowed, verdict.line, verdict.rule) == (True, None, None)
-    assert (verdict.group, verdict.reason) == (group, reason)
+    assert verdict.group == group
+    assert (group or "") in verdict.reason
+    snapshot(verdict.reason)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])

@@ -101,13 +101,14 @@ def test_a_failure_is_remembered_twice_as_long_each_time_up_to_the_ttl() -> None
     """R5, F27"""
     rules: Rules | None = None
     waits = []
+    why = "it answered with status 500"
     for _ in range(8):
-        rules = learned(rules, at(0), POLICY, None, "it answered with status 500")
+        rules = learned(rules, at(0), POLICY, None, why)
         waits.append(rules.valid_until - after(0))
 
     assert waits == [300, 600, 1200, 2400, 3600, 3600, 3600, 3600]
     assert rules is not None
-    assert rules.why == "it answered with status 500"
+    assert rules.why == why
 
 
 def test_a_short_ttl_does_not_shorten_the_rest_after_a_failure() -> None:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from curtsy.core.errors import PolicyError
 from curtsy.settings import Settings, load, load_limits
 from curtsy.settings.keys import keys
-from tests.settings.test_settings import Project, missing
+from tests.settings.test_settings import Project
+from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
 

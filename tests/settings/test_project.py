@@ -13,7 +13,7 @@ from curtsy.settings import Settings, load
 from curtsy.settings.dotenv import read_dotenv
 from curtsy.settings.problems import Problems
 from tests.cli.shell import Shell
-from tests.settings.test_settings import missing
+from tests.support.said import missing
 from tests.support.site import Site
 from tests.support.snapshot import Snapshot
 

@@ -11,7 +11,8 @@ import pytest
 from curtsy.core.errors import PolicyError
 from curtsy.core.policy import MOST_BURST
 from curtsy.settings import load_limits
-from tests.settings.test_settings import Project, missing
+from tests.settings.test_settings import Project
+from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
 LONG = "1" + 23 * "0"
@@ -69,8 +70,11 @@ def test_a_number_is_shown_as_it_was_written(
 
 def test_a_number_in_a_list_is_shown_as_it_was_written(project: Project) -> None:
     """U9"""
-    assert "pause[1] = -1e3 " in fault(project, "default_policy: {pause: [1, -1e3]}\n")
-    assert "pause[1] = -2.50 " in fault(project, env={"CURTSY_PAUSE": "1, -2.50"})
+    in_file = fault(project, "default_policy: {pause: [1, -1e3]}\n")
+    in_environment = fault(project, env={"CURTSY_PAUSE": "1, -2.50"})
+
+    assert "pause[1] = -1e3 " in in_file
+    assert "pause[1] = -2.50 " in in_environment
 
 
 def test_a_warning_shows_a_number_as_it_was_written(project: Project) -> None:
