@@ -15,6 +15,7 @@ from curtsy.core.errors import InvalidDomain
 from curtsy.core.hostname import canonical_host
 from curtsy.core.message import MAX_URL, Headers, InvalidUrl, Url, parse_domain, parse_url
 from tests.strategies import ANY
+from tests.support.snapshot import Snapshot
 
 
 def url(text: str, base: Url | None = None) -> Url:
@@ -73,7 +74,7 @@ def test_no_text_raises_and_what_is_a_url_is_so_in_one_way(text: str, base: Url 
 def test_what_is_not_text_is_no_url_and_no_domain(value: Any) -> None:
     """U1, L8"""
     assert isinstance(parse_url(value), InvalidUrl)
-    with pytest.raises(InvalidDomain, match="must be text"):
+    with pytest.raises(InvalidDomain, match="domain = "):
         parse_domain(value)
 
 
@@ -154,58 +155,60 @@ def test_a_url_is_written_in_one_way(given_: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "why"),
+    ("given_", "datum"),
     [
-        ("", "it is empty"),
-        (" \n", "it is empty"),
-        ("example.org", "no scheme: write https://"),
-        ("example.org:8080/x", "no scheme: write https://"),
-        ("//example.org", "no scheme"),
-        ("ftp://example.org", "its scheme is ftp, not http or https"),
-        ("javascript:alert(1)", "its scheme is javascript"),
-        ("file:///etc/passwd", "its scheme is file"),
-        ("data:text/html,x", "its scheme is data"),
-        ("https:example.org", "there must be //"),
-        ("https://", "is not a host"),
-        ("https:///x", "is not a host"),
-        ("https://exa mple.org", "is not a host"),
-        ("https://exa%20mple.org", "is not a host"),
-        ("https://exa%2Fmple.org", "is not a host"),
-        ("https://%5B::1%5D", "cannot be read"),
-        ("https://%FF.org", "is not a host"),
-        ("https://" + "é" * 60 + ".org", "is not a host"),
-        ("https://a\u200db.org", "is not a host"),
-        ("https://\u0301a.org", "is not a host"),
-        ("https://a\u05d0.org", "is not a host"),
-        ("https://example..org", "is not a host"),
-        ("https://" + "a" * 64 + ".org", "is not a host"),
-        ("https://" + "a." * 127 + "toolong", "is not a host"),
-        ("https://example.org:0", "port 0 is not between"),
-        ("https://example.org:65536", "port 65536 is not between"),
-        ("https://example.org:8o", "cannot be read"),
-        ("https://example.org:-1", "cannot be read"),
-        ("https://[::1", "cannot be read"),
-        ("https://[::g]", "is not a host"),
-        ("http://256.0.0.1", "is not a host"),
-        ("http://1.2.3.4.5", "is not a host"),
-        ("http://4294967296", "is not a host"),
-        ("http://089.0.0.1", "is not a host"),
-        ("http://1_0.0.0.1", "is not a host"),
-        ("http://0o7.0.0.1", "is not a host"),
-        ("http://0x7_f.1", "is not a host"),
-        ("http://\ud800.org", "is not a host"),
-        ("https://https://example.org/", "its scheme stands there twice"),
-        ("http://HTTPS://example.org/", "its scheme stands there twice"),
-        ("https://example.org/" + "a" * MAX_URL, "characters, more than 8,192"),
-        ("https://example.org/" + "é" * 2000, "it has 12,020 characters, more than 8,192"),
+        ("", ""),
+        (" \n", ""),
+        ("example.org", "https://"),
+        ("example.org:8080/x", "https://"),
+        ("//example.org", "https://"),
+        ("ftp://example.org", "ftp"),
+        ("javascript:alert(1)", "javascript"),
+        ("file:///etc/passwd", "file"),
+        ("data:text/html,x", "data"),
+        ("https:example.org", "https:"),
+        ("https://", ""),
+        ("https:///x", ""),
+        ("https://exa mple.org", "exa mple.org"),
+        ("https://exa%20mple.org", "exa%20mple.org"),
+        ("https://exa%2Fmple.org", "exa%2Fmple.org"),
+        ("https://%5B::1%5D", "port"),
+        ("https://%FF.org", "%FF.org"),
+        ("https://" + "é" * 60 + ".org", "é" * 60),
+        ("https://a\u200db.org", "a\\u200db.org"),
+        ("https://\u0301a.org", "\u0301a.org"),
+        ("https://a\u05d0.org", "a\u05d0.org"),
+        ("https://example..org", "example..org"),
+        ("https://" + "a" * 64 + ".org", "a" * 64),
+        ("https://" + "a." * 127 + "toolong", "a.a"),
+        ("https://example.org:0", "0"),
+        ("https://example.org:65536", "65536"),
+        ("https://example.org:8o", "port"),
+        ("https://example.org:-1", "port"),
+        ("https://[::1", "port"),
+        ("https://[::g]", "[::g]"),
+        ("http://256.0.0.1", "256.0.0.1"),
+        ("http://1.2.3.4.5", "1.2.3.4.5"),
+        ("http://4294967296", "4294967296"),
+        ("http://089.0.0.1", "089.0.0.1"),
+        ("http://1_0.0.0.1", "1_0.0.0.1"),
+        ("http://0o7.0.0.1", "0o7.0.0.1"),
+        ("http://0x7_f.1", "0x7_f.1"),
+        ("http://\ud800.org", "\\ud800.org"),
+        ("https://https://example.org/", "scheme"),
+        ("http://HTTPS://example.org/", "scheme"),
+        ("https://example.org/" + "a" * MAX_URL, "8,192"),
+        ("https://example.org/" + "é" * 2000, "12,020"),
     ],
+    ids=lambda each: each[:40],
 )
-def test_anything_else_is_a_clear_refusal(given_: str, why: str) -> None:
+def test_anything_else_is_a_clear_refusal(snapshot: Snapshot, given_: str, datum: str) -> None:
     """U1, F22"""
     found = parse_url(given_)
 
     assert isinstance(found, InvalidUrl)
-    assert why in found.why
+    assert datum in found.why
+    snapshot(found.why)
 
 
 @pytest.mark.parametrize(
@@ -367,34 +370,36 @@ def test_a_domain_is_folded(given_: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "message"),
+    ("given_", "shown", "remedy"),
     [
-        ("", "domain = '' must not be empty. Give a host such as example.com."),
-        ("  ", "domain = '  ' must not be empty. Give a host such as example.com."),
-        (
-            "https://example.com",
-            "domain = 'https://example.com' must be a host without a scheme. Write 'example.com'.",
-        ),
-        ("HTTPS://Example.com:8080/x", "must be a host without a scheme. Write 'example.com:8080'."),
-        ("ftp://example.com", "must be a host without a scheme. Give a host such as example.com."),
-        ("example.com/path", "domain = 'example.com/path' must be a host and nothing else. Write 'example.com'."),
-        ("example.com?q", "must be a host and nothing else. Write 'example.com'."),
-        ("example.com:99999", "must be a host with a port between 1 and 65535, or with none. Write 'example.com'."),
-        ("example.com:0", "must be a host with a port between 1 and 65535, or with none. Write 'example.com'."),
-        ("example.com:", "must be a host with a port between 1 and 65535, or with none. Write 'example.com'."),
-        ("example.com:8080/x", "must be a host and nothing else. Write 'example.com:8080'."),
-        ("exa mple.com", "must be a host and nothing else. Give a host such as example.com."),
-        ("user:s3cret@example.com", "domain = '…@example.com' must be a host and nothing else. Write 'example.com'."),
-        ("a\r\nb", r"domain = 'a\r\nb' must be a host and nothing else."),
+        ("", "''", "example.com"),
+        ("  ", "'  '", "example.com"),
+        ("https://example.com", "'https://example.com'", "'example.com'"),
+        ("HTTPS://Example.com:8080/x", "'HTTPS://Example.com:8080/x'", "'example.com:8080'"),
+        ("ftp://example.com", "'ftp://example.com'", " example.com"),
+        ("example.com/path", "'example.com/path'", "'example.com'"),
+        ("example.com?q", "'example.com?q'", "'example.com'"),
+        ("example.com:99999", "'example.com:99999'", "'example.com'"),
+        ("example.com:0", "'example.com:0'", "'example.com'"),
+        ("example.com:", "'example.com:'", "'example.com'"),
+        ("example.com:8080/x", "'example.com:8080/x'", "'example.com:8080'"),
+        ("exa mple.com", "'exa mple.com'", " example.com"),
+        ("user:s3cret@example.com", "'…@example.com'", "'example.com'"),
+        ("a\r\nb", r"'a\r\nb'", ""),
     ],
 )
-def test_what_is_no_domain_is_an_error_that_shows_the_right_form(given_: str, message: str) -> None:
+def test_what_is_no_domain_is_an_error_that_shows_the_right_form(
+    snapshot: Snapshot, given_: str, shown: str, remedy: str
+) -> None:
     """L8, F62: the right form, and no secret."""
     with pytest.raises(InvalidDomain) as found:
         parse_domain(given_)
 
-    assert message in str(found.value)
-    assert "s3cret" not in str(found.value)
+    message, given = str(found.value), f"domain = {shown} "
+    assert message.startswith(given)
+    assert remedy in message.removeprefix(given)
+    assert "s3cret" not in message
+    snapshot(message)
 
 
 def test_an_error_does_not_repeat_a_book() -> None:

@@ -27,6 +27,8 @@ from curtsy.core.policy import (
     number,
 )
 from tests.strategies import ANY
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 DEFAULT = Policy()
 
@@ -120,10 +122,12 @@ def test_hosts_of_a_shared_entry_are_one_and_others_are_not() -> None:
     assert policies.of("www.other.org").key_for("www.other.org") != policies.of("other.org").key_for("other.org")
 
 
-def test_two_entries_for_one_domain_are_an_error() -> None:
+def test_two_entries_for_one_domain_are_an_error(snapshot: Snapshot) -> None:
     """U9: the order of the file does not matter, so the last cannot simply win."""
-    with pytest.raises(PolicyError, match=r"two entries for example\.org .* Remove one of them"):
+    with pytest.raises(PolicyError, match=r"\bexample\.org\b") as caught:
         Policies(DEFAULT, {"example.org": Policy(), "www.example.org": Policy()})
+
+    snapshot(str(caught.value))
 
 
 def test_an_entry_that_is_no_domain_is_an_error_that_shows_the_right_form() -> None:
@@ -212,7 +216,7 @@ def test_a_changed_copy_is_checked_again() -> None:
 
     assert policy.replace(qps=2.0).burst == 3
     assert policy.replace(qps=2.0).interval_us == SECOND // 2
-    with pytest.raises(PolicyError, match="qps = 0 must be a number above 0"):
+    with pytest.raises(PolicyError, match="qps = 0 "):
         policy.replace(qps=0)
     with pytest.raises(AttributeError):
         policy.qps = 5.0  # type: ignore[misc]
@@ -224,79 +228,92 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "must"),
+    ("name", "values", "bound"),
     [
-        *(
-            ("qps", value, "a number above 0")
-            for value in (-1, 0, 0.0, NAN, INF, -INF, True, "1", 10**400, Decimal("sNaN"))
-        ),
-        ("qps", 1e-9, "at least one a day"),
-        *(("burst", value, "a number of at least 1") for value in (0, 0.5, -1, NAN, INF, False, None)),
-        *(("concurrency", value, "a whole number of at least 1") for value in (0, -1, 1.5, True, "2")),
-        *(("max_requests_per_day", value, "a whole number of at least 0") for value in (-1, 2.0, NAN, False, None)),
-        *(("max_pages_per_day", value, "a whole number of at least 0") for value in (-1, 2.0, True)),
-        *(("pause_min", value, "a number of at least 0 and at most 86400") for value in (-0.1, NAN, 86_401)),
-        ("pause_max", 1.0, r"at least pause_min \(1.5\)"),
-        *(("delay", value, "a number of at least 0") for value in (-1, NAN, INF, None)),
-        *(("timeout", value, "a number above 0") for value in (0, -1, NAN, INF, 1e300)),
-        ("breaker_failures", 0, "a whole number of at least 1"),
-        *(("breaker_cooldown", value, "a number above 0") for value in (0, -5, NAN, 1e9)),
-        *(("breaker_error_rate", value, "a number above 0 and at most 1") for value in (0, 1.1, NAN, True)),
-        ("max_retry_after", 1e9, "a number of at least 0 and at most 2592000"),
-        ("strategy", "leaky", "one of token_bucket, leaky_bucket, sliding_window"),
-        ("on_429", "ignore", "one of obey, trip, retry"),
-        ("robots_unreachable", None, "one of allow, disallow"),
-        ("max_body", 0, "a whole number of at least 1"),
-        *(("zone", value, "a tzinfo, such as ZoneInfo") for value in ("Europe/Berlin", 0)),
-        *(("deny_paths", value, "a tuple of paths, such as") for value in ("/private", ["/private"], (1,))),
-        *((name, "no", "True or False") for name in ("denied", "allow_private", "adapt", "breaker", "respect_robots")),
-        ("breaker", None, "True or False"),
-        ("category", None, "a word, such as trusted"),
-        ("key", 3, "the name of a record, or None"),
+        ("qps", (-1, 0, 0.0, NAN, INF, -INF, True, "1", 10**400, Decimal("sNaN")), "0"),
+        ("qps", (1e-9,), "86400"),
+        ("burst", (0, 0.5, -1, NAN, INF, False, None), "1"),
+        ("concurrency", (0, -1, 1.5, True, "2"), "1"),
+        ("max_requests_per_day", (-1, 2.0, NAN, False, None), "0"),
+        ("max_pages_per_day", (-1, 2.0, True), "0"),
+        ("pause_min", (-0.1, NAN, 86_401), "86400"),
+        ("pause_max", (1.0,), "pause_min (1.5)"),
+        ("delay", (-1, NAN, INF, None), "0"),
+        ("timeout", (0, -1, NAN, INF, 1e300), "0"),
+        ("breaker_failures", (0,), "1"),
+        ("breaker_cooldown", (0, -5, NAN, 1e9), "0"),
+        ("breaker_error_rate", (0, 1.1, NAN, True), "1"),
+        ("max_retry_after", (1e9,), "2592000"),
+        ("strategy", ("leaky",), "token_bucket, leaky_bucket, sliding_window"),
+        ("on_429", ("ignore",), "obey, trip, retry"),
+        ("robots_unreachable", (None,), "allow, disallow"),
+        ("max_body", (0,), "1"),
+        ("zone", ("Europe/Berlin", 0), "ZoneInfo"),
+        ("deny_paths", ("/private", ["/private"], (1,)), "tuple"),
+        *((name, ("no",), "True") for name in ("denied", "allow_private", "adapt", "respect_robots")),
+        ("breaker", ("no", None), "True"),
+        ("category", (None,), "trusted"),
+        ("key", (3,), "None"),
     ],
+    ids=lambda each: "" if isinstance(each, tuple) else each,
 )
-def test_an_error_says_the_field_the_rule_and_the_value(name: str, value: Any, must: str) -> None:
+def test_an_error_says_the_field_the_rule_and_the_value(
+    snapshot: Snapshot, name: str, values: tuple[Any, ...], bound: str
+) -> None:
     """L6, conventions: what, why, what to do."""
-    if repr(value) in ("inf", "-inf"):
-        must = must.replace("a number", "a finite number")
-    with pytest.raises(PolicyError, match=rf"^{name} = .* must be {must}") as found:
-        Policy(**{name: value})
+    said = []
+    for value in values:
+        with pytest.raises(PolicyError) as found:
+            Policy(**{name: value})
+        said.append(str(found.value))
+        given = f"{name} = {repr(value)[:50]}"
+        assert said[-1].startswith(given)
+        assert bound in said[-1].removeprefix(given)
+        assert isinstance(found.value, ValueError)
 
-    assert repr(value)[:50] in str(found.value)
-    assert isinstance(found.value, ValueError)
+    snapshot("\n".join(said))
 
 
 @pytest.mark.parametrize("burst", [257, 1.5])
-def test_a_sliding_window_remembers_each_request_so_its_burst_is_whole_and_bounded(burst: float) -> None:
+def test_a_sliding_window_remembers_each_request_so_its_burst_is_whole_and_bounded(
+    burst: float, snapshot: Snapshot
+) -> None:
     """Q12"""
-    with pytest.raises(PolicyError, match=r"burst = .* must be a whole number up to 256"):
+    with pytest.raises(PolicyError, match=rf"burst = {burst} .*256") as caught:
         Policy(strategy="sliding_window", burst=burst)
+
+    snapshot(str(caught.value))
 
 
 @pytest.mark.parametrize(
-    ("rate", "burst", "message"),
+    ("rate", "burst", "given", "bound"),
     [
-        (-1, 1, "requests_per_second = -1 must be a number above 0. Leave it out to use the default, 1.0."),
-        (0, 1, "requests_per_second = 0 must be a number above 0"),
-        (NAN, 1, "requests_per_second = nan must be a number above 0"),
-        (INF, 1, "requests_per_second = inf must be a finite number above 0"),
-        (True, 1, "requests_per_second = True must be a number above 0"),
-        ("1", 1, "requests_per_second = '1' must be a number above 0"),
-        (10**400, 1, "requests_per_second = 1000"),
-        (1e-9, 1, "requests_per_second = 1e-09 must be at least one a day"),
-        (1, 0, "burst_capacity = 0 must be a whole number of at least 1. Leave it out to use the default, 1."),
-        (1, -3, "burst_capacity = -3 must be a whole number of at least 1"),
-        (1, 1.5, "burst_capacity = 1.5 must be a whole number of at least 1"),
-        (1, True, "burst_capacity = True must be a whole number of at least 1"),
-        (1, None, "burst_capacity = None must be a whole number of at least 1"),
+        pytest.param(-1, 1, "requests_per_second = -1 ", "1.0", id="negative rate"),
+        pytest.param(0, 1, "requests_per_second = 0 ", "0", id="no rate"),
+        pytest.param(NAN, 1, "requests_per_second = nan ", "0", id="rate nan"),
+        pytest.param(INF, 1, "requests_per_second = inf ", "0", id="rate inf"),
+        pytest.param(True, 1, "requests_per_second = True ", "0", id="rate true"),
+        pytest.param("1", 1, "requests_per_second = '1' ", "0", id="rate text"),
+        pytest.param(10**400, 1, "requests_per_second = 1000", "0", id="huge rate"),
+        pytest.param(1e-9, 1, "requests_per_second = 1e-09 ", "86400", id="tiny rate"),
+        pytest.param(1, 0, "burst_capacity = 0 ", "1", id="no burst"),
+        pytest.param(1, -3, "burst_capacity = -3 ", "1", id="negative burst"),
+        pytest.param(1, 1.5, "burst_capacity = 1.5 ", "1", id="part of a burst"),
+        pytest.param(1, True, "burst_capacity = True ", "1", id="burst true"),
+        pytest.param(1, None, "burst_capacity = None ", "1", id="burst none"),
     ],
 )
-def test_a_limit_config_that_is_wrong_says_so(rate: Any, burst: Any, message: str) -> None:
+def test_a_limit_config_that_is_wrong_says_so(
+    snapshot: Snapshot, rate: Any, burst: Any, given: str, bound: str
+) -> None:
     """L6: requests_per_second > 0, burst_capacity >= 1; field, rule and value."""
     with pytest.raises(PolicyError) as found:
         LimitConfig(rate, burst)
 
-    assert str(found.value).startswith(message)
+    message = str(found.value)
+    assert message.startswith(given)
+    assert bound in message.removeprefix(given)
+    snapshot(message)
 
 
 @ANY
@@ -329,33 +346,38 @@ def test_a_number_is_a_finite_number_and_nothing_else(value: Any) -> None:
     if is_number and -10 <= value <= 10:
         assert number("x", value, least=-10, most=10) == value
     else:
-        with pytest.raises(PolicyError, match=r"^x = .* must be a (finite )?number of at least -10 and at most 10"):
+        with pytest.raises(PolicyError, match=r"^x = ") as caught:
             number("x", value, least=-10, most=10)
+        assert missing(str(caught.value), " -10 ", " 10") == []
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "given", "datum"),
     [
-        ({"default": 5}, "default = 5 must be a Policy."),
-        ({"entries": {"example.org": {"qps": 1}}}, "entries['example.org'] = {'qps': 1} must be a Policy."),
-        ({"entries": 5}, "entries = 5 must be a dict of a Policy for each domain, or pairs of a domain and a Policy."),
-        ({"entries": None}, "entries = None must be a dict of a Policy for each domain"),
-        ({"entries": ["a.org"]}, "entries = ['a.org'] must be a dict of a Policy for each domain"),
-        ({"global_qps": -1}, "global_qps = -1 must be a number above 0. Leave it out to use the default, 0.8."),
-        ({"global_qps": 1e-9}, "global_qps = 1e-09 must be at least one a day (1 / 86400)."),
-        (
-            {"global_burst": 0},
-            "global_burst = 0 must be a number of at least 1 and at most 1000000000000. Leave it out",
+        pytest.param({"default": 5}, "default = 5 ", "Policy", id="default"),
+        pytest.param(
+            {"entries": {"example.org": {"qps": 1}}}, "entries['example.org'] = {'qps': 1} ", "Policy", id="entry"
         ),
-        ({"user_agent": ""}, "user_agent = '' must be text that says who asks."),
+        pytest.param({"entries": 5}, "entries = 5 ", "dict", id="entries"),
+        pytest.param({"entries": None}, "entries = None ", "dict", id="no entries"),
+        pytest.param({"entries": ["a.org"]}, "entries = ['a.org'] ", "dict", id="list of entries"),
+        pytest.param({"global_qps": -1}, "global_qps = -1 ", "0.8", id="negative rate"),
+        pytest.param({"global_qps": 1e-9}, "global_qps = 1e-09 ", "1 / 86400", id="tiny rate"),
+        pytest.param({"global_burst": 0}, "global_burst = 0 ", "1000000000000", id="no burst"),
+        pytest.param({"user_agent": ""}, "user_agent = '' ", "", id="no user agent"),
     ],
 )
-def test_policies_name_the_argument_that_is_wrong(given: dict[str, Any], message: str) -> None:
+def test_policies_name_the_argument_that_is_wrong(
+    snapshot: Snapshot, arguments: dict[str, Any], given: str, datum: str
+) -> None:
     """U9, Q1, conventions: by the name that the caller knows"""
     with pytest.raises(PolicyError) as found:
-        Policies(**given)
+        Policies(**arguments)
 
-    assert str(found.value).startswith(message)
+    message = str(found.value)
+    assert message.startswith(given)
+    assert datum in message.removeprefix(given)
+    snapshot(message)
 
 
 # Path patterns
