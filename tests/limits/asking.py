@@ -10,7 +10,7 @@ from curtsy.system.clock import FakeClock
 DOMAIN = "example.org"
 
 
-def snapshot(limiter: RateLimiter, domain: str = DOMAIN) -> StatsSnapshot:
+def stats_of(limiter: RateLimiter, domain: str = DOMAIN) -> StatsSnapshot:
     return limiter.get_stats(domain)
 
 

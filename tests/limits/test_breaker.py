@@ -19,6 +19,8 @@ from curtsy.stores.memory import MemoryStore
 from curtsy.stores.sqlite import SQLiteStore
 from curtsy.system.clock import FakeClock
 from tests.limits.conftest import Told
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 
 @pytest.fixture
@@ -209,26 +211,28 @@ def test_a_cooldown_below_300_is_warned_about(told: Told, seconds: float, warned
 
     assert bool(told(logging.WARNING)) is warned
     if warned:
-        assert f"cooldown_seconds = {seconds:g} is below 300" in told(logging.WARNING)[0]
+        assert missing(told(logging.WARNING)[0], f"cooldown_seconds = {seconds:g} ", "300") == []
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "shown"),
     [
-        ({"cooldown_seconds": 0}, "cooldown_seconds = 0 must be a number above 0"),
-        ({"cooldown_seconds": -1}, "cooldown_seconds = -1 must be a number above 0"),
-        ({"cooldown_seconds": math.nan}, "cooldown_seconds = nan must be a number above 0"),
-        ({"max_cooldown_seconds": math.inf}, "max_cooldown_seconds = inf must be a finite number above 0"),
-        ({"failures": 0}, "failures = 0 must be a whole number of at least 1"),
-        ({"error_rate": 1.5}, "error_rate = 1.5 must be a number above 0 and at most 1"),
+        ({"cooldown_seconds": 0}, "cooldown_seconds = 0 "),
+        ({"cooldown_seconds": -1}, "cooldown_seconds = -1 "),
+        ({"cooldown_seconds": math.nan}, "cooldown_seconds = nan "),
+        ({"max_cooldown_seconds": math.inf}, "max_cooldown_seconds = inf "),
+        ({"failures": 0}, "failures = 0 "),
+        ({"error_rate": 1.5}, "error_rate = 1.5 "),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_a_bad_breaker_is_an_error(given: dict[str, Any], message: str) -> None:
+def test_a_bad_breaker_is_an_error(snapshot: Snapshot, given: dict[str, Any], shown: str) -> None:
     """L6"""
     with pytest.raises(PolicyError) as error:
         CircuitBreaker(**given)
 
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(shown)
+    snapshot(str(error.value))
 
 
 def test_two_keys_on_one_store_are_two_breakers_and_one_key_is_one(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from curtsy.system.clock import FakeClock
 from tests.limits.conftest import Made
 from tests.support.leap import LeapAlarm
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.snapshot import Snapshot
 
 
 def bucket_of(clock: FakeClock, rate: float, capacity: float | None = None) -> TokenBucket:
@@ -190,36 +191,28 @@ async def test_buckets_on_one_store_are_one_only_by_the_same_key(clock: FakeCloc
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "shown", "bound"),
     [
-        ((0,), "tokens_per_second = 0 must be a number above 0."),
-        ((-1,), "tokens_per_second = -1 must be a number above 0."),
-        ((math.nan,), "tokens_per_second = nan must be a number above 0."),
-        (("1",), "tokens_per_second = '1' must be a number above 0."),
-        ((1e-9,), "tokens_per_second = 1e-09 must be at least one a day (1 / 86400)."),
-        (
-            (1, 0),
-            "capacity = 0 must be a number of at least 1 and at most 1000000000000. Leave it out to "
-            "use the default, 2.",
-        ),
-        (
-            (1, 0.5),
-            "capacity = 0.5 must be a number of at least 1 and at most 1000000000000. Leave it out to "
-            "use the default, 2.",
-        ),
-        (
-            (1, math.inf),
-            "capacity = inf must be a finite number of at least 1 and at most 1000000000000. Leave it out to "
-            "use the default, 2.",
-        ),
+        ((0,), "tokens_per_second = 0 ", "0"),
+        ((-1,), "tokens_per_second = -1 ", "0"),
+        ((math.nan,), "tokens_per_second = nan ", "0"),
+        (("1",), "tokens_per_second = '1' ", "0"),
+        ((1e-9,), "tokens_per_second = 1e-09 ", "86400"),
+        ((1, 0), "capacity = 0 ", "2."),
+        ((1, 0.5), "capacity = 0.5 ", "2."),
+        ((1, math.inf), "capacity = inf ", "2."),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_a_bad_bucket_is_an_error(given: tuple[Any, ...], message: str) -> None:
+def test_a_bad_bucket_is_an_error(snapshot: Snapshot, given: tuple[Any, ...], shown: str, bound: str) -> None:
     """Q3, L6"""
     with pytest.raises(PolicyError) as error:
         TokenBucket(*given)
 
-    assert str(error.value) == message
+    message = str(error.value)
+    assert message.startswith(shown)
+    assert bound in message.removeprefix(shown)
+    snapshot(message)
 
 
 def test_the_fastest_bucket_holds_as_much_as_any_can() -> None:

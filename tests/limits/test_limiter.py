@@ -16,9 +16,10 @@ from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig
 from curtsy.limits import RateLimiter
 from curtsy.system.clock import FakeClock
-from tests.limits.asking import DOMAIN, snapshot, waits
+from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
 from tests.support.bounds import ends_within
+from tests.support.snapshot import Snapshot
 
 # L1: a token bucket for each domain
 
@@ -58,7 +59,7 @@ async def test_a_wait_for_a_token_that_is_there_takes_under_a_millisecond() -> N
         took.append(time.perf_counter() - began)
 
     assert sorted(took)[50] < 0.001
-    assert snapshot(limiter).delayed_requests <= sum(each > 0.001 for each in took)  # the machine stood still
+    assert stats_of(limiter).delayed_requests <= sum(each > 0.001 for each in took)  # the machine stood still
 
 
 async def test_who_comes_first_is_served_first(made: Made) -> None:
@@ -89,7 +90,7 @@ async def test_a_cancelled_wait_ends_at_once_and_loses_no_token(made: Made, cloc
         await cancelled
 
     assert await behind == [1.0]
-    assert snapshot(limiter).canceled_requests == 1
+    assert stats_of(limiter).canceled_requests == 1
 
 
 async def test_giving_up_takes_under_a_millisecond() -> None:
@@ -111,24 +112,25 @@ async def test_giving_up_takes_under_a_millisecond() -> None:
 
     assert sorted(cancelled)[25] < 0.001
     assert sorted(late)[25] < 0.001
-    assert snapshot(limiter).canceled_requests == 100
+    assert stats_of(limiter).canceled_requests == 100
 
 
 async def test_a_timeout_that_cannot_be_met_fails_at_once_and_says_how_long_it_would_take(
-    made: Made, clock: FakeClock
+    made: Made, clock: FakeClock, snapshot: Snapshot
 ) -> None:
     """L2: no fake time passes, and no token is taken."""
     limiter = made(LimitConfig(0.1, 1))
     await limiter.wait(DOMAIN)
     before = clock.now().at
 
-    with pytest.raises(WaitTimeout, match=r"example.org cannot be asked within 9 s: it would take 10.000 s\.") as error:
+    with pytest.raises(WaitTimeout, match=r"example\.org .*\b9 s\b.*10\.000 s") as error:
         await limiter.wait(DOMAIN, timeout=9)
 
+    snapshot(str(error.value))
     assert error.value.needed == 10.0
     assert isinstance(error.value, TimeoutError)
     assert clock.now().at == before
-    assert snapshot(limiter).canceled_requests == 1
+    assert stats_of(limiter).canceled_requests == 1
     assert await waits(limiter, clock, 1) == [10.0]
 
 
@@ -140,14 +142,16 @@ async def test_a_timeout_that_can_be_met_is_met(made: Made, clock: FakeClock) ->
     await limiter.wait(DOMAIN, timeout=10)
     await limiter.wait(DOMAIN, timeout=10.0)
 
-    assert snapshot(limiter).total_requests == 3
+    assert stats_of(limiter).total_requests == 3
 
 
 @pytest.mark.parametrize("timeout", [-1, math.nan, math.inf, "5", True])
 async def test_a_timeout_that_is_no_time_is_an_error(made: Made, timeout: Any) -> None:
     """L2, L6"""
-    with pytest.raises(PolicyError, match=r"timeout = .* must be a (finite )?number of at least 0"):
+    with pytest.raises(PolicyError, match="timeout = ") as error:
         await made().wait(DOMAIN, timeout=timeout)
+
+    assert repr(timeout) in str(error.value)
 
 
 async def test_a_wait_under_wait_for_is_cancelled_like_any_other(made: Made, clock: FakeClock) -> None:
@@ -159,7 +163,7 @@ async def test_a_wait_under_wait_for_is_cancelled_like_any_other(made: Made, clo
         await asyncio.wait_for(limiter.wait(DOMAIN), 0.01)
 
     assert limiter.gate.lines.waiting == 0
-    assert snapshot(limiter).canceled_requests == 1
+    assert stats_of(limiter).canceled_requests == 1
 
 
 # L3: asking without waiting
@@ -171,11 +175,11 @@ def test_allow_takes_a_token_or_changes_nothing(made: Made, clock: FakeClock) ->
 
     assert [limiter.allow(DOMAIN) for _ in range(4)] == [True, True, False, False]
 
-    assert snapshot(limiter).total_requests == 2
-    assert snapshot(limiter).delayed_requests == 0
-    before = snapshot(limiter), limiter.store.read("host:example.org")
+    assert stats_of(limiter).total_requests == 2
+    assert stats_of(limiter).delayed_requests == 0
+    before = stats_of(limiter), limiter.store.read("host:example.org")
     assert not limiter.allow(DOMAIN)
-    assert (snapshot(limiter), limiter.store.read("host:example.org")) == before
+    assert (stats_of(limiter), limiter.store.read("host:example.org")) == before
     clock.advance(1.0)
     assert limiter.allow(DOMAIN)
 
@@ -210,8 +214,8 @@ async def test_a_hundred_callers_at_once_are_served_at_the_rate(made: Made, cloc
     await asyncio.gather(*(wait() for _ in range(100)))
 
     assert left == pytest.approx([max(0.0, (number - 4) / 10) for number in range(100)])
-    assert snapshot(limiter).total_requests == 100
-    assert snapshot(limiter).delayed_requests == 95
+    assert stats_of(limiter).total_requests == 100
+    assert stats_of(limiter).delayed_requests == 95
 
 
 def test_a_hundred_threads_at_once_take_no_more_than_there_is() -> None:
@@ -231,7 +235,7 @@ def test_a_hundred_threads_at_once_take_no_more_than_there_is() -> None:
         thread.join()
 
     assert sum(taken) == 80
-    assert snapshot(limiter).total_requests == 40
+    assert stats_of(limiter).total_requests == 40
 
 
 def test_threads_wait_their_turn() -> None:
@@ -245,7 +249,7 @@ def test_threads_wait_their_turn() -> None:
         thread.join()
 
     assert time.monotonic() - began >= 0.09
-    assert snapshot(limiter).total_requests == 10
+    assert stats_of(limiter).total_requests == 10
 
 
 def test_a_thread_has_timeouts_too() -> None:
@@ -256,7 +260,7 @@ def test_a_thread_has_timeouts_too() -> None:
     with pytest.raises(WaitTimeout):
         limiter.wait_blocking(DOMAIN, timeout=0.5)
 
-    assert snapshot(limiter).canceled_requests == 1
+    assert stats_of(limiter).canceled_requests == 1
 
 
 # L10, Q11: memory

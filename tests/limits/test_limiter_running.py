@@ -13,9 +13,11 @@ from curtsy.core.message import SECOND
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.limits import DomainLimiter, RateLimiter
 from curtsy.system.clock import FakeClock
-from tests.limits.asking import DOMAIN, snapshot, waits
+from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
 from tests.support.becoming import becomes
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 # U8: several tokens, other limits, the end
 
@@ -31,28 +33,36 @@ async def test_several_tokens_are_taken_together_or_not_at_all(made: Made, clock
     await limiter.wait_n(DOMAIN, 5)
 
     assert clock.now().at - began == 5 * SECOND
-    assert snapshot(limiter).total_requests == 10
+    assert stats_of(limiter).total_requests == 10
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, "2"])
-async def test_a_number_of_tokens_that_is_none_is_an_error(made: Made, n: Any) -> None:
+async def test_a_number_of_tokens_that_is_none_is_an_error(made: Made, n: Any, snapshot: Snapshot) -> None:
     """U8"""
     limiter = made(LimitConfig(1.0, 5))
 
-    with pytest.raises(PolicyError, match=r"n = .* must be a whole number of at least 1"):
+    with pytest.raises(PolicyError) as by_allow:
         limiter.allow_n(DOMAIN, n)
-    with pytest.raises(PolicyError, match=r"n = .* must be a whole number of at least 1"):
+    with pytest.raises(PolicyError) as by_wait:
         await limiter.wait_n(DOMAIN, n)
 
+    assert str(by_allow.value) == str(by_wait.value)
+    assert missing(str(by_wait.value), f"n = {n!r} ", " 1") == []
+    snapshot(str(by_wait.value))
 
-async def test_more_tokens_than_the_bucket_holds_are_an_error_at_once(made: Made) -> None:
+
+async def test_more_tokens_than_the_bucket_holds_are_an_error_at_once(made: Made, snapshot: Snapshot) -> None:
     """U8: it could be waited for in vain for ever."""
     limiter = made(LimitConfig(1.0, 5))
 
-    with pytest.raises(PolicyError, match=r"example.org: n = 6 must be at most burst_capacity \(5\)"):
+    with pytest.raises(PolicyError) as by_wait:
         await limiter.wait_n(DOMAIN, 6)
-    with pytest.raises(PolicyError, match=r"example.org: n = 6 must be at most burst_capacity \(5\)"):
+    with pytest.raises(PolicyError) as by_allow:
         limiter.allow_n(DOMAIN, 6)
+
+    assert str(by_allow.value) == str(by_wait.value)
+    assert missing(str(by_wait.value), DOMAIN, "n = 6 ", "burst_capacity (5)") == []
+    snapshot(str(by_wait.value))
 
 
 @pytest.mark.parametrize("place", ["first in line", "behind another"])
@@ -71,11 +81,12 @@ async def test_who_waits_for_more_than_a_lowered_burst_is_told_and_takes_nothing
 
     limiter.update_config(DOMAIN, LimitConfig(0.01, 2))
 
-    with pytest.raises(PolicyError, match=r"example.org: n = 5 must be at most burst_capacity \(2\)"):
+    with pytest.raises(PolicyError) as error:
         await many
+    assert missing(str(error.value), DOMAIN, "n = 5 ", "burst_capacity (2)") == []
     await asyncio.gather(one, *ahead)
     assert clock.now().at - began == (5 - 2 + 1 + len(ahead)) * 100 * SECOND
-    assert (snapshot(limiter).total_requests, snapshot(limiter).canceled_requests) == (6 + len(ahead), 1)
+    assert (stats_of(limiter).total_requests, stats_of(limiter).canceled_requests) == (6 + len(ahead), 1)
 
 
 async def test_a_faster_rate_holds_for_those_who_wait_already(made: Made, clock: FakeClock) -> None:
@@ -109,11 +120,11 @@ async def test_a_slower_rate_holds_for_the_very_next_request(made: Made, clock: 
 
 def test_a_configuration_by_any_other_name_is_an_error(made: Made) -> None:
     """U8"""
-    with pytest.raises(PolicyError, match="config = 5 must be a LimitConfig"):
+    with pytest.raises(PolicyError, match=r"config = 5 .*LimitConfig"):
         made().update_config(DOMAIN, 5)  # type: ignore[arg-type]
 
 
-async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Made) -> None:
+async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Made, snapshot: Snapshot) -> None:
     """U8: idempotent; first and last in line alike."""
     limiter = made(LimitConfig(0.01, 1))
     await limiter.wait(DOMAIN)
@@ -127,8 +138,10 @@ async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Mad
     limiter.close()
 
     told = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [str(each) for each in told] == ["This rate limiter is closed. Make another one to go on."] * 5
+    assert len(told) == 5
     assert all(isinstance(each, LimiterClosed) for each in told)
+    (message,) = {str(each) for each in told}
+    snapshot(message)
     calls: list[Callable[[], object]] = [
         lambda: limiter.allow(DOMAIN),
         lambda: limiter.allow_n("example.net", 1),
@@ -144,7 +157,7 @@ async def test_closing_tells_those_who_wait_and_refuses_those_who_come(made: Mad
     with pytest.raises(LimiterClosed):
         await limiter.acquire("https://example.org/")
     assert limiter.gate.lines.waiting == 0
-    assert snapshot(limiter).total_requests == 1
+    assert stats_of(limiter).total_requests == 1
 
 
 async def test_closing_tells_threads_too() -> None:
@@ -188,8 +201,8 @@ async def test_a_domains_limiter_of_a_limiter_is_that_limiters(made: Made, first
 
     assert other.config == limiter.domain(DOMAIN).config == LimitConfig(100.0, 50)
     assert limiter.allow(DOMAIN)
-    assert snapshot(limiter) == other.stats.snapshot()
-    assert snapshot(limiter).total_requests == 2
+    assert stats_of(limiter) == other.stats.snapshot()
+    assert stats_of(limiter).total_requests == 2
 
 
 async def test_who_stands_behind_another_is_told_of_its_own_new_policy(made: Made, clock: FakeClock) -> None:

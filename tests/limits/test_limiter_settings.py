@@ -17,64 +17,78 @@ from curtsy.core.policy import LimitConfig
 from curtsy.limits import DomainLimiter, RateLimiter
 from tests.limits.asking import DOMAIN
 from tests.limits.conftest import Made, Told
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 # L6: configuration
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "shown", "bound"),
     [
-        ({"requests_per_second": 0}, "requests_per_second = 0 must be a number above 0."),
-        ({"requests_per_second": -1}, "requests_per_second = -1 must be a number above 0."),
-        ({"requests_per_second": math.nan}, "requests_per_second = nan must be a number above 0."),
-        ({"requests_per_second": math.inf}, "requests_per_second = inf must be a finite number above 0."),
-        ({"requests_per_second": "2"}, "requests_per_second = '2' must be a number above 0."),
-        ({"burst_capacity": 0}, "burst_capacity = 0 must be a whole number of at least 1. Leave it out to use"),
-        ({"burst_capacity": -3}, "burst_capacity = -3 must be a whole number of at least 1."),
-        ({"burst_capacity": 1.5}, "burst_capacity = 1.5 must be a whole number of at least 1."),
-        ({"burst_capacity": True}, "burst_capacity = True must be a whole number of at least 1."),
-        ({"burst_capacity": 10**12 + 1}, "burst_capacity = 1000000000001 must be at most 1000000000000, for stores"),
+        ({"requests_per_second": 0}, "requests_per_second = 0 ", "0"),
+        ({"requests_per_second": -1}, "requests_per_second = -1 ", "0"),
+        ({"requests_per_second": math.nan}, "requests_per_second = nan ", "0"),
+        ({"requests_per_second": math.inf}, "requests_per_second = inf ", "0"),
+        ({"requests_per_second": "2"}, "requests_per_second = '2' ", "0"),
+        ({"burst_capacity": 0}, "burst_capacity = 0 ", "1"),
+        ({"burst_capacity": -3}, "burst_capacity = -3 ", "1"),
+        ({"burst_capacity": 1.5}, "burst_capacity = 1.5 ", "1"),
+        ({"burst_capacity": True}, "burst_capacity = True ", "1"),
+        ({"burst_capacity": 10**12 + 1}, "burst_capacity = 1000000000001 ", "1000000000000"),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_a_bad_configuration_says_field_rule_and_value(given: dict[str, Any], message: str) -> None:
+def test_a_bad_configuration_says_field_rule_and_value(
+    snapshot: Snapshot, given: dict[str, Any], shown: str, bound: str
+) -> None:
     """L6, U8"""
     with pytest.raises(PolicyError) as error:
         LimitConfig(**given)
 
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(shown)
+    assert bound in str(error.value).removeprefix(shown)
     assert isinstance(error.value, ValueError)
+    snapshot(str(error.value))
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "shown", "bound"),
     [
-        ({"global_qps": -1}, "global_qps = -1 must be a number above 0."),
-        ({"global_qps": math.nan}, "global_qps = nan must be a number above 0."),
-        ({"global_qps": 1e-9}, "global_qps = 1e-09 must be at least one a day (1 / 86400)."),
-        ({"per_domain_qps": 0}, "per_domain_qps = 0 must be a number above 0."),
-        ({"per_domain_qps": 1e-9}, "per_domain_qps = 1e-09 must be at least one a day (1 / 86400)."),
-        ({"circuit_breaker": "no"}, "circuit_breaker = 'no' must be True or False."),
-        ({"cooldown_seconds": -5}, "cooldown_seconds = -5 must be a number above 0 and at most 2592000."),
-        ({"strategy": "tokenbucket"}, "strategy = 'tokenbucket' must be one of token_bucket, leaky_bucket"),
+        ({"global_qps": -1}, "global_qps = -1 ", "0"),
+        ({"global_qps": math.nan}, "global_qps = nan ", "0"),
+        ({"global_qps": 1e-9}, "global_qps = 1e-09 ", "86400"),
+        ({"per_domain_qps": 0}, "per_domain_qps = 0 ", "0"),
+        ({"per_domain_qps": 1e-9}, "per_domain_qps = 1e-09 ", "86400"),
+        ({"circuit_breaker": "no"}, "circuit_breaker = 'no' ", "True"),
+        ({"cooldown_seconds": -5}, "cooldown_seconds = -5 ", "2592000"),
+        ({"strategy": "tokenbucket"}, "strategy = 'tokenbucket' ", "token_bucket, leaky_bucket"),
         (
             {"unlimited": ("https://example.org",)},
-            "unlimited: domain = 'https://example.org' must be a host without a scheme.",
+            "unlimited: domain = 'https://example.org' ",
+            "'example.org'",
         ),
-        ({"unlimited": [5]}, "unlimited: domain = 5 must be text."),
-        ({"domains": {"": LimitConfig()}}, "domains: domain = '' must not be empty."),
+        ({"unlimited": [5]}, "unlimited: domain = 5 ", "example.com"),
+        ({"domains": {"": LimitConfig()}}, "domains: domain = '' ", "example.com"),
         (
             {"domains": {"A.org": LimitConfig(1), "a.org": LimitConfig(2)}},
-            "domains: 'A.org' and 'a.org' are one domain. Remove one of them.",
+            "domains: 'A.org'",
+            "'a.org'",
         ),
-        ({"timers": 5}, "timers = 5 must be a Timers, or left out for real time."),
+        ({"timers": 5}, "timers = 5 ", "Timers"),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_a_limiter_says_which_of_its_arguments_is_wrong(given: dict[str, Any], message: str) -> None:
+def test_a_limiter_says_which_of_its_arguments_is_wrong(
+    snapshot: Snapshot, given: dict[str, Any], shown: str, bound: str
+) -> None:
     """L6, Q6"""
     with pytest.raises(PolicyError) as error:
         RateLimiter(**given)
 
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(shown)
+    assert bound in str(error.value).removeprefix(shown)
+    snapshot(str(error.value))
 
 
 def test_a_configuration_cannot_be_changed() -> None:
@@ -85,7 +99,7 @@ def test_a_configuration_cannot_be_changed() -> None:
         config.requests_per_second = 2.0  # type: ignore[misc]
 
 
-def test_an_odd_default_is_told_once_for_all_domains(made: Made, told: Told) -> None:
+def test_an_odd_default_is_told_once_for_all_domains(made: Made, told: Told, snapshot: Snapshot) -> None:
     """L6"""
     limiter = made(LimitConfig(1.0, 61))
     for number in range(10):
@@ -94,7 +108,9 @@ def test_an_odd_default_is_told_once_for_all_domains(made: Made, told: Told) -> 
     limiter.allow("new.example")
 
     [warning] = told(logging.WARNING)
-    assert warning.startswith("burst_capacity = 61 is more than a minute's worth of requests")
+    assert warning.startswith("burst_capacity = 61 ")
+    assert DOMAIN not in warning
+    snapshot(warning)
 
 
 def test_a_burst_of_more_than_a_minutes_worth_is_warned_about(made: Made, told: Told) -> None:
@@ -106,9 +122,7 @@ def test_a_burst_of_more_than_a_minutes_worth_is_warned_about(made: Made, told: 
     limiter.allow("example.net")
 
     [warning] = told(logging.WARNING)
-    assert warning.startswith(
-        "example.net: burst_capacity = 31 is more than a minute's worth of requests (0.5 a second"
-    )
+    assert missing(warning, "example.net", "burst_capacity = 31 ", "0.5", "30") == []
 
 
 # L7: the JSON file
@@ -139,8 +153,8 @@ def test_a_json_file_is_read_and_domains_not_listed_have_its_default(tmp_path: P
     ("text", "words"),
     [
         ("this is: not [a file", ["limits.json"]),
-        ('{"default_config": {"requests_per_second": -1}}', ["limits.json", "requests_per_second = -1", "above 0"]),
-        ('{"domains": {"a.org": {"burst_capacity": 0}}}', ["limits.json", "a.org", "burst_capacity = 0", "at least 1"]),
+        ('{"default_config": {"requests_per_second": -1}}', ["limits.json", "requests_per_second = -1 "]),
+        ('{"domains": {"a.org": {"burst_capacity": 0}}}', ["limits.json", "a.org", "burst_capacity = 0 "]),
         ('{"domains": {"https://a.org": {}}}', ["limits.json", "https://a.org", "a.org"]),
         ('{"domains": {"a.org": {"requests_per_secnd": 1}}}', ["limits.json", "requests_per_second"]),
         ('{"default_config": {"requests_per_second": NaN}}', ["limits.json", "requests_per_second"]),
@@ -168,20 +182,17 @@ def test_a_file_that_is_missing_is_an_error_that_names_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("domain", "message"),
+    ("domain", "remedy"),
     [
-        ("", "domain = '' must not be empty. Give a host such as example.com."),
-        ("  ", "domain = '  ' must not be empty. Give a host such as example.com."),
-        (
-            "https://Example.com/a",
-            "domain = 'https://Example.com/a' must be a host without a scheme. Write 'example.com'.",
-        ),
-        ("example.com/a", "domain = 'example.com/a' must be a host and nothing else. Write 'example.com'."),
-        ("exa mple.com", "domain = 'exa mple.com' must be a host and nothing else. Give a host such as example.com."),
-        (None, "domain = None must be text. Give a host such as example.com."),
+        ("", "example.com"),
+        ("  ", "example.com"),
+        ("https://Example.com/a", "'example.com'"),
+        ("example.com/a", "'example.com'"),
+        ("exa mple.com", " example.com"),
+        (None, "example.com"),
     ],
 )
-async def test_what_is_no_domain_is_an_error_that_shows_the_right_form(made: Made, domain: Any, message: str) -> None:
+async def test_what_is_no_domain_is_an_error_that_shows_the_right_form(made: Made, domain: Any, remedy: str) -> None:
     """L8, U8: the same for every call, and nothing is remembered of it."""
     limiter = made()
     calls: list[Callable[[], object]] = [
@@ -196,7 +207,8 @@ async def test_what_is_no_domain_is_an_error_that_shows_the_right_form(made: Mad
     for call in calls:
         with pytest.raises(InvalidDomain) as error:
             call()
-        assert str(error.value) == message
+        assert str(error.value).startswith(f"domain = {domain!r} ")
+        assert remedy in str(error.value).removeprefix(f"domain = {domain!r} ")
     with pytest.raises(InvalidDomain):
         await limiter.wait(domain)
 

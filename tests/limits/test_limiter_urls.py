@@ -20,6 +20,8 @@ from curtsy.stores.memory import MemoryStore
 from curtsy.system.clock import FakeClock
 from tests.limits.conftest import Made, Told
 from tests.support.leap import LeapAlarm
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 URL = "https://example.org/page"
 
@@ -226,12 +228,14 @@ async def test_totals_are_exact(made: Made, clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "example.org", "ftp://example.org/", "https://", "mailto:a@example.org"])
-async def test_what_is_no_url_is_an_error(made: Made, url: str) -> None:
+async def test_what_is_no_url_is_an_error(made: Made, url: str, snapshot: Snapshot) -> None:
     """L8, U1"""
     limiter = made()
 
-    with pytest.raises(InvalidDomain, match=r"url = .* cannot be asked for: "):
+    with pytest.raises(InvalidDomain) as error:
         await limiter.acquire(url)
+    assert f"url = {url!r} " in str(error.value)
+    snapshot(str(error.value))
     with pytest.raises(InvalidDomain):
         limiter.record_success(url)
 
@@ -274,7 +278,7 @@ def test_at_start_it_logs_its_settings(made: Made, told: Told) -> None:
     assert told(logging.WARNING) == []
 
 
-def test_a_short_cooldown_is_warned_about(made: Made, told: Told) -> None:
+def test_a_short_cooldown_is_warned_about(made: Made, told: Told, snapshot: Snapshot) -> None:
     """Q4: not if there is no breaker that it could be short for."""
     made(circuit_breaker=False, cooldown_seconds=10)
     assert told(logging.WARNING) == []
@@ -282,7 +286,8 @@ def test_a_short_cooldown_is_warned_about(made: Made, told: Told) -> None:
     made(cooldown_seconds=299)
 
     [warning] = told(logging.WARNING)
-    assert "cooldown_seconds = 299 is below 300" in warning
+    assert missing(warning, "cooldown_seconds = 299 ", "300") == []
+    snapshot(warning)
 
 
 # C10: defaults
@@ -496,7 +501,7 @@ async def test_without_a_limit_any_number_goes_at_once(made: Made, clock: FakeCl
     for limiter in (listed, by_policy):
         assert limiter.allow_n("a.org", 2)
         await limiter.wait_n("a.org", 1000)
-        with pytest.raises(PolicyError, match=r"n = 1000000000001 must be at most"):
+        with pytest.raises(PolicyError, match="n = 1000000000001 "):
             limiter.allow_n("a.org", 10**12 + 1)
 
     assert clock.now().at == began
@@ -507,5 +512,5 @@ def test_whether_a_domain_is_unlimited_is_asked_as_everything_is(made: Made) -> 
     limiter = made(unlimited=["a.org"])
 
     assert limiter.is_unlimited("A.org")
-    with pytest.raises(InvalidDomain, match=r"must be a host without a scheme\. Write 'a.org'"):
+    with pytest.raises(InvalidDomain, match=r"https://a\.org.*'a\.org'"):
         limiter.is_unlimited("https://a.org")

@@ -26,6 +26,7 @@ from curtsy.core.errors import (
     StoreError,
     WaitTimeout,
 )
+from curtsy.core.messages import span
 from curtsy.core.policy import LimitConfig, Policies, Policy
 from curtsy.limits import RateLimiter
 from curtsy.stores import open_async_store, open_store
@@ -36,6 +37,8 @@ from tests.limits.conftest import Made, Told
 from tests.support.becoming import becomes
 from tests.support.leap import LeapAlarm
 from tests.support.redis_server import RedisServer, redis_available
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 WORKER = """
 import asyncio, json, sys, time
@@ -129,22 +132,22 @@ async def test_a_server_that_does_not_answer_is_bridged_in_memory(told: Told) ->
     assert not limiter.allow("example.org")
     await limiter.wait("example.net")
 
-    warnings = [line for line in told(logging.WARNING) if "Going on in memory" in line]
+    warnings = told(logging.WARNING)
     assert 1 <= len(warnings) <= 2  # once for threads and once for tasks
-    assert "redis://127.0.0.1:1/0 cannot be reached" in warnings[0]
+    assert "redis://127.0.0.1:1/0" in warnings[0]
     await limiter.aclose()
 
 
-def test_a_redis_url_that_does_not_answer_says_what_to_do() -> None:
+def test_a_redis_url_that_does_not_answer_says_what_to_do(snapshot: Snapshot) -> None:
     """Issue 2, the last paragraph; without user and password (F62)."""
     store = RedisStore("redis://user:secret@127.0.0.1:1/0")
 
     with pytest.raises(StoreError) as error:
         store.check()
 
-    assert str(error.value).startswith("redis://127.0.0.1:1/0 cannot be reached: ")
-    assert str(error.value).endswith("Start the server, or correct the store's URL.")
+    assert str(error.value).startswith("redis://127.0.0.1:1/0 ")
     assert "secret" not in str(error.value)
+    snapshot(str(error.value).rsplit(". ", 1)[1])  # what to do; before it, the words of the system
     store.close()
 
 
@@ -193,27 +196,21 @@ async def test_the_largest_burst_can_be_kept(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "reason", "retry_after", "message"),
+    ("change", "kind", "reason", "retry_after", "data"),
     [
-        (
-            Pause(60),
-            RefusedByPolicy,
-            Reason.PAUSED,
-            60.0,
-            "not asking example.org: it was paused by hand. The next can go in 1 min. Resume it to go on.",
-        ),
-        (
+        pytest.param(Pause(60), RefusedByPolicy, Reason.PAUSED, 60.0, ["1 min"], id="paused"),
+        pytest.param(
             CrawlDelay(1000, "https://example.org"),
             RefusedByRobots,
             Reason.CRAWL_DELAY_TOO_LONG,
             None,
-            "not asking example.org: its robots.txt wants a Crawl-delay above max_crawl_delay (300 s). "
-            "Raise max_crawl_delay to wait that long, or leave the site out.",
+            ["robots.txt", "max_crawl_delay", "300 s"],
+            id="crawl delay",
         ),
     ],
 )
 async def test_a_wait_that_is_refused_says_why(
-    made: Made, change: Amendment, kind: type[Refused], reason: Reason, retry_after: float | None, message: str
+    made: Made, change: Amendment, kind: type[Refused], reason: Reason, retry_after: float | None, data: list[str]
 ) -> None:
     """Q12, conventions: it is not closed"""
     limiter = made()
@@ -223,24 +220,26 @@ async def test_a_wait_that_is_refused_says_why(
     with pytest.raises(kind) as caught:
         await limiter.wait(DOMAIN)
 
-    assert (str(caught.value), caught.value.reason, caught.value.retry_after) == (message, reason, retry_after)
+    assert (caught.value.reason, caught.value.retry_after) == (reason, retry_after)
+    assert missing(str(caught.value), DOMAIN, *data) == []
     assert not limiter.allow(DOMAIN)
 
 
-async def test_a_wait_for_a_day_that_is_spent_says_so(made: Made) -> None:
+async def test_a_wait_for_a_day_that_is_spent_says_so(made: Made, snapshot: Snapshot) -> None:
     """Q12, B2: a limit of the record's own, which another hand has put there"""
     limiter = made(LimitConfig(10.0, 5))
     one = limiter.domain(DOMAIN)
     limiter.gate.amend(one.key, one.policy, Override((("max_requests_per_day", 1),)))
     await limiter.wait(DOMAIN)
 
-    with pytest.raises(
-        RefusedByBudget, match=r"^example.org has had its requests of today\. The next can go in "
-    ) as it:
+    with pytest.raises(RefusedByBudget, match=DOMAIN) as it:
         await limiter.wait_n(DOMAIN, 2)
 
     assert it.value.reason is Reason.DOMAIN_BUDGET_EXCEEDED
     assert it.value.retry_after is not None
+    how_long = span(it.value.retry_after)
+    assert how_long in str(it.value)
+    snapshot(str(it.value).replace(how_long, "…"))
 
 
 async def test_a_crawl_delay_that_the_policy_allows_is_waited_for(made: Made) -> None:

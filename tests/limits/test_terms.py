@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -26,9 +27,12 @@ from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
 from curtsy.system.clock import FakeClock
 from tests.limits.asking import waits
 from tests.limits.conftest import Made, Told
+from tests.support.said import missing
+from tests.support.snapshot import Snapshot
 
 URL = "https://example.org/page"
 MEMORY = {"CURTSY_STORE": "memory:"}
+TOO_LARGE = r"burst_capacity = 300 .*256.*sliding_window"
 
 
 class Project:
@@ -209,7 +213,9 @@ def test_the_programs_limiter_has_all_that_the_settings_say(project: Project) ->
     assert (ours.overall.qps, ours.overall.burst) == (0.2, 9)
 
 
-async def test_settings_that_cannot_be_used_leave_all_as_it_was_and_are_told_once(project: Project, told: Told) -> None:
+async def test_settings_that_cannot_be_used_leave_all_as_it_was_and_are_told_once(
+    project: Project, told: Told, snapshot: Snapshot
+) -> None:
     """U9, L6: the program has said a burst that the strategy of the changed file cannot have."""
     limiter = project.begin("global_qps: 2\ndefault_policy: {qps: 3}\n")
     limiter.update_config("own.org", LimitConfig(50.0, 300))
@@ -219,21 +225,21 @@ async def test_settings_that_cannot_be_used_leave_all_as_it_was_and_are_told_onc
     assert all(limiter.allow(name) for name in ("own.org", "new.org", "other.org"))
     assert (limiter.overall.qps, limiter.domain("new.org").policy.qps) == (2, 3)
     [warning] = told(logging.WARNING)
-    assert warning.startswith("The limiter cannot use the changed settings; it keeps the ones before ")
-    assert "burst_capacity = 300 must be at most 256 with sliding_window" in warning
+    assert missing(warning, "burst_capacity = 300 ", "256", "sliding_window") == []
+    snapshot(warning)
     project.change(limiter, "global_qps: 6\ndefault_policy: {qps: 7}\n")
     assert (limiter.overall.qps, limiter.domain("new.org").policy.qps) == (6, 7)
 
 
 def test_a_burst_that_the_strategy_cannot_have_is_an_error_at_once(made: Made) -> None:
     """L6: not when the domain is first asked for."""
-    with pytest.raises(PolicyError, match="burst_capacity = 300 must be at most 256 with sliding_window"):
+    with pytest.raises(PolicyError, match=TOO_LARGE):
         made(LimitConfig(5.0, 300), strategy="sliding_window")
-    with pytest.raises(PolicyError, match="burst_capacity = 300 must be at most 256 with sliding_window"):
+    with pytest.raises(PolicyError, match=TOO_LARGE):
         made(domains={"a.org": LimitConfig(5.0, 300)}, strategy="sliding_window")
     limiter = made(strategy="sliding_window")
 
-    with pytest.raises(PolicyError, match="burst_capacity = 300 must be at most 256 with sliding_window"):
+    with pytest.raises(PolicyError, match=TOO_LARGE):
         limiter.update_config("a.org", LimitConfig(5.0, 300))
 
     assert limiter.domain("a.org").config == LimitConfig()
@@ -271,7 +277,7 @@ def test_with_policies_a_configured_domain_has_all_but_its_rate_of_its_policy(ma
 
     assert (one.guarded.breaker, one.guarded.breaker_cooldown, one.guarded.strategy) == (True, 900.0, "sliding_window")
     assert one.config == LimitConfig(5.0, 7)
-    with pytest.raises(PolicyError, match="burst_capacity = 300 must be at most 256 with sliding_window"):
+    with pytest.raises(PolicyError, match=TOO_LARGE):
         limiter.update_config("a.org", LimitConfig(5.0, 300))
     limiter.update_config("b.org", LimitConfig(5.0, 300))
 
@@ -350,7 +356,7 @@ def test_a_global_rate_that_is_refused_changes_nothing(project: Project) -> None
     """Q6, U9: the settings are followed as before."""
     limiter = project.begin("global_qps: 2\n")
 
-    with pytest.raises(PolicyError, match="global_qps = -1 must be a number above 0"):
+    with pytest.raises(PolicyError, match="global_qps = -1 "):
         limiter.use_global(-1)
     project.change(limiter, "global_qps: 4\n")
 
@@ -398,47 +404,49 @@ def made_wrong(what: Any, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "message"),
+    ("mistake", "shown"),
     [
-        (made_wrong(RateLimiter, domains={"a.com": 5}), "domains['a.com'] = 5 must be a LimitConfig("),
-        (made_wrong(RateLimiter, domains=["a.com"]), "domains = ['a.com'] must be a dict of a LimitConfig"),
-        (made_wrong(RateLimiter, unlimited="abc"), "unlimited = 'abc' must be a list of domains"),
-        (made_wrong(RateLimiter, policies=5), "policies = 5 must be a Policies("),
-        (made_wrong(RateLimiter, store=5), "store = 5 must be a URL such as 'sqlite:///state.sqlite', a store"),
-        (made_wrong(RateLimiter, store=(5, 6)), "store = (5, 6) must be a URL"),
-        (made_wrong(RateLimiter, store={}), "store = {} must be a URL"),
+        (made_wrong(RateLimiter, domains={"a.com": 5}), "domains['a.com'] = 5 "),
+        (made_wrong(RateLimiter, domains=["a.com"]), "domains = ['a.com'] "),
+        (made_wrong(RateLimiter, unlimited="abc"), "unlimited = 'abc' "),
+        (made_wrong(RateLimiter, policies=5), "policies = 5 "),
+        (made_wrong(RateLimiter, store=5), "store = 5 "),
+        (made_wrong(RateLimiter, store=(5, 6)), "store = (5, 6) "),
+        (made_wrong(RateLimiter, store={}), "store = {} "),
         (
             made_wrong(RateLimiter, store=MemoryStore),
-            "store = <class 'curtsy.stores.memory.MemoryStore'> must be a URL",
+            "store = <class 'curtsy.stores.memory.MemoryStore'> ",
         ),
         (made_wrong(TokenBucket, tokens_per_second=1, store=(AsyncMemoryStore(), MemoryStore())), "store = (<curtsy"),
-        (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 must be a store such as open_store("),
-        (made_wrong(DomainDailyBudgetManager, store={}), "store = {} must be a store such as open_store("),
+        (made_wrong(DomainDailyBudgetManager, store=5), "store = 5 "),
+        (made_wrong(DomainDailyBudgetManager, store={}), "store = {} "),
         (
             made_wrong(DomainLimiter, domain="a.com", config=LimitConfig(), limiter=RateLimiter()),
-            "config = LimitConfig(requests_per_second=1.0, burst_capacity=1) must be left out",
+            "config = LimitConfig(requests_per_second=1.0, burst_capacity=1) ",
         ),
-        (made_wrong(DomainLimiter, domain="a.com", limiter="x"), "limiter = 'x' must be a RateLimiter, or left out."),
-        (made_wrong(CircuitBreaker, store=5), "store = 5 must be a store such as"),
+        (made_wrong(DomainLimiter, domain="a.com", limiter="x"), "limiter = 'x' "),
+        (made_wrong(CircuitBreaker, store=5), "store = 5 "),
         (made_wrong(CircuitBreaker, store=AsyncMemoryStore()), "store = <curtsy.stores.memory.AsyncMemoryStore"),
-        (made_wrong(CircuitBreaker, key=5), "key = 5 must be text"),
-        (made_wrong(TokenBucket, tokens_per_second=1, store=5), "store = 5 must be a URL such as"),
-        (made_wrong(TokenBucket, tokens_per_second=1, key=None), "key = None must be text"),
-        (made_wrong(TokenBucket, tokens_per_second=1, timers=5), "timers = 5 must be a Timers"),
-        (made_wrong(TokenBucket, tokens_per_second=1, capacity=1e308), "capacity = 1e+308 must be a number of at"),
-        (made_wrong(RateLimiter().use_policies, policies=None), "policies = None must be a Policies("),
-        (made_wrong(RateLimiter().record_failure, url=URL, status="429"), "status = '429' must be an HTTP status"),
-        (made_wrong(RateLimiter().record_failure, url=URL, status=True), "status = True must be an HTTP status"),
-        (made_wrong(RateLimiter().record_failure, url=URL, status=0), "status = 0 must be an HTTP status"),
-        (made_wrong(CircuitBreaker().record_failure, status="429"), "status = '429' must be an HTTP status"),
+        (made_wrong(CircuitBreaker, key=5), "key = 5 "),
+        (made_wrong(TokenBucket, tokens_per_second=1, store=5), "store = 5 "),
+        (made_wrong(TokenBucket, tokens_per_second=1, key=None), "key = None "),
+        (made_wrong(TokenBucket, tokens_per_second=1, timers=5), "timers = 5 "),
+        (made_wrong(TokenBucket, tokens_per_second=1, capacity=1e308), "capacity = 1e+308 "),
+        (made_wrong(RateLimiter().use_policies, policies=None), "policies = None "),
+        (made_wrong(RateLimiter().record_failure, url=URL, status="429"), "status = '429' "),
+        (made_wrong(RateLimiter().record_failure, url=URL, status=True), "status = True "),
+        (made_wrong(RateLimiter().record_failure, url=URL, status=0), "status = 0 "),
+        (made_wrong(CircuitBreaker().record_failure, status="429"), "status = '429' "),
     ],
+    ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_a_value_that_cannot_be_is_an_error_that_says_so(mistake: Any, message: str) -> None:
+def test_a_value_that_cannot_be_is_an_error_that_says_so(snapshot: Snapshot, mistake: Any, shown: str) -> None:
     """L6, U8: what, why, and what to do."""
     with pytest.raises(PolicyError) as error:
         mistake()
 
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(shown)
+    snapshot(re.sub("0x[0-9a-f]+", "0x0", str(error.value)))
 
 
 @pytest.mark.parametrize("is_page", [5, "x", None])
@@ -446,7 +454,7 @@ def test_a_page_is_one_or_it_is_not(is_page: Any) -> None:
     """B10: and nothing is counted of what is neither."""
     manager = DomainDailyBudgetManager(store="memory:")
 
-    with pytest.raises(PolicyError, match=r"is_page = .* must be True or False"):
+    with pytest.raises(PolicyError, match=f"is_page = {is_page!r} .*True"):
         manager.record_domain_request("example.org", is_page)
 
     assert manager.get_domain_budget("example.org").requests_today == 0
@@ -454,7 +462,7 @@ def test_a_page_is_one_or_it_is_not(is_page: Any) -> None:
 
 def test_a_domain_that_is_no_text_is_an_invalid_domain() -> None:
     """L8"""
-    with pytest.raises(InvalidDomain, match=r"domain = \['x'\] must be text"):
+    with pytest.raises(InvalidDomain, match=r"domain = \['x'\]"):
         RateLimiter().allow(["x"])  # type: ignore[arg-type]
 
 
