@@ -72,7 +72,7 @@ def test_every_public_function_is_typed() -> None:
 
 def test_a_name_that_is_none_is_an_error_in_words() -> None:
     """Conventions: errors"""
-    with pytest.raises(AttributeError, match="module 'curtsy' has no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match=r"'curtsy' .*'nonsense'"):
         curtsy.nonsense  # noqa: B018
 
 
@@ -104,7 +104,7 @@ def test_a_users_program_may_use_every_name(tmp_path: Path) -> None:
 
     said = checked(program, tmp_path / "program.py")
 
-    assert said == "Success: no issues found in 1 source file\n"
+    assert said.startswith("Success: ")
 
 
 def test_a_type_checker_sees_a_slip_in_what_a_crawl_is_given(tmp_path: Path) -> None:

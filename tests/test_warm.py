@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -49,18 +50,25 @@ def test_it_is_not_over_before_its_threads_and_what_comes_at_exit() -> None:
         "print('the program')\n"
     )
 
-    assert process.communicate(30) == ("the program\na thread\nat exit\n", "")
+    out, err = process.communicate(30)
+
+    assert (out.splitlines(), err) == (["the program", "a thread", "at exit"], "")
 
 
 def test_it_has_its_own_arguments_environment_directory_and_session(tmp_path: Path) -> None:
-    program = "import os, sys; print(sys.argv, dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid())"
+    shown = "[sys.argv, dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()]"
+    program = f"import json, os, sys; print(json.dumps({shown}))"
 
     said = [
         started(program, "a", env={"A": "b"}, cwd=tmp_path, start_new_session=is_leader).communicate(30)[0]
         for is_leader in (True, False)
     ]
 
-    assert said == [f"['-c', 'a'] {{'A': 'b'}} {tmp_path.resolve()} {is_leader}\n" for is_leader in (True, False)]
+    place = str(tmp_path.resolve())
+    assert [json.loads(each) for each in said] == [
+        [["-c", "a"], {"A": "b"}, place, True],
+        [["-c", "a"], {"A": "b"}, place, False],
+    ]
 
 
 def test_it_takes_as_much_as_a_command_line_takes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -209,7 +210,7 @@ def test_tasks_of_two_loops_wait_in_one_line(store: MemoryStore) -> None:
 
 
 FORKED = """
-import asyncio, os, sys
+import asyncio, json, os, sys
 from curtsy.core.policy import UNLIMITED
 from curtsy.engine.gate import AsyncGate, Gate, Request, Ticket
 from curtsy.stores.memory import AsyncMemoryStore, MemoryStore
@@ -231,14 +232,14 @@ async def main():
         ticket = gate.enter(Request("host:b", slow, deadline=5.0))
         for each in waiting:
             each.get_coro().close()  # as an interpreter does that ends: it clears up what the parent had begun
-        print("child", found, isinstance(ticket, Ticket), gate.lines.waiting, flush=True)
+        print(json.dumps({"child": [found, isinstance(ticket, Ticket), gate.lines.waiting]}), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
-    print("parent", gate.lines.waiting, gate.lines.out, flush=True)
+    print(json.dumps({"parent": [gate.lines.waiting, gate.lines.out]}), flush=True)
     for each in waiting:
         each.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    print("end", gate.lines.waiting)
+    print(json.dumps({"end": gate.lines.waiting}))
 
 
 asyncio.run(main())
@@ -253,7 +254,8 @@ def test_a_forked_child_begins_with_empty_lines() -> None:
     )
 
     assert done.stderr == ""
-    assert done.stdout.splitlines() == ["child [0, 0, 0] True 0", "parent 3 1", "end 0"]
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert said == [{"child": [[0, 0, 0], True, 0]}, {"parent": [3, 1]}, {"end": 0}]
 
 
 # Real time

@@ -19,6 +19,7 @@ from curtsy.system.clock import FakeClock
 from tests.limits.asking import DOMAIN, stats_of, waits
 from tests.limits.conftest import Made
 from tests.support.bounds import ends_within
+from tests.support.said import missing
 from tests.support.snapshot import Snapshot
 
 # L1: a token bucket for each domain
@@ -123,10 +124,11 @@ async def test_a_timeout_that_cannot_be_met_fails_at_once_and_says_how_long_it_w
     await limiter.wait(DOMAIN)
     before = clock.now().at
 
-    with pytest.raises(WaitTimeout, match=r"example\.org .*\b9 s\b.*10\.000 s") as error:
+    with pytest.raises(WaitTimeout, match=DOMAIN) as error:
         await limiter.wait(DOMAIN, timeout=9)
 
     snapshot(str(error.value))
+    assert missing(str(error.value), "9 s", "10.000 s") == []
     assert error.value.needed == 10.0
     assert isinstance(error.value, TimeoutError)
     assert clock.now().at == before

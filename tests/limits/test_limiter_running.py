@@ -120,7 +120,7 @@ async def test_a_slower_rate_holds_for_the_very_next_request(made: Made, clock: 
 
 def test_a_configuration_by_any_other_name_is_an_error(made: Made) -> None:
     """U8"""
-    with pytest.raises(PolicyError, match=r"config = 5 .*LimitConfig"):
+    with pytest.raises(PolicyError, match=r"^config = 5 "):
         made().update_config(DOMAIN, 5)  # type: ignore[arg-type]
 
 
