@@ -132,7 +132,7 @@ def test_two_entries_for_one_domain_are_an_error(snapshot: Snapshot) -> None:
 
 def test_an_entry_that_is_no_domain_is_an_error_that_shows_the_right_form() -> None:
     """L8"""
-    with pytest.raises(InvalidDomain, match=r"Write 'example\.org'"):
+    with pytest.raises(InvalidDomain, match=r"'https://example\.org/' .*'example\.org'"):
         Policies(DEFAULT, {"https://example.org/": Policy()})
 
 
