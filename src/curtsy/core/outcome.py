@@ -199,7 +199,8 @@ def _resets(field: str, policies: str | None) -> list[float]:
     """Return the seconds until each exhausted limit of a `RateLimit` field ends."""
     older: dict[str, int | None] = {}
     """Parts of the older form: `limit=10, remaining=0, reset=30` is one limit, despite the commas."""
-    resets = []
+    resets: list[int | None] = []
+    windows: dict[str, int | None] | None = None  # parsed once, because a site may send thousands of items
     for item in _BETWEEN_COMMAS.findall(field):
         name, said = _item(item)
         key, equals, value = name.partition("=")
@@ -207,7 +208,10 @@ def _resets(field: str, policies: str | None) -> list[float]:
             older[key.strip().lower()] = _integer(value)
         elif said.get("r") == 0:
             reset = said.get("t")
-            resets.append(_window(policies, name) if reset is None else reset)
+            if reset is None:
+                windows = _windows(policies) if windows is None else windows
+                reset = windows.get(name)
+            resets.append(reset)
     if older.get("remaining") == 0:
         resets.append(older.get("reset"))
     return [float(reset) for reset in resets if reset is not None]
@@ -232,10 +236,11 @@ def _integer(text: str) -> int | None:
     return None if number is None or number >= 10**15 else number
 
 
-def _window(policies: str | None, limit: str) -> int | None:
-    """Return the window in seconds of a limit from its policy (`"default";q=100;w=60`); None if absent."""
+def _windows(policies: str | None) -> dict[str, int | None]:
+    """Return the window in seconds of each limit with a policy (`"default";q=100;w=60`). The first policy counts."""
+    windows: dict[str, int | None] = {}
     for policy in _BETWEEN_COMMAS.findall(policies or ""):
         name, said = _item(policy)
-        if name == limit and said.get("w") is not None:
-            return said["w"]
-    return None
+        if said.get("w") is not None:
+            windows.setdefault(name, said["w"])
+    return windows
