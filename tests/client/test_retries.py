@@ -14,6 +14,7 @@ import pytest
 
 from curtsy.core.errors import BadStatus, Reason
 from curtsy.core.record import FetchRecord
+from curtsy.http.sender import AiohttpSender
 from curtsy.system.clock import FakeClock
 from tests.client.fetching import DAWN, TICK, UNPACED, client, host_of
 from tests.support.bounds import Lateness
@@ -251,6 +252,20 @@ async def test_an_outage_is_not_answered_with_a_storm(site: Site) -> None:
     requests = len(site.journal)
     assert sum(result.record.retries for result in results) == requests - 100
     assert 100 + 10 < requests <= 100 + 10 + 0.1 * requests + 1
+
+
+async def test_a_site_that_fails_leaves_retries_for_the_others(site: Site) -> None:
+    """N3: with one bucket for all, its subdomains would take them all, and a page that fails once would be lost"""
+    site.reply("/*", Reply(500))
+    site.script("/", [Reply(500), Reply(500), Reply(body="fine")], host="honest.test")
+
+    async with client(**ALONE, sender=AiohttpSender(resolver=site.names)) as web:
+        for number in range(30):
+            await web.fetch(site.url("/", host=f"h{number}.evil.test"))
+        result = await web.fetch(site.url("/", host="honest.test"))
+
+    assert (result.text, result.record.retries) == ("fine", 2)
+    assert site.count() <= 30 + 10 + 6
 
 
 async def test_a_retry_that_was_never_sent_is_not_counted_against_the_others(site: Site) -> None:

@@ -285,7 +285,7 @@ def test_a_retry_that_may_not_go_keeps_the_last_answer_and_is_not_counted() -> N
     result = hand.carry(FetchRequest(URL))
 
     assert (result.status, result.reason, result.retry_after) == (503, Reason.HTTP_STATUS, 300.0)
-    assert (hand.of(MayRetry), hand.world.retries_put_back) == ([MayRetry()], 1)
+    assert (hand.of(MayRetry), hand.world.retries_put_back) == ([MayRetry(hand.of(Send)[0].request.url.domain)], 1)
 
 
 @pytest.mark.parametrize(("moment", "put_back"), [(Send, 0), (MayRetry, 0), (Settle, 1), (Enter, 1), (None, 0)])

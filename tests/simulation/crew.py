@@ -279,7 +279,7 @@ class Visit:
             worker.gate.leave(ticket, UNSENT)
             self._go_on(None)
             return
-        worker.around.retries.count()
+        worker.around.retries.count(effect.request.url.domain)
         self._resources.is_sent = True
         lag = self._scene.dice.randrange(self._scene.lag + 1) if _is_single(effect.policy) else 0
         self._timeline.after(lag, partial(self._leave, effect, lag))

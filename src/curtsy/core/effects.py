@@ -255,7 +255,9 @@ class Amend(msgspec.Struct, frozen=True, gc=False):
 
 
 class MayRetry(msgspec.Struct, frozen=True, gc=False):
-    """Effect: reserve a retry of the retry budget. Result: a bool."""
+    """Effect: reserve a retry of the retry budget for a host. Result: a bool."""
+
+    host: str
 
 
 class Later(msgspec.Struct, frozen=True, gc=False):

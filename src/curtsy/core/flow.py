@@ -337,7 +337,7 @@ def exchange(
         outcome = unheard if has_run_out else classify(reply, world.epoch(), foreign=state.is_foreign)
         state.go = _left(ticket.go, outcome)
         may_pass = not has_run_out and is_worth_repeating(reply)
-        again = may_repeat and tries <= most and may_pass and (yield MayRetry())
+        again = may_repeat and tries <= most and may_pass and (yield MayRetry(url.domain))
         state.has_retry = again
         if again and outcome.retry_after is None:
             outcome = msgspec.structs.replace(

@@ -18,6 +18,7 @@ from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
 from curtsy.core.effects import Claim, Effect, Enter, Hold, Keep, Learn, MayRetry, Recall, Send, Tell
 from curtsy.core.errors import Reason
+from curtsy.core.fair_share import QUARTER
 from curtsy.core.message import SECOND, Headers, Now, Url
 from curtsy.core.policy import Policies, Policy
 from curtsy.core.record import FetchRecord
@@ -27,7 +28,7 @@ from curtsy.engine.gate import POLL, TOLD, AsyncGate, Gate, Sleep, Ticket, Updat
 from curtsy.engine.gate import Request as GateRequest
 from curtsy.engine.timers import Waiter
 from curtsy.http.address import refusal
-from curtsy.http.registered_domain import are_apart
+from curtsy.http.registered_domain import are_apart, site_of
 from curtsy.http.sender import Limits
 from curtsy.stores import Step
 from curtsy.system.log import library_logger
@@ -42,6 +43,9 @@ SMALL = 256 * 1024
 
 KNOWN = 4096
 """Maximum number of origins whose rules are cached in memory."""
+
+MOST_TAKERS = 4096
+"""Maximum number of registered domains whose retries are remembered."""
 
 
 class HeldResources:
@@ -84,24 +88,44 @@ class HeldResources:
 class RetryShare:
     """Limit on retries: a bucket of 10 that each sent request refills by a tenth.
 
-    In an outage, retries then add at most a tenth more requests, not three times as many.
+    In an outage, retries then add at most a tenth more requests, not three times as many. A registered domain that has
+    taken a quarter of the bucket, less what its own requests refilled since, leaves half of it to the others.
     """
 
     def __init__(self, capacity: float = 10.0, share: float = 0.1) -> None:
         self._capacity, self._share = capacity, share
         self._left = capacity
         self._lock = threading.Lock()
+        self._host: str | None = None
+        self._is_shared = False
+        """True if requests went to more than one host. A single host needs no lookup of its registered domain."""
+        self._taken: dict[str, float] = {}
+        """Retries that each registered domain has taken and not refilled; the first to take one is first."""
 
-    def count(self) -> None:
-        """Count a sent request."""
+    def count(self, host: str) -> None:
+        """Count a request sent to a host."""
         with self._lock:
             self._left = min(self._capacity, self._left + self._share)
+            if host != self._host:
+                self._is_shared, self._host = self._host is not None or self._is_shared, host
+            if self._taken and (taken := self._taken.get(site := site_of(host))) is not None:
+                self._taken[site] = taken - self._share
+                if taken <= self._share:
+                    del self._taken[site]
 
-    def take(self) -> bool:
-        """Take one retry; return False if the bucket is empty."""
+    def take(self, host: str) -> bool:
+        """Take one retry for a host; return False if the bucket is empty, or the rest is for other hosts."""
         with self._lock:
             if self._left < 1:
                 return False
+            if self._is_shared:
+                site = site_of(host)
+                taken = self._taken.get(site, 0.0)
+                if taken >= self._capacity / QUARTER and self._left - 1 < self._capacity / 2:
+                    return False
+                self._taken[site] = min(self._capacity, taken + 1)
+                if len(self._taken) > MOST_TAKERS:
+                    del self._taken[next(iter(self._taken))]
             self._left -= 1
             return True
 
@@ -228,7 +252,7 @@ class Context:
             Recall: self.recall,
             Keep: self._keep_small,
             Claim: lambda effect: self._at_hand(effect) or NOT_YET,
-            MayRetry: lambda effect: self.retries.take(),
+            MayRetry: lambda effect: self.retries.take(effect.host),
             Tell: lambda effect: self.told(effect.record),
         }
 

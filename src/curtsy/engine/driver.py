@@ -269,7 +269,7 @@ class AsyncDriver:
                 limits = replace(limits, timeout=max(0.001, limits.timeout - waited))
             elif limits.patience is not None:
                 limits = replace(limits, patience=max(0.001, limits.patience - waited))
-        self.context.retries.count()
+        self.context.retries.count(effect.request.url.domain)
         resources.is_sent, resources.is_robots = True, effect.cut
         if on_wire is not None:
             on_wire(True)
@@ -378,7 +378,7 @@ class Driver:
                     resources.ticket = None
                     self.gate.leave(ticket, UNSENT)
                     return None
-                around.retries.count()
+                around.retries.count(effect.request.url.domain)
                 resources.is_sent = True
                 reply = self._sender(effect.request, limits_of(effect))
                 resources.is_sent = False
