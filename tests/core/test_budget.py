@@ -185,9 +185,25 @@ def test_whatever_the_clock_did_the_budget_opens_again_when_it_says(
     assert 0 < decision.retry_after <= (25 * 3600 if decision.day else 24 * 3600 + 2)  # whole seconds are kept
     play.wait(round(decision.retry_after * SECOND) - 1)
     early = play.ask()
-    assert isinstance(early, No) or not decision.day  # days that a jump would merge may run out one by one
+    assert isinstance(early, No)
     play.wait(1)
-    assert isinstance(early, Go) or isinstance(play.ask(), Go)
+    assert isinstance(play.ask(), Go)
+
+
+def test_charges_from_before_a_jump_end_one_by_one() -> None:
+    """B2, C19: the refusal names the end of the first, though a second jump counts them as one sum."""
+    play = Play([FREE.replace(max_requests_per_day=3)])
+    for _ in range(2):
+        play.depart()
+    play.happen(SetClock(-400 * DAY))
+    play.wait(DAY - 3 * SECOND)
+    play.depart()
+    play.happen(SetClock(-400 * DAY))
+
+    decision = play.ask()
+
+    assert isinstance(decision, No)
+    assert decision.retry_after == 3
 
 
 @ANY

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from curtsy.core.message import SECOND, Now
+from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.policy import DAY, Calendar
 
 ALIKE = 60
@@ -50,11 +50,13 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
     jumped_at: int
     """Microsecond at which a charge first found a clock jump; 0 if that is over 24 h ago."""
 
-    is_astray: bool
-    """True if the clock jumped since the last charge. The next charge stores the jump."""
-
     requests: int
     pages: int
+
+    stored: tuple[Day | None, Day | None, int]
+    """The arguments `day`, `earlier` and `jumped_at` of `spending()`: the fields of the host's record."""
+
+    calendar: Calendar
 
     def charged(self, requests: int, pages: int, at: int) -> Day:
         """Return the day with `requests` and `pages` added at `at`, in microseconds."""
@@ -63,39 +65,32 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
 
     def opens_in(self, limit: int, of: str, now: Now) -> float:
         """Return the seconds until fewer than `limit` `requests` or `pages` count, without further charges."""
-        day, earlier = self.day, self.earlier
-        here = day.requests if of == "requests" else day.pages
-        before = 0 if earlier is None else earlier.requests if of == "requests" else earlier.pages
-        midnight = day.ends * SECOND - now.epoch
-        if not self.jumped_at:
-            return midnight / SECOND
-        # 24 h after the jump the calendar decides again, unless the jump is not stored yet.
-        over = self.jumped_at + DAY * SECOND - now.at if not self.is_astray else None
-        here_until = (day.spent_at + DAY) * SECOND - now.at
-        before_until = 0 if earlier is None else (earlier.spent_at + DAY) * SECOND - now.at
-        for moment in sorted(each for each in (midnight, over, here_until, before_until) if each is not None):
-            is_today = moment < midnight if over is not None else moment < here_until
-            is_over = over is not None and moment >= over
-            total = here * (is_today or (moment < here_until and not is_over))
-            total += before * (moment < before_until and not is_over)
-            if moment > 0 and total < limit:
+        # The stored days end one by one, though a jump merges them here. So only `spending()` knows what counts then.
+        days = {day for day in (*self.stored[:2], self.day, self.earlier) if day is not None}
+        changes = {day.ends * SECOND - now.epoch for day in days}
+        changes |= {(day.spent_at + DAY) * SECOND - now.at for day in days}
+        changes |= {each + DAY * SECOND - now.at for each in (self.stored[2], self.jumped_at)}
+        for moment in sorted(change for change in changes if change > 0):
+            later = Now(Instant(now.at + moment), now.epoch + moment, now.boot)
+            then = spending(*self.stored, later, self.calendar)
+            if (then.requests if of == "requests" else then.pages) < limit:
                 return moment / SECOND
-        return max(midnight, here_until, before_until) / SECOND
+        return max(changes) / SECOND
 
 
 def spending(day: Day | None, earlier: Day | None, jumped_at: int, now: Now, calendar: Calendar) -> Spending:
     """Return the charges that count now, from the fields of a host's record."""
     second, tick = now.epoch // SECOND, now.at // SECOND
+    stored = day, earlier, jumped_at
     if jumped_at and now.at - jumped_at >= DAY * SECOND:
         jumped_at = 0
     if day is None:
-        return Spending(Day(calendar.day_of(second)[1], second - tick), None, 0, False, 0, 0)
+        return Spending(Day(calendar.day_of(second)[1], second - tick), None, 0, 0, 0, stored, calendar)
     is_alike = -ALIKE <= second - tick - day.offset <= ALIKE
-    is_astray = False
     if not is_alike or second >= day.ends:
         starts, ends = calendar.day_of(second)
         if not is_alike or starts < day.ends:
-            is_astray, jumped_at = True, now.at
+            jumped_at = now.at
         if ends != day.ends or _is_past(day, tick):
             earlier, day = _merged(earlier, day, tick), Day(ends, second - tick)
         else:
@@ -105,7 +100,7 @@ def spending(day: Day | None, earlier: Day | None, jumped_at: int, now: Now, cal
     requests, pages = day.requests, day.pages
     if jumped_at and earlier is not None:
         requests, pages = requests + earlier.requests, pages + earlier.pages
-    return Spending(day, earlier, jumped_at, is_astray, requests, pages)
+    return Spending(day, earlier, jumped_at, requests, pages, stored, calendar)
 
 
 def _is_past(day: Day, tick: int) -> bool:
