@@ -1,6 +1,6 @@
-"""Connection to the dashboard, closed if a request's head does not arrive in time.
+"""Connection to the dashboard, closed if a request does not arrive in time.
 
-uvicorn limits the time between two requests, but not the time of an endless head (slowloris).
+uvicorn limits the time between two requests, but not the time of an endless head or body (slowloris).
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_TIMEOUT = 10.0
-"""Seconds from the connection or the first byte of a request to the end of the head."""
+REQUEST_TIMEOUT = 10.0
+"""Seconds from the connection or the first byte of a request to the end of its body."""
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 connection with a time limit for the head of a request."""
+    """uvicorn's HTTP/1.1 connection with a time limit for the arrival of a request."""
 
-    head_timeout = HEAD_TIMEOUT
+    request_timeout = REQUEST_TIMEOUT
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the first head."""
+        """Start the timer for the first request."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Keep the timer running while the head is incomplete."""
+        """Keep the timer running while the request is incomplete."""
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
             self._wait()
         else:
             self._stop_waiting()
@@ -40,7 +40,7 @@ class Connection(H11Protocol):
 
     def _wait(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self.head_timeout, self.transport.close)
+            self._timer = asyncio.get_running_loop().call_later(self.request_timeout, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
