@@ -97,6 +97,7 @@ BROKEN_OFF: dict[str, Reply] = {
     "silent": Reply(body=WHOLE + "Disallow: /zzz\n", stop_after=CUT, end="hang"),
     "a chunk that is none": Reply(raw=CHUNKED % (CUT, f"{WHOLE}Disallow: /".encode()) + b"zz\r\n", end="close"),
     "a chunk that is missing": Reply(raw=CHUNKED % (CUT, f"{WHOLE}Disallow: /".encode()), end="close"),
+    "a part that was not requested": Reply(206, f"{WHOLE}Disallow: /", {"Content-Range": f"bytes 0-{CUT - 1}/900"}),
     "a coded body that ends": encoded(LONG, "gzip", stop_after=len(PACKED) - 20, end="close"),
     "a coded body whose end is missing": Reply(body=PACKED[:-20], headers={"Content-Encoding": "gzip"}),
     "a coded body that is damaged": Reply(body=PACKED[:-12] + b"\xff" * 12, headers={"Content-Encoding": "gzip"}),

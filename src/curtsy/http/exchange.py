@@ -98,13 +98,15 @@ class Exchange:
         sent_at = head_at if wire.sent_at is None else wire.sent_at
         if status < 200:
             return self._fail(Reason.BAD_RESPONSE, f"the answer's status is {status}, which is none to end with")
-        if status == 206 and "range" not in self._request.headers:  # RFC 9110, 15.3.7
-            return self._fail(
-                Reason.BAD_RESPONSE, "the answer is a part of the page (206), but the request has no Range"
-            )
         if wire.head_left < 0 and _size(message.raw_headers) > self._limits.max_head:
             return self._head_too_large()
         headers = _headers(message)
+        if status == 206 and "range" not in self._request.headers:  # RFC 9110, 15.3.7
+            if self._limits.cut:  # the rules in a part of robots.txt apply (C21)
+                await self._read_body(wire, content, status, headers)
+            return self._fail(
+                Reason.BAD_RESPONSE, "the answer is a part of the page (206), but the request has no Range"
+            )
         body = b""
         if self._request.method.upper() != "HEAD" and status not in (204, 304):
             read = await self._read_body(wire, content, status, headers)
