@@ -24,11 +24,13 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from curtsy.core.admission import Go, admit, settle
+from curtsy.core.admission import admit
+from curtsy.core.decision import Go
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, UTC, LimitConfig, Policy
+from curtsy.core.settlement import settle
 from curtsy.engine.gate import AsyncGate, Request, Ticket
 from curtsy.limits import RateLimiter
 from curtsy.stores import Step

@@ -17,27 +17,15 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from curtsy.core.admission import (
-    Amendment,
-    CrawlDelay,
-    Decision,
-    Go,
-    Lease,
-    Override,
-    Pause,
-    Reset,
-    Resume,
-    Spend,
-    Trip,
-    admit,
-    amend,
-    settle,
-)
+from curtsy.core.admission import admit
+from curtsy.core.amendment import Amendment, CrawlDelay, Override, Pause, Reset, Resume, Spend, Trip, amend
+from curtsy.core.decision import Decision, Go, Lease
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
+from curtsy.core.settlement import settle
 
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 START = 1_800_000_000 * SECOND

@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from curtsy.core.admission import Go, Override, Pause, Trip, admit, amend, settle
+from curtsy.core.admission import admit
+from curtsy.core.amendment import Override, Pause, Trip, amend
 from curtsy.core.cache import Entry, url_sha256
+from curtsy.core.decision import Go
 from curtsy.core.host import Host
 from curtsy.core.message import Url, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.rules import Rules, learned
+from curtsy.core.settlement import settle
 from curtsy.observe.why import Explanation, assess, recall
 from curtsy.observe.why_checks import Check, Known
 from curtsy.settings import Settings, load

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from curtsy.core.admission import Go, Lease, Settled
 from curtsy.core.cache import Entry, Mode, entry_of
+from curtsy.core.decision import Go, Lease, Settled
 from curtsy.core.effects import Claim, Effect, Enter, FetchRequest, Hold, Later, Learn, MayRetry, Send, Settle
 from curtsy.core.flow import fetch
 from curtsy.core.message import Headers, Request, Response, Url, parse_url

@@ -15,30 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import (
-    CrawlDelay,
-    Go,
-    Lease,
-    No,
-    Override,
-    Pause,
-    Renew,
-    Resume,
-    Return,
-    Spend,
-    Wait,
-    admit,
-    amend,
-    forecast,
-    ready_in,
-    settle,
-)
+from curtsy.core.admission import admit, forecast, ready_in
+from curtsy.core.amendment import CrawlDelay, Override, Pause, Renew, Resume, Return, Spend, amend
+from curtsy.core.decision import Go, Lease, No, Wait
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import ROLL, spent_after
 from curtsy.core.policy import TOKEN, Policy, Strategy
+from curtsy.core.settlement import settle
 from tests.strategies import (
     ANY,
     DAY,

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import Go, No, Reset, Trip, Wait, settle
+from curtsy.core.amendment import Reset, Trip
 from curtsy.core.breaker import State, cooldown, state, too_many
+from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import On429, Policy
+from curtsy.core.settlement import settle
 from tests.strategies import (
     ANY,
     DAY,

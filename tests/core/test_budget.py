@@ -11,8 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import Go, No, Pause, Resume, Spend, Trip, Wait, admit, amend
+from curtsy.core.admission import admit
+from curtsy.core.amendment import Pause, Resume, Spend, Trip, amend
 from curtsy.core.budget import ALIKE, Day, joined, refunded
+from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import CrawlDelay, Late, No, Settled
+from curtsy.core.amendment import CrawlDelay
 from curtsy.core.cache import Entry, Mode
+from curtsy.core.decision import Late, No, Settled
 from curtsy.core.effects import (
     Admitted,
     Amend,

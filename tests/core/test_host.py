@@ -7,13 +7,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import CrawlDelay, Go, No, Override, Pause, Resume, Spend, Trip, Wait, admit, amend, settle
+from curtsy.core.admission import admit
+from curtsy.core.amendment import CrawlDelay, Override, Pause, Resume, Spend, Trip, amend
 from curtsy.core.breaker import State
+from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host, Place, fresh, in_time
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
+from curtsy.core.settlement import settle
 from tests.strategies import (
     ANY,
     DAY,

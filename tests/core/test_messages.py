@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curtsy.core import messages
-from curtsy.core.admission import No
+from curtsy.core.decision import No
 from curtsy.core.errors import (
     REFUSALS,
     BadStatus,

@@ -9,13 +9,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from curtsy.core.admission import FORGIVEN, CrawlDelay, Go, No, Override, Resume, Wait, admit, settle
+from curtsy.core.admission import FORGIVEN, admit
+from curtsy.core.amendment import CrawlDelay, Override, Resume
+from curtsy.core.decision import Go, No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Instant, Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.pace import latency_delay, pause, raised, rate_ready, smoothed, spent_after, sunk
 from curtsy.core.policy import Policy, Strategy
+from curtsy.core.settlement import settle
 from tests.strategies import (
     ANY,
     DAY,

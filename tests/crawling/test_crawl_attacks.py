@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from curtsy.client import AsyncClient
-from curtsy.core.admission import Pause, Resume
+from curtsy.core.amendment import Pause, Resume
 from curtsy.core.errors import PolicyError, StoreError
 from curtsy.crawling import jobs
 from curtsy.crawling.frontier.durable import SQLiteFrontier

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.admission import Late
+from curtsy.core.decision import Late
 from curtsy.core.errors import StoreError
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from curtsy.core.admission import Late
+from curtsy.core.decision import Late
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, Strategy
 from curtsy.engine.gate import Answer, AsyncGate, Gate, Request, Ticket

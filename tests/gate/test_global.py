@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.admission import No, Trip
+from curtsy.core.amendment import Trip
+from curtsy.core.decision import No
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome

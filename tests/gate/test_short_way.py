@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from curtsy.core.admission import No
+from curtsy.core.decision import No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from curtsy.core.admission import No, Override, Reset, Trip
+from curtsy.core.amendment import Override, Reset, Trip
+from curtsy.core.decision import No
 from curtsy.core.errors import Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome

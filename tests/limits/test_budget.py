@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import ValidationError
 
-from curtsy.core.admission import Go, No, Override
+from curtsy.core.amendment import Override
+from curtsy.core.decision import Go, No
 from curtsy.core.errors import InvalidDomain, PolicyError, StoreError
 from curtsy.core.message import SECOND, Now
 from curtsy.core.outcome import Kind, Outcome

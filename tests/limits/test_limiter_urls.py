@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from curtsy.core.admission import FORGIVEN, No
+from curtsy.core.admission import FORGIVEN
 from curtsy.core.breaker import State
+from curtsy.core.decision import No
 from curtsy.core.errors import InvalidDomain, PolicyError, Reason, UnknownDomain
 from curtsy.core.message import SECOND
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy

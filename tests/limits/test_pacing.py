@@ -6,7 +6,7 @@ import asyncio
 import random
 from itertools import pairwise
 
-from curtsy.core.admission import No
+from curtsy.core.decision import No
 from curtsy.core.errors import FetchError, Reason
 from curtsy.core.message import SECOND
 from curtsy.core.outcome import Kind, Outcome

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.admission import Amendment, CrawlDelay, Override, Pause
+from curtsy.core.amendment import Amendment, CrawlDelay, Override, Pause
 from curtsy.core.errors import (
     LimiterClosed,
     Reason,

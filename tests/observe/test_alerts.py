@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from curtsy.core.admission import Reset
+from curtsy.core.amendment import Reset
 from curtsy.core.statistics import Lately, StatisticsSnapshot
 from curtsy.engine.alerts import ALERTS, AlertWatch, alerts_of, budget_used
 from tests.client.fetching import UNPACED, client, domain_of, until

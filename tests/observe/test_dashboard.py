@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from curtsy.core.admission import Pause, Trip
+from curtsy.core.amendment import Pause, Trip
 from curtsy.core.crawl_record import CrawledHost, CrawlRecord, crawl_key
 from curtsy.core.message import SECOND, Now
 from curtsy.core.policy import Policies

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from curtsy.core.admission import Trip
+from curtsy.core.amendment import Trip
 from curtsy.core.policy import Policies
 from curtsy.engine.gate_steps import amended
 from curtsy.observe.dashboard.security import guarded_names, is_loopback

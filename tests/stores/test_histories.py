@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from curtsy.core.admission import Decision, Go, Lease
+from curtsy.core.decision import Decision, Go, Lease
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 import pytest
 
-from curtsy.core.admission import Decision, Go, No, Pause
+from curtsy.core.amendment import Pause
+from curtsy.core.decision import Decision, Go, No
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.message import SECOND
 from curtsy.core.policy import Policy

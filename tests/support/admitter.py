@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable
 from zoneinfo import ZoneInfo
 
-from curtsy.core.admission import Late, No
+from curtsy.core.decision import Late, No
 from curtsy.core.errors import Reason
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, Policy

@@ -14,7 +14,7 @@ from curtsy.cli.exits import Exit
 from curtsy.cli.values import Domain, Duration
 
 if TYPE_CHECKING:
-    from curtsy.core.admission import Amendment
+    from curtsy.core.amendment import Amendment
     from curtsy.core.host import Host
     from curtsy.core.message import Now
     from curtsy.core.policy import Policy
@@ -144,7 +144,7 @@ def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exi
 
     Pace and budget stay as they are. Do this only if you know that the host is well.
     """
-    from curtsy.core.admission import Reset
+    from curtsy.core.amendment import Reset
 
     return _end(given, domains, Reset(), "the breaker of {name} is closed.", is_json)
 
@@ -155,7 +155,7 @@ def reset(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exi
 @click.pass_obj
 def trip(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """Open a host's breaker, as if it had failed: nothing is sent for its cooldown."""
-    from curtsy.core.admission import Trip
+    from curtsy.core.amendment import Trip
 
     words = "the breaker of {name} is open. {undo} closes it."
     return _begin(given, domains, Trip(), words, "breaker reset", is_json)
@@ -178,7 +178,7 @@ def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None
     It holds for every process that shares the store, at once; what is under way ends as usual. Another port is another
     host, and so is a host under this one, unless the settings let them share a record.
     """
-    from curtsy.core.admission import Pause
+    from curtsy.core.amendment import Pause
 
     return _begin(given, domains, Pause(seconds), "{name} is paused. {undo} ends that.", "resume", is_json)
 
@@ -189,7 +189,7 @@ def pause(given: CommandContext, domains: tuple[str, ...], seconds: float | None
 @click.pass_obj
 def resume(given: CommandContext, domains: tuple[str, ...], is_json: bool) -> Exit:
     """End a pause."""
-    from curtsy.core.admission import Resume
+    from curtsy.core.amendment import Resume
 
     return _end(given, domains, Resume(), "{name} is not paused any more.", is_json)
 

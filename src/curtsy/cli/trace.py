@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from curtsy.core.admission import Wait
+from curtsy.core.decision import Wait
 from curtsy.core.message import Headers, Now, Reply, Request, whole_number
 from curtsy.core.rules import Busy, Claimed, Known
 from curtsy.http.sender import Limits, Sender, Sink

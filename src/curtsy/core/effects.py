@@ -6,8 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from curtsy.core.admission import Amendment, Go
+from curtsy.core.amendment import Amendment
 from curtsy.core.cache import Absorbed, Mode
+from curtsy.core.decision import Go
 from curtsy.core.message import NO_HEADERS, Headers, Request, Url
 from curtsy.core.outcome import Outcome
 from curtsy.core.policy import Policies, Policy

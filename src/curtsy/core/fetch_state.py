@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from curtsy.core import messages
-from curtsy.core.admission import Go, Late, No
+from curtsy.core.decision import Go, Late, No
 from curtsy.core.effects import Enter, FetchRequest, World
 from curtsy.core.errors import Reason
 from curtsy.core.message import (

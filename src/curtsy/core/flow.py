@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from curtsy.core import messages
-from curtsy.core.admission import Go, Late, No, Settled
 from curtsy.core.cache import (
     Absent,
     Absorbed,
@@ -35,6 +34,7 @@ from curtsy.core.cache import (
     freshness,
     names_another,
 )
+from curtsy.core.decision import Go, Late, No, Settled
 from curtsy.core.effects import (
     Admitted,
     Effect,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from curtsy.core.admission import No
+from curtsy.core.decision import No
 from curtsy.core.errors import Reason
 from curtsy.core.message import Failure, InvalidUrl, Url
 from curtsy.core.policy import Policy

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from curtsy.core import messages
-from curtsy.core.admission import CrawlDelay, Late, No
+from curtsy.core.amendment import CrawlDelay
+from curtsy.core.decision import Late, No
 from curtsy.core.effects import Admitted, Amend, Claim, Effect, Hold, Learn, PutBack, Release, Remember, Send, Settle
 from curtsy.core.errors import REFUSALS, Reason
 from curtsy.core.fetch_state import (

@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from curtsy.client import AsyncClient
-from curtsy.core.admission import CrawlDelay
+from curtsy.core.amendment import CrawlDelay
 from curtsy.core.effects import FetchRequest
 from curtsy.core.errors import REFUSALS, CurtsyError, FetchError, PolicyError, Reason, RefusedByRobots
 from curtsy.core.fetch_state import redirect_target

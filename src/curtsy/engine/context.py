@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from curtsy.cache.keys import Page, PageCache
-from curtsy.core.admission import Late, No
 from curtsy.core.bounded import Bounded
 from curtsy.core.cache import Absorbed, Drop, Mode, Refresh
 from curtsy.core.cache import Store as StorePage
+from curtsy.core.decision import Late, No
 from curtsy.core.effects import Claim, Effect, Enter, Hold, Keep, Learn, MayRetry, Recall, Send, Tell
 from curtsy.core.errors import Reason
 from curtsy.core.fair_share import QUARTER

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from curtsy.core.admission import Late, Renew
+from curtsy.core.amendment import Renew
+from curtsy.core.decision import Late
 from curtsy.core.effects import (
     Amend,
     Claim,

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from curtsy.core.admission import Amendment, Decision, Go, Late, Lease, No, Settled, Wait
+from curtsy.core.amendment import Amendment
+from curtsy.core.decision import Decision, Go, Late, Lease, No, Settled, Wait
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND

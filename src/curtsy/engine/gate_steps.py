@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from curtsy.core.admission import (
-    Amendment,
-    Decision,
-    Go,
-    Lease,
-    Return,
-    Settled,
-    admit,
-    amend,
-    consequence,
-    forecast,
-    settle,
-)
+from curtsy.core.admission import admit, forecast
+from curtsy.core.amendment import Amendment, Return, amend
+from curtsy.core.decision import Decision, Go, Lease, Settled
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import Policy
+from curtsy.core.settlement import consequence, settle
 from curtsy.stores import Step
 
 

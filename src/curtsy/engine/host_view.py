@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 
-from curtsy.core.admission import OVERRIDABLE, Go, Wait, admit
+from curtsy.core.admission import admit
 from curtsy.core.breaker import State
 from curtsy.core.budget import Spending
+from curtsy.core.decision import Go, Wait
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host, fresh, in_time
 from curtsy.core.message import SECOND, Now
+from curtsy.core.overrides import OVERRIDABLE
 from curtsy.core.policy import DAY, Policies, Policy
 from curtsy.stores import Store
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from curtsy.core.admission import Go, Reset, Trip, admit, amend, settle
+from curtsy.core.admission import admit
+from curtsy.core.amendment import Reset, Trip, amend
 from curtsy.core.breaker import State
+from curtsy.core.decision import Go
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import DAY, UNLIMITED, number, rule, whole
+from curtsy.core.settlement import settle
 from curtsy.limits.arguments import checked_key
 from curtsy.limits.opening import opened
 from curtsy.stores import Store

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from curtsy.core.admission import Go, admit
+from curtsy.core.admission import admit
+from curtsy.core.decision import Go
 from curtsy.core.host import Host
 from curtsy.core.message import Now
 from curtsy.core.policy import MOST_BURST, UNLIMITED, number, rate

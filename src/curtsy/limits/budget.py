@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, Field, computed_field, field_validator
 
-from curtsy.core.admission import Spend, amend
+from curtsy.core.amendment import Spend, amend
 from curtsy.core.budget import Spending
 from curtsy.core.errors import PolicyError, Reason
 from curtsy.core.host import Host, fresh, in_time

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from curtsy.core.admission import Decision, Go, Late, No, admit
+from curtsy.core.admission import admit
+from curtsy.core.decision import Decision, Go, Late, No
 from curtsy.core.errors import (
     PolicyError,
     Reason,

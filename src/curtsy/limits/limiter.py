@@ -13,14 +13,16 @@ from types import MappingProxyType, TracebackType
 from typing import Self, overload
 from weakref import WeakSet
 
-from curtsy.core.admission import No, Reset, settle
+from curtsy.core.amendment import Reset
 from curtsy.core.breaker import State
+from curtsy.core.decision import No
 from curtsy.core.errors import InvalidDomain, LimiterClosed, PolicyError, Reason, StoreError, UnknownDomain
 from curtsy.core.host import Host
 from curtsy.core.message import Now, Url, parse_domain, parse_url
 from curtsy.core.outcome import Kind, Outcome
 from curtsy.core.policy import UNLIMITED, LimitConfig, Policies, Policy, Strategy, entry_name, flag, rate, rule
 from curtsy.core.record import StatsSnapshot, TotalStats
+from curtsy.core.settlement import settle
 from curtsy.engine.gate import GLOBAL, Answer, AsyncGate, Gate, Request
 from curtsy.engine.timers import TaskWaiter, Timers, Waiter
 from curtsy.limits.arguments import checked_alarm, named_domain

@@ -6,8 +6,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, overload
 
-from curtsy.core.admission import No
 from curtsy.core.breaker import State
+from curtsy.core.decision import No
 from curtsy.core.errors import Reason, StoreError
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Now, parse_domain

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from curtsy.core import messages
-from curtsy.core.admission import CrawlDelay, No, Wait, admit, amend
+from curtsy.core.admission import admit
+from curtsy.core.amendment import CrawlDelay, amend
 from curtsy.core.cache import Absent, Entry, Fresh
+from curtsy.core.decision import No, Wait
 from curtsy.core.errors import Reason
 from curtsy.core.host import in_time
 from curtsy.core.message import SECOND, Failure, Url

@@ -6,8 +6,9 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from curtsy.core.admission import Wait, admit
+from curtsy.core.admission import admit
 from curtsy.core.cache import Absent, Entry, Fresh, Stale, freshness
+from curtsy.core.decision import Wait
 from curtsy.core.fetch_state import own_headers
 from curtsy.core.host import Host
 from curtsy.core.message import SECOND, Headers, Now, Request, Url

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from curtsy.core.admission import Override, Pause, Reset, Resume, amend
+from curtsy.core.amendment import Override, Pause, Reset, Resume, amend
 from curtsy.core.errors import PolicyError
 from curtsy.core.host import Host
 from curtsy.core.message import Now, parse_domain

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import msgspec
 
-from curtsy.core.admission import OVERRIDABLE
 from curtsy.core.histogram import Distribution
 from curtsy.core.message import SECOND, Url, parse_url
 from curtsy.core.messages import span
+from curtsy.core.overrides import OVERRIDABLE
 from curtsy.core.robots import parse, product_token
 from curtsy.core.rules import Rules, filters
 from curtsy.core.secrets import mask_url

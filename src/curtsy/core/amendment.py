@@ -1,0 +1,138 @@
+"""Amendments: changes of a host's record by a user command or a robots.txt, not by a request.
+
+Pure: a store runs `amend()` as one atomic step, and may run it again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from curtsy.core.decision import Lease
+from curtsy.core.host import Host, Place, fresh, in_time, with_delays
+from curtsy.core.message import SECOND, Now
+from curtsy.core.overrides import changed
+from curtsy.core.policy import DAY, TOKEN, Policy, number
+from curtsy.core.settlement import as_of, tripped
+
+_replace = msgspec.structs.replace
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """User command: close the breaker and end every rest."""
+
+
+class Trip(msgspec.Struct, frozen=True):
+    """User command: open the breaker."""
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """User command: send nothing for `seconds`; None until resumed."""
+
+    seconds: float | None = None
+
+
+class Resume(msgspec.Struct, frozen=True):
+    """User command: end a pause."""
+
+
+class Override(msgspec.Struct, frozen=True):
+    """User command: override limits of the host's policy. Empty `limits` removes all overrides."""
+
+    limits: tuple[tuple[str, float | None], ...] = ()
+
+
+class CrawlDelay(msgspec.Struct, frozen=True):
+    """Crawl-delay of an origin's robots.txt in seconds; None if absent. The longest of several origins applies."""
+
+    seconds: float | None
+    origin: str = ""
+    joined: bool = False
+    """True to keep a longer known delay of this origin, which applies to another client of the host."""
+
+
+class Spend(msgspec.Struct, frozen=True):
+    """Charge for a request that was sent without admission, and for its page if `page` (B10)."""
+
+    page: bool = False
+
+
+class Return(msgspec.Struct, frozen=True):
+    """Return of rate tokens that were not used."""
+
+    lease: Lease
+    count: int = 1
+
+
+class Renew(msgspec.Struct, frozen=True):
+    """Lease extension of a slot whose request is still in flight."""
+
+    lease: Lease
+
+
+Amendment = Renew | Return | Reset | Trip | Pause | Resume | Override | CrawlDelay | Spend
+
+
+def amend(host: Host | None, now: Now, policy: Policy, change: Amendment) -> Host:
+    """Change a record for a user command or a robots.txt.
+
+    Raises PolicyError for an invalid limit or pause.
+    """
+    given = host = fresh(now) if host is None else in_time(host, now)
+    host = as_of(now, host)
+    edit = _replace
+    match change:
+        case Renew(lease):
+            until = now.at + round(lease.lasts * SECOND)
+            places = (
+                Place(each.number, each.left_at, until) if each.number == lease.number else each for each in host.places
+            )
+            return edit(host, places=tuple(places))
+        case Return(lease, count):
+            # Valid once, and only before the next departure: a later return would let two requests leave together.
+            if host.serial != lease.number:
+                return given
+            # With other requests in flight, the last departure may be later than the one that the lease remembers.
+            is_alone = not host.places and (policy.concurrency == 1 or not host.requests)
+            if host.sent_at == lease.left_at and lease.sent_before >= 0 and is_alone and not host.recent:
+                return edit(host, spent=lease.spent_before, sent_at=lease.sent_before, serial=host.serial + 1)
+            spent, sent_at, recent = max(0, host.spent - count * TOKEN), host.sent_at, host.recent[:-count]
+            if recent and policy.interval_ns:  # the last departure is now an earlier one
+                back = (sent_at - recent[-1]) * 1000 * TOKEN // policy.interval_ns  # tokens refilled since then
+                spent = spent + back if spent else min(back, len(recent) * TOKEN)
+                sent_at = recent[-1]
+            return edit(host, spent=spent, sent_at=sent_at, recent=recent, serial=host.serial + 1)
+        case Reset():
+            return edit(
+                host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=now.at, retry_after_until=0,
+                window_at=now.at, replies=0, errors=0, delay=0, calm=0,
+            )  # fmt: skip
+        case Trip():
+            return tripped(host, now.at, policy, None, host.failed_trials)
+        case Pause(seconds):
+            if seconds is None:
+                return edit(host, paused_until=-1)
+            return edit(host, paused_until=now.at + round(number("seconds", seconds, most=365 * DAY) * SECOND))
+        case Resume():
+            return edit(host, paused_until=0)
+        case Override(limits):
+            changed(policy, limits)  # raises PolicyError before anything is stored
+            return edit(host, overrides=limits)
+        case CrawlDelay(seconds, origin, joined):
+            delay = round(min(seconds or 0.0, 30 * DAY) * SECOND)  # larger than any max_crawl_delay
+            if joined:
+                delay = max(delay, dict(host.delays).get(origin, 0))
+            others = tuple(each for each in host.delays if each[0] != origin)
+            delays = with_delays(others, ((origin, delay),)) if delay else others
+            longest = delays[-1][1] if delays else 0
+            is_known = longest == host.crawl_delay and delays == host.delays
+            return given if is_known else edit(host, crawl_delay=longest, delays=delays)
+        case Spend(page):
+            spending = host.spending(now, policy.calendar)
+            return edit(
+                host,
+                day=spending.charged(1, int(page), now.at),
+                earlier=spending.earlier,
+                jumped_at=spending.jumped_at,
+                requests=host.requests + 1,
+                pages=host.pages + page,
+            )

@@ -1,0 +1,200 @@
+"""Settlement: write the consequences of a reply into the host's record.
+
+Pure: a store runs `settle()` as one atomic step, and may run it again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from curtsy.core import breaker
+from curtsy.core.admission import ready_in
+from curtsy.core.budget import refunded
+from curtsy.core.decision import Lease, Settled
+from curtsy.core.host import CLOSE, Host, fresh, in_time, offset_at, shared
+from curtsy.core.message import SECOND, Now
+from curtsy.core.outcome import Kind, Outcome
+from curtsy.core.overrides import overridden
+from curtsy.core.pace import CALM, raised, smoothed, sunk
+from curtsy.core.policy import TOKEN, Policy
+
+_replace = msgspec.structs.replace
+
+_TROUBLE = (Kind.FAILED, Kind.SLOWED, Kind.BLOCKED)
+
+
+def settle(host: Host | None, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+    """Record the consequences of a reply in the host's record.
+
+    Without a lease, the caller reports a result (`record_success`, `record_failure`). Nothing was charged then, so no
+    charge is corrected.
+    """
+    host = fresh(now) if host is None else in_time(host, now)
+    if host.overrides:
+        policy = overridden(policy, host.overrides)
+    host = as_of(now, host) if lease is None else _given_back(host, now, policy, lease, outcome)
+    if outcome.kind is Kind.ABANDONED:
+        # The outcome does not describe the host, but a retry, as after a proxy failure, still waits (N2).
+        return _rested(host, now, policy, outcome.rest)
+    host = _adapted(host, now, policy, lease, outcome)
+    return _judged(host, now, policy, lease, outcome) if policy.breaker and not outcome.foreign else host
+
+
+def consequence(host: Host, now: Now, policy: Policy) -> Settled:
+    """Return the state of a host whose record was just written."""
+    return Settled(ready_in(host, now, policy), max(0, host.closed_until(policy) - now.at) / SECOND)
+
+
+def _given_back(host: Host, now: Now, policy: Policy, lease: Lease, outcome: Outcome) -> Host:
+    """Free the slot, record the real time of sending and refund unused charges (rule 5).
+
+    The pace stays charged even if nothing was sent, so that an unreachable host is not contacted sooner.
+    """
+    at, places, day, earlier = now.at, host.places, host.day, host.earlier
+    sent_at, spent, recent = host.sent_at, host.spent, host.recent
+    until = lease.left_at + lease.lasts * SECOND if policy.concurrency is None else 0.0
+    for place in places:
+        if place.number == lease.number:
+            until = place.until
+            places = tuple([each for each in places if each is not place])
+    # No refund after the lease expired: its holder counts as dead, even if it returns.
+    is_free = not outcome.sent or outcome.kind is Kind.NOT_MODIFIED
+    is_no_page = lease.page and not outcome.page
+    # No refund after the calendar jumped either: the charged day is then unknown.
+    if (is_free or is_no_page) and at < until and lease.day is not None and host.jumped_at <= lease.left_at:
+        day = refunded(day, lease.day, int(is_free), int(is_no_page))
+        earlier = refunded(earlier, lease.day, int(is_free), int(is_no_page))
+    if outcome.sent and outcome.sent_ago is not None:
+        really = at - round(outcome.sent_ago * SECOND)
+        if recent and lease.left_at < really <= at and lease.left_at in recent:
+            found = recent.index(lease.left_at)
+            recent = tuple(sorted((*recent[:found], *recent[found + 1 :], really)))
+        if sent_at < really <= at:
+            sent_at, spent = really, max(spent, TOKEN)  # less only if the record was lost meanwhile
+    offset = host.offset
+    if not 0 <= offset + at - now.epoch < CLOSE:  # as in `admit()`
+        offset = offset_at(now)
+    return _replace(
+        host,
+        offset=offset,
+        written_at=at,
+        earlier=earlier,
+        day=day,
+        sent_at=sent_at,
+        spent=spent,
+        recent=recent,
+        places=places,
+        requests=host.requests + outcome.sent,
+        pages=host.pages + outcome.page,
+        status=outcome.status or host.status,
+    )
+
+
+def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+    """Apply rests, and adapt the delay to status and latency."""
+    at, told = now.at, outcome.quota or 0.0
+    retry_after = None if outcome.retry_after is None else min(outcome.retry_after, policy.max_retry_after)
+    is_trouble = outcome.kind in _TROUBLE
+    if retry_after is not None and is_trouble:
+        told = max(told, retry_after)
+    host = _rested(_rested(host, now, policy, outcome.rest), now, policy, told, is_told=True)
+    latency = host.latency
+    if outcome.latency is not None:
+        latency = smoothed(latency, round(outcome.latency * SECOND))
+        latency = host.latency if latency == host.latency else shared(latency)
+    delay, calm, backed_off_at = host.delay, host.calm, host.backed_off_at
+    if policy.adapt:
+        if outcome.kind is Kind.SLOWED or (retry_after is not None and outcome.status == 503):
+            if lease is None or lease.left_at >= backed_off_at:  # one step per episode, not per reply
+                wished = None if retry_after is None else round(retry_after * SECOND)
+                delay, calm, backed_off_at = raised(delay, wished, policy), 0, at
+        elif delay and not is_trouble:
+            calm += 1
+            if calm >= CALM:
+                delay, calm = sunk(delay, policy), 0
+    return _replace(host, latency=latency, delay=delay, calm=calm, backed_off_at=backed_off_at)
+
+
+def _rested(host: Host, now: Now, policy: Policy, rest: float, *, is_told: bool = False) -> Host:
+    """Return the record with a rest of `rest` seconds from now, unless its present rest ends later.
+
+    `is_told`: the site requested the rest.
+    """
+    until = now.at + round(min(rest, policy.max_retry_after) * SECOND)
+    if rest <= 0 or until < host.retry_after_until or (until == host.retry_after_until and not is_told):
+        return host
+    return _replace(host, retry_after_until=until, told_at=now.at if is_told else 0)
+
+
+def _judged(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome: Outcome) -> Host:
+    """Update the breaker after a reply (Q4, Q5, U6, C2)."""
+    at, left_at = now.at, now.at if lease is None else lease.left_at
+    is_failure, is_block = _meaning(outcome, policy)
+    wanted = outcome.quota if outcome.retry_after is None else outcome.retry_after
+    if host.tripped_at:
+        if left_at < host.tripped_at + host.cooldown:
+            # The request left before the trip, or a user reported it while open. Only a longer requested rest counts.
+            longer = at - host.tripped_at + round(min(wanted or 0.0, policy.max_retry_after) * SECOND)
+            return _replace(host, cooldown=longer) if is_block and wanted and longer > host.cooldown else host
+        if outcome.kind in _TROUBLE:
+            return tripped(host, at, policy, wanted, host.failed_trials + 1)
+        if is_block:
+            return tripped(host, at, policy, wanted, 0)
+        return _replace(
+            host, tripped_at=0, cooldown=0, failed_trials=0, failures=0, closed_at=at, window_at=at, replies=0, errors=0
+        )
+    if left_at < host.closed_at:
+        return host
+    if is_block:
+        return tripped(host, at, policy, wanted, 0)
+    if outcome.kind in (Kind.SLOWED, Kind.FAILED) and not is_failure:
+        return host  # the host gave a Retry-After, which is obeyed
+    window_at, replies, errors = host.window_at, host.replies, host.errors
+    if at - window_at > policy.breaker_window * SECOND:
+        # The previous window counts half, and nothing if it began two or more windows ago.
+        halves = 2 if at - window_at < 2 * policy.breaker_window * SECOND else replies + 1
+        window_at, replies, errors = shared(at // SECOND * SECOND), replies // halves, errors // halves
+    failures = host.failures + 1 if is_failure else 0
+    replies, errors = replies + 1, errors + is_failure
+    if is_failure and breaker.too_many(failures, replies, errors, policy):
+        return tripped(host, at, policy, wanted, 0)
+    return _replace(host, failures=failures, window_at=window_at, replies=replies, errors=errors)
+
+
+def _meaning(outcome: Outcome, policy: Policy) -> tuple[bool, bool]:
+    """Return whether a reply is a failure, and whether it is a block, which opens the breaker at once (C2).
+
+    With any status, a quota window longer than `obey_retry_after` is a block. So is such a Retry-After if `on_429` is
+    `obey`. The breaker then refuses the next request with a retry time instead of making it wait.
+    """
+    obeyed = policy.obey_retry_after
+    if (outcome.quota or 0.0) > obeyed or ((outcome.retry_after or 0.0) > obeyed and policy.on_429 == "obey"):
+        return False, True
+    if outcome.kind not in _TROUBLE:
+        return False, False
+    if outcome.kind is Kind.BLOCKED:
+        return False, True
+    says_when = outcome.retry_after is not None
+    if outcome.kind is Kind.SLOWED:
+        return False, policy.on_429 == "trip" or (policy.on_429 == "obey" and not says_when)
+    return not (outcome.status == 503 and says_when and policy.on_429 == "obey"), False
+
+
+def tripped(host: Host, at: int, policy: Policy, retry_after: float | None, failed_trials: int) -> Host:
+    """Return the record with its breaker opened now."""
+    return _replace(
+        host,
+        tripped_at=at,
+        cooldown=breaker.cooldown(failed_trials, retry_after, policy),
+        failed_trials=failed_trials,
+        trips=host.trips + 1,
+        failures=0,
+        window_at=at,
+        replies=0,
+        errors=0,
+    )
+
+
+def as_of(now: Now, host: Host) -> Host:
+    """Return the record with the time of this write. Its instants are on the present clock already."""
+    return _replace(host, offset=offset_at(now), written_at=now.at)
