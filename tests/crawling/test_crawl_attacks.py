@@ -636,3 +636,22 @@ async def test_links_that_are_made_to_be_masked_hold_up_no_crawl(site: Site, sha
     assert len(links) > 900_000
     assert pages == ["/"]
     assert time.process_time() - began < 1.5
+
+
+async def test_a_canonical_that_names_a_forbidden_page_of_another_site_does_not_stop_that_site(site: Site) -> None:
+    """C22: like a redirect. It would open the other site's breaker for 300 s"""
+    forbidden = site.url("/forbidden", host="127.0.0.2")
+    site.page("/", html(head=f'<link rel="canonical" href="{forbidden}">'))
+    site.reply("/forbidden", Reply(403), host="127.0.0.2")
+    graph(site, {f"/{number}": [f"/{number + 1}"] for number in range(10)}, host="127.0.0.2")
+    seeds = [site.url("/"), site.url("/0", host="127.0.0.2")]
+    given = polite()
+    clock: FakeClock = given["clock"]
+    began = clock.now().epoch
+
+    async with acrawl(seeds, **given, store="memory:", max_pages=10) as crawl:
+        await crawl.run()
+
+    assert site.count("/forbidden") == 1
+    assert site.count("/9", host="127.0.0.2") == 1
+    assert clock.now().epoch - began < 200_000_000

@@ -173,7 +173,7 @@ class Filters:
         self.led_back: set[str] = set()
         """URLs whose redirects are followed at once, because their targets were claimed before."""
         self._led_away: dict[str, None] = {}
-        """Redirect targets in a chain that led to another registered domain, latest last."""
+        """Redirect targets in a chain that led to another registered domain, and canonicals there, latest last."""
         self._too_deep: set[int] = set()
         """Hashes of links that were reported as too deep."""
         self._chances: Counter[str] = Counter()
@@ -250,6 +250,8 @@ class Filters:
         canonical = await self._canonical(claimed, page)
         if canonical is not None:
             found.append(Found((canonical,), claimed.depth, claimed.priority, page.url))
+            if are_apart(host_of(canonical), claimed.host):
+                self._lead_away(canonical)
             why = NOT_CANONICAL, messages.not_canonical(page.url, canonical)
         if self._options.drop_duplicates and why is None:
             first = self._bodies.setdefault(_digest(page.body), page.url)
@@ -416,21 +418,27 @@ class Filters:
         if self._options.obey_canonical and await self._frontier.pass_over(claimed.url, target.text):
             return self._followed_at_once(claimed, result)  # the target was left out, perhaps in favour of this URL
         if self.is_foreign(claimed):
-            self._led_away[target.text] = None
-            if len(self._led_away) > MOST_LED:
-                del self._led_away[next(iter(self._led_away))]
+            self._lead_away(target.text)
         found = Found((target.text,), claimed.depth, claimed.priority, claimed.url, claimed.hops + 1)
         return Finished(claimed, Done(after), (found, *self._sitemaps_of(url.origin)), notes=notes, is_redirect=True)
 
     def is_foreign(self, claimed: Claimed) -> bool:
-        """Return whether another registered domain redirects to a URL or names it as a sitemap (C22).
+        """Return whether another registered domain redirects to a URL, or names it as a sitemap or canonical (C22).
 
         The same holds for the rest of such a redirect chain.
         """
         parent = claimed.parent
-        if parent is None or not (claimed.hops or is_listed(claimed)):
+        if parent is None:
             return False
-        return claimed.url in self._led_away or are_apart(host_of(parent), claimed.host)
+        if claimed.hops or is_listed(claimed):
+            return claimed.url in self._led_away or are_apart(host_of(parent), claimed.host)
+        # A canonical. If the host itself linked to it before, its failures count as usual.
+        return claimed.url in self._led_away and are_apart(host_of(parent), claimed.host)
+
+    def _lead_away(self, url: str) -> None:
+        self._led_away[url] = None
+        if len(self._led_away) > MOST_LED:
+            del self._led_away[next(iter(self._led_away))]
 
     def _followed_at_once(self, claimed: Claimed, result: FetchResult) -> Finished:
         """Request a URL again and follow its redirect directly, because the target is not fetched by itself again."""
