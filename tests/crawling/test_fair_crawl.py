@@ -237,3 +237,29 @@ async def test_names_that_are_looked_up_slowly_and_in_vain_fail_once(site: Site)
         summary = await crawl.run()
 
     assert (summary.ended, summary.totals.failed) == ("done", {"dns_error": 8})
+
+
+@pytest.mark.parametrize("status", [404, 403])
+@pytest.mark.parametrize("way", ["links", "sitemap"])
+async def test_a_site_that_names_many_urls_of_another_delays_none_of_its_pages(
+    site: Site, way: str, status: int
+) -> None:
+    """Q1, C22: the pages that a host links to itself go first, and a URL that others name does not open its breaker"""
+    junk = [site.url(f"/junk/{number}", host=HONEST) for number in range(500)]
+    listed = "".join(f"<url><loc>{each}</loc></url>" for each in junk)
+    site.on("/junk/*", lambda visit: Reply(status), host=HONEST)
+    site.url("/", host="127.0.0.66")
+    pages = {"links": html(*junk), "sitemap": html("/x")}
+    site.page("/", pages[way], host="evil.test")
+    site.robots(f"Sitemap: {site.url('/s.xml', host='evil.test')}" if way == "sitemap" else "", host="evil.test")
+    site.page("/s.xml", f"<urlset>{listed}</urlset>", content_type="text/xml", host="evil.test")
+    seeds = [site.url("/", host="evil.test"), chain(site)]
+    sender = AiohttpSender(resolver=Names())
+
+    given = {**QUICK, "concurrency": 1, "max_time": 10.0}
+
+    async with acrawl(seeds, **given, scope="host", sitemaps=True, max_pages=30, sender=sender) as crawl:
+        summary = await crawl.run()
+
+    assert summary.totals.pages == 30
+    assert len([path for path in site.paths(HONEST) if path.startswith("/junk")]) <= 3

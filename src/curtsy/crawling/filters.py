@@ -34,6 +34,7 @@ from curtsy.crawling.page import CrawledPage, Skipped
 from curtsy.crawling.quota import SitemapQuota
 from curtsy.crawling.reader import (
     DUPLICATE,
+    FOREIGN_PRIORITY,
     GZIP,
     NOINDEX,
     NOT_CANONICAL,
@@ -290,7 +291,11 @@ class Filters:
                 further = [each for each in reading.sitemap.sitemaps if self._is_near(each, claimed.host)]
         else:
             depth, links = claimed.depth + 1, dict.fromkeys(reading.fresh.values())
-        inside: PackedUrls | list[str] = [] if reading.sitemap is None else PackedUrls()
+        kind = list[str] if reading.sitemap is None else PackedUrls
+        inside: PackedUrls | list[str] = kind()
+        elsewhere: PackedUrls | list[str] = kind()
+        """Links to other registered domains."""
+        apart: dict[str, bool] = {}
         left_out: list[Skipped] = []
         deep: set[str] = set()
         more: Counter[str] = Counter()
@@ -306,7 +311,11 @@ class Filters:
             wanted = link if self._traps is None else self._traps.stripped(link)
             reason = self._outside(wanted, depth)
             if reason is None:
-                inside.append(wanted)
+                host = host_of(wanted)
+                is_apart = apart.get(host)
+                if is_apart is None:
+                    is_apart = apart[host] = are_apart(host, claimed.host)
+                (elsewhere if is_apart else inside).append(wanted)
                 continue
             if (
                 reason is OutOfScope.TOO_DEEP
@@ -318,11 +327,11 @@ class Filters:
                 why, at = self.scope.explain(reason, wanted), at or moment(self._client.epoch())
                 left_out.append(Skipped(wanted, reason, why, None, depth, url, at=at))
         # The sitemaps of a host that only serves another host's sitemap are skipped.
-        found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin, len(inside))
+        found = [] if is_for_sitemap(claimed) else self._sitemaps_of(origin, len(inside) + len(elsewhere))
         if further:
-            found += self._queued(further, _namer(claimed), len(inside), depth, claimed.hops + 1)
-        if inside:
-            found.append(Found(inside, depth, 0, url))
+            found += self._queued(further, _namer(claimed), len(inside) + len(elsewhere), depth, claimed.hops + 1)
+        groups = (inside, 0), (elsewhere, FOREIGN_PRIORITY)
+        found += [Found(urls, depth, priority, url) for urls, priority in groups if urls]
         fresh = reading.fresh
         if cut:
             deep.update(islice(links, len(links) - cut, None))

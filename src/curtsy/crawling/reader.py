@@ -25,6 +25,9 @@ SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
 """Priorities. Sitemaps precede pages, because they list them. Links have priority 0. A URL that is put back last loses
 one."""
 
+FOREIGN_PRIORITY = -1
+"""Priority of links from another registered domain. A host's own links go first: no site floods the queue of another."""
+
 RESERVE_PRIORITY = -200
 """Priority of sitemaps that are read only when their host has no page left."""
 
