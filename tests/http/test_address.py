@@ -118,7 +118,7 @@ def test_nothing_that_python_calls_private_is_permitted(
 
 def test_the_socket_factory_makes_no_socket_for_a_refused_address() -> None:
     """U2"""
-    with pytest.raises(AddressRefused, match=r"169\.254\.169\.254 is link-local"):
+    with pytest.raises(AddressRefused, match=r"169\.254\.169\.254\b.*\blink-local\b"):
         guarded_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("169.254.169.254", 80)))
 
 
@@ -143,7 +143,7 @@ async def test_of_a_names_addresses_only_the_permitted_ones_are_tried() -> None:
 
 async def test_a_name_with_no_permitted_address_is_refused_and_says_which_it_has() -> None:
     """U2"""
-    with pytest.raises(AddressRefused, match=r"a\.test is 10\.0\.0\.1, which is private"):
+    with pytest.raises(AddressRefused, match=r"a\.test\b.*\b10\.0\.0\.1\b.*\bprivate\b"):
         await addresses({"a.test": ["10.0.0.1", "::1"]}, "a.test")
 
 
@@ -191,7 +191,7 @@ def failing(number: int, asked: list[int]) -> Callable[[int, int], socket.socket
 @pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT])
 def test_no_socket_is_made_for_an_address_of_ipv6_that_there_is_no_way_to(number: int) -> None:
     """N3: as each kind of machine without it says so"""
-    with pytest.raises(NoIPv6, match="which this machine does not have") as told:
+    with pytest.raises(NoIPv6, match="IPv6") as told:
         open_socket(V6, failing(number, []))
 
     assert told.value.errno == number

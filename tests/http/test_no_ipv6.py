@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from curtsy.core.errors import Reason
+from tests.support.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
 SWITCH = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
@@ -43,7 +44,7 @@ PROGRAM = """
                     rules = await web.store.read("rules:" + url.removesuffix("/"))
                     told[name] = {
                         "reason": result.reason, "text": result.text, "message": result.message.partition(": ")[2],
-                        "failures": host.failures, "rules": repr(rules),
+                        "failures": host.failures, "robots": {"failures": rules.failures, "why": rules.why},
                     }
             async with client(sender=AiohttpSender(resolver=names), max_retries=0, respect_robots=False) as web:
                 refused = await web.fetch(f"http://both.test:{closed}/")
@@ -70,17 +71,17 @@ def told() -> Any:
 
 
 @pytest.mark.parametrize("host", ["[::1]", "six.test"])
-def test_an_address_of_ipv6_is_told_as_what_this_machine_lacks_and_no_host_is_blamed(told: Any, host: str) -> None:
+def test_an_address_of_ipv6_is_told_as_what_this_machine_lacks_and_no_host_is_blamed(
+    told: Any, host: str, snapshot: Snapshot
+) -> None:
     """U6, R6: no failure of the host's, and no word of its robots.txt"""
     said = told[host]
 
     assert said["reason"] == Reason.ADDRESS_REFUSED
-    assert said["message"] == (
-        "its address is of IPv6, which this machine does not have. "
-        "Ask from a machine that has it, or by a proxy that does."
-    )
+    assert "IPv6" in said["message"]
+    snapshot(said["message"])
     assert said["failures"] == 0
-    assert "could not be fetched" not in said["rules"]
+    assert (said["robots"]["failures"], said["robots"]["why"]) == (0, "")
 
 
 def test_a_name_that_has_an_address_of_ipv4_too_is_asked_there(told: Any) -> None:
@@ -92,4 +93,4 @@ def test_what_each_address_of_a_name_failed_for_is_said(told: Any) -> None:
     """N3, conventions: errors"""
     assert told["refused"]["reason"] == Reason.CONNECTION_ERROR
     no_way, refused = (os.strerror(number).lower() for number in (errno.EADDRNOTAVAIL, errno.ECONNREFUSED))
-    assert told["refused"]["message"] == f"{no_way}, {refused}. Try again later."
+    assert told["refused"]["message"].startswith(f"{no_way}, {refused}.")

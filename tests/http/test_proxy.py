@@ -1,6 +1,8 @@
 """The built-in sender behind a proxy."""
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +20,7 @@ from tests.support.listening import listening
 from tests.support.proxy import tunnel
 from tests.support.sending import OPEN, fail, get
 from tests.support.site import Reply, Site, closed_port, deaf_port, garbage
+from tests.support.snapshot import Snapshot
 
 AUTHORITY = Authority()
 
@@ -92,15 +95,16 @@ async def test_a_tunnel_to_a_site_that_falls_silent_is_no_failure_of_the_proxys(
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @pytest.mark.parametrize(
-    ("kind", "reason", "is_lasting", "said"),
+    ("kind", "reason", "is_lasting", "why"),
     [
-        ("nameless", Reason.DNS_ERROR, True, "cannot be reached: name or service not known"),
-        ("closed", Reason.CONNECTION_ERROR, False, "cannot be reached: connection refused"),
-        ("deaf", Reason.TIMEOUT, False, "gave no connection within 0.3 s"),
+        ("nameless", Reason.DNS_ERROR, True, "proxy.test"),
+        ("closed", Reason.CONNECTION_ERROR, False, os.strerror(errno.ECONNREFUSED)),
+        ("deaf", Reason.TIMEOUT, False, "0.3 s"),
     ],
+    ids=["nameless", "closed", "deaf"],
 )
 async def test_a_proxy_that_cannot_be_reached_is_named_and_says_nothing_of_the_host(
-    scheme: str, kind: str, reason: Reason, is_lasting: bool, said: str
+    scheme: str, kind: str, reason: Reason, is_lasting: bool, why: str, snapshot: Snapshot
 ) -> None:
     """U6, F62: named without its password"""
     with closed_port() as closed, deaf_port() as deaf:
@@ -109,20 +113,18 @@ async def test_a_proxy_that_cannot_be_reached_is_named_and_says_nothing_of_the_h
         failure = await fail(sender, f"{scheme}://shop.test/", replace(OPEN, connect_timeout=0.3))
         await sender.close()
 
-    assert failure.detail == f"the proxy http://{place} {said}"
+    assert f"http://{place} " in failure.detail
+    assert why.lower() in failure.detail
+    assert "hunter2" not in failure.detail
+    snapshot(failure.detail)
     assert (failure.reason, failure.is_lasting) == (reason, is_lasting)
     assert (failure.ended_at_proxy, failure.sent_ago) == (True, None)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (b"HTTP/1.1 500 Oh\r\n\r\n", "refused with status 500"),
-        (b"", "closed the connection before it answered"),
-        (b"220 ready\r\n", "gave no readable answer"),
-    ],
+    "answer", [b"HTTP/1.1 500 Oh\r\n\r\n", b"", b"220 ready\r\n"], ids=["status 500", "nothing", "unreadable"]
 )
-async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: bytes, said: str) -> None:
+async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: bytes, snapshot: Snapshot) -> None:
     """U6"""
     with Site() as proxy:
         proxy.reply("shop.test:443", garbage(answer))
@@ -130,20 +132,24 @@ async def test_a_proxy_that_opens_no_tunnel_says_nothing_of_the_host(answer: byt
         failure = await fail(sender, "https://shop.test/", OPEN)
         await sender.close()
 
-    assert failure.detail == f"the proxy {proxy.url('')} {said}"
+    assert f"{proxy.url('')} " in failure.detail
+    assert ("500" in failure.detail.split()) == (b" 500 " in answer)
+    snapshot(failure.detail)
     assert (failure.reason, failure.is_lasting) == (Reason.CONNECTION_ERROR, False)
     assert (failure.ended_at_proxy, failure.sent_ago) == (True, None)
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_proxy_that_has_no_way_to_a_host_speaks_of_the_host(status: int) -> None:
+async def test_a_proxy_that_has_no_way_to_a_host_speaks_of_the_host(status: int, snapshot: Snapshot) -> None:
     """U6; RFC 9110, 15.6"""
     async with tunnel(1, b"%d Oh" % status) as (url, _):
         sender = AiohttpSender(proxy=url)
         failure = await fail(sender, "https://shop.test/", OPEN)
         await sender.close()
 
-    assert failure.detail == f"the proxy {url} has no way to it: it refused with status {status}"
+    assert f"{url} " in failure.detail
+    assert str(status) in failure.detail.split()
+    snapshot(failure.detail)
     assert (failure.reason, failure.ended_at_proxy) == (Reason.CONNECTION_ERROR, False)
 
 
@@ -173,7 +179,7 @@ class Counting(AbstractResolver):
         """Nothing is held open."""
 
 
-async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_of_the_host() -> None:
+async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_of_the_host(snapshot: Snapshot) -> None:
     """U6, F36"""
     failures: list[Failure] = []
     with Site(tls=AUTHORITY.server("good")) as secured, Site() as plain:
@@ -184,21 +190,17 @@ async def test_an_https_proxy_that_is_not_trusted_or_speaks_no_tls_says_nothing_
 
     assert [each.reason for each in failures] == [Reason.TLS_ERROR] * 2
     assert [each.ended_at_proxy for each in failures] == [True, True]
-    assert failures[0].detail.startswith(f"the proxy https://127.0.0.1:{secured.port} cannot be trusted: ")
-    assert failures[1].detail == f"the proxy https://127.0.0.1:{plain.port} speaks no TLS"
+    assert f"https://127.0.0.1:{secured.port} " in failures[0].detail
+    assert f"https://127.0.0.1:{plain.port} " in failures[1].detail
+    snapshot(failures[0].detail.rpartition(": ")[0], "not trusted")  # without the reason that OpenSSL gives
+    snapshot(failures[1].detail, "no TLS")
     assert not any(each.is_answer for each in failures)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize(
-    ("login", "said", "advice"),
-    [
-        ("", "wants a login (407)", "Put the user, a colon, the password and @ before {}."),
-        ("us:hunter2@", "does not accept the login (407)", "Correct the user and the password"),
-    ],
-)
+@pytest.mark.parametrize(("login", "names_place"), [("", True), ("us:hunter2@", False)], ids=["no login", "login"])
 async def test_a_407_is_the_proxys_word_and_says_how_to_give_a_login(
-    scheme: str, login: str, said: str, advice: str
+    scheme: str, login: str, names_place: bool, snapshot: Snapshot
 ) -> None:
     """U6, F62"""
     async with tunnel(1, b"407 Proxy Authentication Required") as (url, heads):
@@ -208,8 +210,11 @@ async def test_a_407_is_the_proxys_word_and_says_how_to_give_a_login(
         await sender.close()
 
     assert len(heads) == 1
-    assert failure.detail == f"the proxy {url} {said}"
-    assert (failure.advice or "").startswith(advice.format(place))
+    assert f"{url} " in failure.detail
+    assert "407" in failure.detail
+    assert failure.advice is not None
+    assert (place in failure.advice) == names_place
+    snapshot(f"{failure.detail}. {failure.advice}")
     assert (failure.reason, failure.is_lasting) == (Reason.CONNECTION_ERROR, True)
     assert (failure.ended_at_proxy, failure.sent_ago, failure.status) == (True, None, None)
 
@@ -325,7 +330,7 @@ async def test_what_would_go_by_a_proxy_that_cannot_be_used_is_not_sent_and_says
         await sender.close()
 
     assert (failure.reason, failure.sent_ago) == (Reason.INVALID_URL, None)
-    assert failure.detail.startswith(f"HTTPS_PROXY = {shown} must be an http or https proxy")
+    assert failure.detail.startswith(f"HTTPS_PROXY = {shown} ")
     assert "NO_PROXY" in failure.detail
     assert "ter2" not in failure.detail
     assert (by_other.body, bypassed.body) == (b"by proxy", b"direct")
@@ -334,12 +339,13 @@ async def test_what_would_go_by_a_proxy_that_cannot_be_used_is_not_sent_and_says
 @pytest.mark.parametrize(
     "given", ["us:hunter2@127.0.0.1:3128", "socks5://us:hunter2@127.0.0.1:1", "http://us:hunter2@:1"]
 )
-def test_a_proxy_that_is_none_is_an_error_without_its_password(given: str) -> None:
+def test_a_proxy_that_is_none_is_an_error_without_its_password(given: str, snapshot: Snapshot) -> None:
     """F62"""
-    with pytest.raises(PolicyError, match="must be an http or https URL") as caught:
+    with pytest.raises(PolicyError, match=r"^proxy = ") as caught:
         AiohttpSender(proxy=given)
 
     assert "hunter2" not in str(caught.value)
+    snapshot(str(caught.value))
 
 
 async def test_an_error_that_was_not_foreseen_is_named_without_its_words() -> None:
@@ -356,17 +362,22 @@ async def test_an_error_that_was_not_foreseen_is_named_without_its_words() -> No
     await sender.close()
 
     assert failure.reason is Reason.INVALID_URL
-    assert failure.detail == "the request cannot be written: ValueError"
+    assert "ValueError" in failure.detail
+    assert "hunter2" not in failure.detail
+    assert "look up" not in failure.detail
 
 
-def test_a_client_says_at_once_that_a_proxy_of_the_environment_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_says_at_once_that_a_proxy_of_the_environment_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
+) -> None:
     """F62: before a crawl takes every URL for a wrong one; unless no host goes by it"""
     monkeypatch.setenv("https_proxy", "socks5://us:hunter2@127.0.0.1:1")
     settings: dict[str, Any] = {"store": "memory:", "cache": False, "user_agent": "testbot/1.0 (+https://example.org)"}
 
-    with pytest.raises(PolicyError, match="must be an http or https proxy") as caught:
+    with pytest.raises(PolicyError, match=r"^HTTPS_PROXY = ") as caught:
         Client(**settings)
     monkeypatch.setenv("no_proxy", "*")
     Client(**settings).close()
 
     assert "hunter2" not in str(caught.value)
+    snapshot(str(caught.value))
