@@ -233,8 +233,9 @@ def test_of_two_pages_of_a_host_that_are_left_out_for_one_another_the_last_is_ke
 
 @pytest.mark.parametrize("wrong", ["a.org", "https://a.org", "/x", "", "ftp://a.org/"])
 def test_what_is_not_canonical_is_refused_and_nothing_is_added(frontier: Frontier, wrong: str) -> None:
-    with pytest.raises(ValueError, match="not a canonical URL"):
+    with pytest.raises(ValueError) as told:
         frontier.add([*urls("a.org", 1), wrong])
+    assert repr(wrong) in str(told.value)
     assert frontier.counts().queued == 0
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +24,7 @@ from curtsy.crawling.outputs.skipped import SkippedCsv
 from curtsy.crawling.outputs.warc import Warc
 from tests.crawling.leaves import KINDS, Kind, Leaf, files_of, leaves, page, sizes, skip, write
 from tests.strategies import ANY
+from tests.support.snapshot import Snapshot
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
@@ -119,28 +122,32 @@ def test_nothing_is_written_before_the_first_page_so_that_a_first_state_can_be_n
 
 
 @every_kind
-def test_a_file_of_somebody_else_is_never_overwritten(kind: Kind, tmp_path: Path) -> None:
+def test_a_file_of_somebody_else_is_never_overwritten(kind: Kind, tmp_path: Path, snapshot: Snapshot) -> None:
     """Issue 5"""
     victim = tmp_path / kind.file
     victim.parent.mkdir(exist_ok=True)
     victim.write_text("a diploma thesis")
 
-    with pytest.raises(NotWritten, match=r"is there already .* Choose another name, or move it away\.") as told:
+    with pytest.raises(NotWritten) as told:
         kind.make(tmp_path).open(None)
 
+    assert told.value.is_lasting
+    snapshot(str(told.value))
     assert victim.read_text() == "a diploma thesis"
     assert str(told.value.path) in (str(victim), str(victim.parent))
 
 
 @every_kind
-def test_a_file_that_another_writes_is_left_to_that_one(kind: Kind, tmp_path: Path) -> None:
+def test_a_file_that_another_writes_is_left_to_that_one(kind: Kind, tmp_path: Path, snapshot: Snapshot) -> None:
     """F42: the second refuses to start, even if nothing is written yet"""
     output = kind.make(tmp_path)
     output.open(None)
 
-    with pytest.raises(NotWritten, match=r"is being written by another process\. Give each its own file"):
+    with pytest.raises(NotWritten) as told:
         kind.make(tmp_path).open(None)
 
+    assert told.value.is_lasting
+    snapshot(str(told.value))
     write(output, page())
     write(output, skip())
     state = output.flush()
@@ -177,7 +184,9 @@ def test_a_file_that_became_shorter_is_gone_on_with_and_that_is_said(
 
     assert isinstance(output, Counted)
     assert output.written() == Written(output.name, whole + 1, 2 - whole)
-    assert "are not in it any more" in caplog.text
+    [told] = [record.getMessage() for record in caplog.records if record.name.startswith("curtsy")]
+    assert str(victim) in told
+    assert "--fresh" in told
     assert "7" in str(kind.content(tmp_path))
     if left == "half" and kind.name != "csv":
         assert "page/0" in str(kind.content(tmp_path))
@@ -202,9 +211,10 @@ def test_a_file_that_was_replaced_is_left_as_it_is(kind: Kind, other: str, tmp_p
     victim.write_bytes(text)
     before = files_of(tmp_path)
 
-    with pytest.raises(NotWritten, match=r"is not the file that this crawl has written.*Put the crawl's own file back"):
+    with pytest.raises(NotWritten, match="--fresh") as told:
         kind.make(tmp_path).open(state)
 
+    assert (told.value.path, told.value.is_lasting) == (str(victim), True)
     assert files_of(tmp_path) == before
 
 
@@ -252,9 +262,12 @@ def test_a_state_that_is_none_cuts_no_file(kind: Kind, tmp_path: Path) -> None:
     write_all(kind, tmp_path, [page(), skip()])
     before = sizes(tmp_path)
 
-    with pytest.raises(StoreError, match="cannot be read"):
-        kind.make(tmp_path).open({"file": "the first"})
+    output = kind.make(tmp_path)
 
+    with pytest.raises(StoreError, match=re.escape(output.name)) as told:
+        output.open({"file": "the first"})
+
+    assert isinstance(told.value.__cause__, msgspec.ValidationError)
     assert sizes(tmp_path) == before
 
 
@@ -263,8 +276,9 @@ def test_an_output_that_is_not_open_says_so(kind: Kind, tmp_path: Path) -> None:
     """Conventions: errors"""
     output = kind.make(tmp_path)
 
-    with pytest.raises(NotWritten, match=r"not open\. Call open\(\) first\."):
+    with pytest.raises(NotWritten, match=r"\bopen\(\)") as told:
         output.flush()
+    assert told.value.path in (str(tmp_path / kind.file), str((tmp_path / kind.file).parent))
     output.close()
 
     assert not sizes(tmp_path)
@@ -297,8 +311,40 @@ def test_a_place_that_cannot_be_is_told_in_words(kind: Kind, tmp_path: Path) -> 
     """Conventions: errors"""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(NotWritten, match=r"could not be written: .*\. Choose another name\."):
+    with pytest.raises(NotWritten) as told:
         kind.make(tmp_path / "file").open(None)
+
+    assert isinstance(told.value.__cause__, OSError)
+    assert str(told.value.__cause__.strerror) in str(told.value)
+    assert told.value.path == str(tmp_path / "file" / kind.file)
+
+
+def test_of_a_file_that_cannot_be_gone_on_with_it_is_said_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, snapshot: Snapshot
+) -> None:
+    """Conventions: what, why and what to do"""
+    path = tmp_path / "out.jsonl"
+    output = JsonLines(path)
+    with pytest.raises(NotWritten) as told:
+        output.flush()
+    snapshot(str(told.value), "not open")
+    with pytest.raises(StoreError) as unreadable:
+        output.open({"file": "the first"})
+    snapshot(str(unreadable.value), "state")
+
+    output.open(None)
+    output.page(page(1))
+    state = output.flush()
+    output.close()
+    os.truncate(path, 7)
+    output.open(state)
+    output.close()
+    snapshot(caplog.messages[-1], "cut")
+
+    path.write_text("a diploma thesis")
+    with pytest.raises(NotWritten) as told:
+        output.open(state)
+    snapshot(str(told.value), "replaced")
 
 
 @pytest.fixture
@@ -337,5 +383,8 @@ def test_an_output_is_named_by_its_ending_or_its_kind(text: str, kind: type[Outp
 @pytest.mark.parametrize("text", ["pages.parquet", "", "warc:", "parquet:pages"])
 def test_an_output_that_is_none_is_an_error_that_lists_them(text: str, inside: Path) -> None:
     """Conventions: errors"""
-    with pytest.raises(PolicyError, match="jsonl:PATH, warc:PATH, folder:PATH, csv:PATH"):
+    with pytest.raises(PolicyError) as told:
         open_output(text)
+
+    listed = re.findall(r"\w+:PATH", str(told.value))
+    assert listed == ["jsonl:PATH", "warc:PATH", "folder:PATH", "csv:PATH"]

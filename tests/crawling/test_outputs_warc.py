@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from curtsy.crawling.page import CrawledPage
 from tests.crawling.leaves import page, records_of
 from tests.crawling.web import crawled, graph
 from tests.support.site import Reply, Site
+from tests.support.snapshot import Snapshot
 
 IDENTICAL = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
 NOT_MODIFIED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
@@ -188,10 +190,12 @@ def test_a_kept_page_that_no_archive_has_is_written_whole(tmp_path: Path) -> Non
     assert [head.get_header("X-Crawler-Cache") for _, head, _ in answers(tmp_path)] == ["revalidated", "hit"]
 
 
-def test_an_earlier_archive_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_an_earlier_archive_that_is_none_is_an_error(tmp_path: Path, snapshot: Snapshot) -> None:
     """Conventions: errors"""
-    with pytest.raises(PolicyError, match=r"since = .* must be an archive that curtsy wrote"):
+    with pytest.raises(PolicyError, match=f"^since = .*{re.escape(str(tmp_path / 'nothing'))}") as told:
         archive(tmp_path, since=tmp_path / "nothing")
+
+    snapshot(str(told.value))
 
 
 def test_only_so_many_payloads_are_remembered(tmp_path: Path) -> None:
@@ -252,8 +256,10 @@ def test_dates_are_as_the_standard_has_them(given: str, written: str, tmp_path: 
 
 def test_a_level_that_is_none_is_an_error() -> None:
     """Conventions: errors"""
-    with pytest.raises(PolicyError, match=r"level = 10 must be between 0 and 9\."):
+    with pytest.raises(PolicyError, match=r"^level = 10 ") as told:
         Warc("out", level=10)
+
+    assert {"0", "9"} <= set(re.findall(r"\d+", str(told.value)))
 
 
 def test_redirects_are_in_the_archive_so_that_links_lead_somewhere(tmp_path: Path) -> None:

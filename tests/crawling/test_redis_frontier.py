@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -22,6 +23,7 @@ from curtsy.crawling.frontier.redis_jobs import PRESENCE, JobGone, forget, home,
 from tests.crawling.sharer import Sharer, busiest, filters
 from tests.support.listening import carry, listening
 from tests.support.redis_server import RedisServer
+from tests.support.snapshot import Snapshot
 
 SLOW = 30.0
 """Seconds of patience with a busy machine, where the test is not about patience."""
@@ -349,13 +351,15 @@ async def test_what_a_silent_worker_has_goes_to_another_only_after_it_has_stoppe
     assert time.monotonic() >= lost.leased_until
     assert (taken.url, taken.tries) == (lost.url, 1)
     assert await silent.renew(lost) is None
-    with pytest.raises(Lapsed, match="1 of 1 claims"):
+    with pytest.raises(Lapsed, match=r"\b1\b.*\b1\b"):
         await silent.conclude([Ending(lost, Failed("timeout"), [Found(urls("b.org", 1))])])
     assert await other.counts() == Counts(queued=1, leased=1, done=0, failed=0, hosts=2)
     assert await done(other, taken) == [True]
 
 
-async def test_of_claims_that_ended_too_late_none_is_ended_and_those_that_were_kept_can_be(make: Make) -> None:
+async def test_of_claims_that_ended_too_late_none_is_ended_and_those_that_were_kept_can_be(
+    make: Make, snapshot: Snapshot
+) -> None:
     """F60: so that an output can be cut back, and written without what is another's."""
     clock = Time()
     slow, other = make(clock=clock, lease=60.0), make(clock=clock, lease=60.0)
@@ -368,8 +372,9 @@ async def test_of_claims_that_ended_too_late_none_is_ended_and_those_that_were_k
     clock.seconds += 2 * GRACE / 1e6
     taken = await other.claim(2)
 
-    with pytest.raises(Lapsed, match="1 of 2 claims"):
+    with pytest.raises(Lapsed, match=r"\b1\b.*\b2\b") as told:
         await slow.conclude([Ending(claimed, Done()) for claimed in claims], {"output": 7})
+    snapshot(str(told.value))
 
     assert [claimed.url for claimed in taken] == [claims[1].url]
     assert ((await other.counts()).done, await other.notes()) == (0, {})
@@ -440,7 +445,7 @@ async def test_a_conclusion_whose_reply_was_lost_can_be_repeated_and_counts_once
         ending = Ending(claimed, Failed("timeout", 0.0), [Found(urls("b.org", 1, 2))])
 
         cutter.cuts = 5
-        with pytest.raises(StoreError, match="cannot be reached"):
+        with pytest.raises(StoreError, match=re.escape(cutter.url)):
             await frontier.conclude([ending], {"output": 7})
         cutter.cuts = 0
         await frontier.conclude([ending], {"output": 7})
@@ -461,7 +466,7 @@ async def test_a_claim_whose_end_was_told_is_not_taken_for_another_s_though_its_
         await add(frontier, *urls("a.org", 1))
         [claimed] = await frontier.claim()
         cutter.cuts = 5
-        with pytest.raises(StoreError, match="cannot be reached"):
+        with pytest.raises(StoreError, match=re.escape(cutter.url)):
             await done(frontier, claimed)
         cutter.cuts = 0
         clock.seconds += 61.0
@@ -493,7 +498,7 @@ async def test_a_claim_whose_reply_was_lost_comes_back_when_its_lease_has_run_ou
         await frontier.close()
 
 
-async def test_a_server_that_hangs_is_an_error_and_all_goes_on_when_it_is_back(make: Make) -> None:
+async def test_a_server_that_hangs_is_an_error_and_all_goes_on_when_it_is_back(make: Make, snapshot: Snapshot) -> None:
     """F55"""
     with RedisServer() as server:
         frontier, hasty = make(server.url), make(server.url, timeout=0.2)
@@ -501,9 +506,10 @@ async def test_a_server_that_hangs_is_an_error_and_all_goes_on_when_it_is_back(m
         [claimed] = await frontier.claim()
         server.pause()
 
-        with pytest.raises(StoreError, match="does not answer within"):
+        with pytest.raises(StoreError, match=r"\b0\.2\b") as told:
             await done(hasty, claimed)
         server.resume()
+        snapshot(str(told.value))
 
         await done(frontier, claimed)  # unless the server has heard the hasty one after all
         assert await frontier.counts() == Counts(queued=0, leased=0, done=1, failed=0, hosts=1)
@@ -525,15 +531,16 @@ async def test_a_server_that_was_restarted_has_all_that_it_was_told(make: Make) 
 
 
 async def test_a_job_that_the_server_has_lost_is_an_error_that_is_not_waited_out(
-    server: RedisServer, make: Make, job: str
+    server: RedisServer, make: Make, job: str, snapshot: Snapshot
 ) -> None:
     """F54: nothing is begun anew by itself."""
     frontier = make()
     await add(frontier, *urls("a.org", 1))
     await forget(server.url, job)
 
-    with pytest.raises(JobGone, match="does not have the job any more"):
+    with pytest.raises(JobGone, match=re.escape(server.url)) as told:
         await frontier.claim()
+    snapshot(str(told.value))
     with pytest.raises(JobGone):
         await add(frontier, *urls("a.org", 2))
     assert not _keys(server, job)
@@ -548,10 +555,13 @@ async def test_a_server_that_may_forget_is_refused(make: Make) -> None:
         await make(server.url).check()
 
 
-async def test_a_server_that_is_not_there_is_an_error_that_says_so(make: Make) -> None:
+async def test_a_server_that_is_not_there_is_an_error_that_says_so(make: Make, snapshot: Snapshot) -> None:
     """F55"""
-    with pytest.raises(StoreError, match="cannot be reached"):
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1:1\b") as told:
         await make("redis://127.0.0.1:1/0").claim()
+
+    assert str(told.value.__cause__) in str(told.value)
+    snapshot(str(told.value).replace(str(told.value.__cause__), "WHY"))
 
 
 async def test_a_clock_that_is_set_back_holds_nothing_up(make: Make) -> None:
@@ -599,15 +609,16 @@ def _keys(server: RedisServer, job: str) -> list[bytes]:
     return found
 
 
-async def test_a_fresh_start_is_refused_while_others_are_at_work(server: RedisServer, make: Make, job: str) -> None:
+async def test_a_fresh_start_is_refused_while_others_are_at_work(make: Make, job: str, snapshot: Snapshot) -> None:
     """Issue 5, point 4"""
     old = make(worker="old")
     await add(old, *urls("a.org", 1, 2))
     await old.note({"scope": 1})
     [claimed] = await old.claim()
 
-    with pytest.raises(PolicyError, match="cannot be begun anew"):
+    with pytest.raises(PolicyError, match=re.escape(job)) as told:
         await make(fresh=True).check()
+    snapshot(str(told.value))
     assert (await make().counts()).leased == 1
 
     again = make(fresh=True, worker="old")  # it was killed, and comes back
@@ -626,18 +637,18 @@ async def test_the_number_of_partitions_is_the_job_s_own(make: Make) -> None:
     assert len(await make(partitions=7, worker="late").claim(20)) == 20
 
 
-@pytest.mark.parametrize(
-    ("format", "words"), [(1, "an earlier curtsy. Begin it anew"), (99, "a later curtsy. Upgrade")]
-)
+@pytest.mark.parametrize("format", [1, 99])
 async def test_a_job_of_another_format_is_left_alone(
-    server: RedisServer, make: Make, job: str, format: int, words: str
+    server: RedisServer, make: Make, job: str, format: int, snapshot: Snapshot
 ) -> None:
     """Conventions: errors say what, why, what to do."""
     await add(make(), *urls("a.org", 1))
     server.command("HSET", f"{home(job)}:meta", "format", format)
 
-    with pytest.raises(PolicyError, match=words):
+    with pytest.raises(PolicyError, match=re.escape(job)) as told:
         await make().claim()
+
+    snapshot(str(told.value))
 
 
 @pytest.mark.parametrize("given", [{"job": ""}, {"lease": 0.0}, {"lease": -1.0}, {"partitions": 0}])
@@ -647,13 +658,15 @@ def test_settings_that_make_no_sense_are_refused(given: dict[str, Any]) -> None:
         RedisFrontier("redis://127.0.0.1/0", **{"job": "x", **given})
 
 
-async def test_a_frontier_that_was_closed_is_of_no_more_use(make: Make) -> None:
+async def test_a_frontier_that_was_closed_is_of_no_more_use(make: Make, snapshot: Snapshot) -> None:
     """Contract"""
     frontier = make()
     await frontier.close()
 
-    with pytest.raises(StoreError, match="after close"):
+    with pytest.raises(StoreError) as told:
         await frontier.claim()
+
+    snapshot(str(told.value))
 
 
 # What it costs.
