@@ -10,6 +10,7 @@ from curtsy.crawling.outputs.examples import Examples
 from tests.client.fetching import TICK
 from tests.crawling.web import crawled, html, polite
 from tests.support.site import Reply, Site, Visit, redirect
+from tests.support.snapshot import Snapshot
 from tests.support.wall import wall
 
 
@@ -57,7 +58,7 @@ async def test_the_second_request_waits_its_turn(site: Site) -> None:
     assert times[1] - times[0] >= 1.5 - TICK
 
 
-async def test_without_cookies_it_is_told_what_to_do(site: Site) -> None:
+async def test_without_cookies_it_is_told_what_to_do(site: Site, snapshot: Snapshot) -> None:
     """U3, U14: and the site is not asked in vain"""
     wall(site, html("/a"))
     told = Examples()
@@ -66,8 +67,9 @@ async def test_without_cookies_it_is_told_what_to_do(site: Site) -> None:
 
     assert (paths, done.totals.failed) == ([], {"too_many_redirects": 1})
     assert site.paths() == ["/robots.txt", "/"]
-    assert "wants it back" in told.by_reason["too_many_redirects"].message
-    assert "cookies=True, --cookies" in told.by_reason["too_many_redirects"].message
+    message = told.by_reason["too_many_redirects"].message
+    assert "cookies=True, --cookies" in message
+    snapshot(message)
 
 
 async def test_a_page_that_always_wants_another_cookie_comes_to_an_end(site: Site) -> None:

@@ -16,6 +16,7 @@ from curtsy.crawling.extract.file_type import ending_of
 from curtsy.crawling.extract.scope import HOSTS, Kind, OutOfScope, Scope
 from curtsy.http.registered_domain import site_of
 from tests.strategies import ANY
+from tests.support.snapshot import Snapshot
 
 KINDS: tuple[Kind, ...] = ("host", "site", "domains", "prefix", "any")
 
@@ -246,7 +247,9 @@ def test_every_reason_can_be_explained(given_scope: tuple[list[str], Scope], url
     reason = scope.refuses(url, depth)
 
     if reason is not None:
-        assert re.match(rf"not fetching {re.escape(url)}: (it|by) .+\. [A-Z].+\.$", scope.explain(reason, url))
+        explained = scope.explain(reason, url)
+        assert url in explained
+        assert re.search(r"\. [A-Z].+\.$", explained.replace(url, "URL")), "what to do is a sentence of its own"
     assert "\n" not in scope.describe()
 
 
@@ -305,48 +308,45 @@ def test_a_redirect_out_of_a_prefix_opens_one_page_and_not_the_host() -> None:
 # Changes
 
 
-def test_a_changed_scope_is_said() -> None:
+def test_a_changed_scope_is_said(snapshot: Snapshot) -> None:
     """Issue 5: "a changed scope is said" """
     old = around("site", "https://example.org/", match="/a/", depth=3)
     new = around("site", "https://example.net/", match="/b/", skip="/c/", domains="cdn.test", files="all")
 
-    assert new.changes(old.as_plain()) == [
-        "new among the sites: example.net",
-        "no longer among the sites: example.org",
-        "new among the domains: cdn.test",
-        "new among the patterns to match: /b/",
-        "no longer among the patterns to match: /a/",
-        "new among the patterns to skip: /c/",
-        "the depth is now unlimited, and before it was 3",
-        "it now takes files of every type, and before it took pages only",
-    ]
+    changes = new.changes(old.as_plain())
+
+    data = ["example.net", "example.org", "cdn.test", "/b/", "/a/", "/c/", "3", "files"]
+    assert [datum in change for datum, change in zip(data, changes, strict=True)] == [True] * len(data)
+    snapshot("\n".join(changes))
 
 
-def test_another_kind_of_scope_is_said_once() -> None:
+def test_another_kind_of_scope_is_said_once(snapshot: Snapshot) -> None:
     """Issue 5"""
     old = around("site", "https://example.org/")
 
-    assert around("any", "https://example.org/").changes(old.as_plain()) == [
-        "the crawl now covers any host, and before it was the site example.org"
-    ]
+    [change] = around("any", "https://example.org/").changes(old.as_plain())
+
+    snapshot(change)
 
 
-@pytest.mark.parametrize("old", [{}, {"kind": "galaxy", "places": []}, {"kind": "site", "places": 5}, {"x": 1}])
-def test_an_old_scope_that_cannot_be_read_is_said_and_not_fatal(old: dict[str, object]) -> None:
+def test_an_old_scope_that_cannot_be_read_is_said_and_not_fatal(snapshot: Snapshot) -> None:
     """U16"""
     scope = around("site", "https://example.org/")
+    olds: list[dict[str, object]] = [{}, {"kind": "galaxy", "places": []}, {"kind": "site", "places": 5}, {"x": 1}]
 
-    assert scope.changes(old) == [
-        "that of the earlier run cannot be read, and now it is the site example.org, pages only"
-    ]
-    with pytest.raises(PolicyError, match="not the scope of a crawl"):
-        Scope.from_plain(old)
+    for old in olds:
+        [change] = scope.changes(old)
+
+        assert scope.describe() in change
+        snapshot(change)
+        with pytest.raises(PolicyError, match="scope"):
+            Scope.from_plain(old)
 
 
 # Words
 
 
-def test_a_scope_is_described_in_one_line() -> None:
+def test_a_scope_is_described_in_one_line(snapshot: Snapshot) -> None:
     scope = around(
         "host",
         "https://b.test/",
@@ -358,31 +358,31 @@ def test_a_scope_is_described_in_one_line() -> None:
         files="pdf",
     )
 
-    assert scope.describe() == (
-        "the hosts a.test and b.test and the domain c.test, at most 1 link deep, only what matches /x or /y, "
-        "nothing that matches z, pages and .pdf"
-    )
+    assert "1" in scope.describe().split()
+    snapshot(scope.describe())
 
 
-def test_many_places_are_not_listed_all() -> None:
+def test_many_places_are_not_listed_all(snapshot: Snapshot) -> None:
     scope = around("host", *(f"https://h{number}.test/" for number in range(9)))
 
-    assert scope.describe() == "the hosts h0.test, h1.test, h2.test and 6 more, pages only"
+    described = scope.describe()
+
+    assert re.findall(r"h\d\.test", described) == ["h0.test", "h1.test", "h2.test"]
+    assert "6" in described.split()
+    snapshot(described)
 
 
-def test_an_explanation_says_what_why_and_what_to_do() -> None:
+def test_an_explanation_says_what_why_and_what_to_do(snapshot: Snapshot) -> None:
     """Conventions"""
     scope = around("site", "https://example.org/", skip=["/login", "print"])
 
-    assert scope.explain("other_site", "https://other.test/x") == (
-        "not fetching https://other.test/x: it is on other.test, and the crawl covers the site example.org. "
-        "Name it in domains to have it too."
-    )
-    assert scope.explain("skipped", "https://example.org/print/1") == (
-        "not fetching https://example.org/print/1: it matches print, which is to be skipped. "
-        "Narrow that pattern to have it."
-    )
-    assert '.pdf, it is no page. Use files=[".pdf"]' in scope.explain("file_type", "https://example.org/a.pdf")
+    for reason, url in (
+        ("other_site", "https://other.test/x"),
+        ("skipped", "https://example.org/print/1"),
+        ("file_type", "https://example.org/a.pdf"),
+    ):
+        assert url in scope.explain(reason, url)
+        snapshot(scope.explain(reason, url), reason)
 
 
 def test_an_explanation_shows_no_secret() -> None:
@@ -396,32 +396,36 @@ def test_an_explanation_shows_no_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_settings", "message"),
+    ("given_settings", "named"),
     [
-        ({"match": ["ok", "("]}, r"match\[1\] = '\(' is no regular expression: missing \)"),
-        ({"skip": "*.pdf"}, r"skip\[0\] = '\*\.pdf' is no regular expression: nothing to repeat"),
-        ({"kind": "galaxy"}, "kind = 'galaxy' must be one of host, site, domains, prefix, any"),
-        ({"kind": "domains"}, r"domains = \(\) names none"),
-        ({"depth": -1}, "depth = -1 must be a whole number"),
-        ({"depth": True}, "depth = True must be a whole number"),
-        ({"domains": ["https://example.org/"]}, "domain = 'https://example.org/' must be a host without a scheme"),
-        ({"files": [".p/df"]}, r"files: '\.p/df' is no ending"),
+        ({"match": ["ok", "("]}, "match[1] = '('"),
+        ({"skip": "*.pdf"}, "skip[0] = '*.pdf'"),
+        ({"kind": "galaxy"}, "kind = 'galaxy'"),
+        ({"kind": "domains"}, "domains = ()"),
+        ({"depth": -1}, "depth = -1"),
+        ({"depth": True}, "depth = True"),
+        ({"domains": ["https://example.org/"]}, "domain = 'https://example.org/'"),
+        ({"files": [".p/df"]}, "files: '.p/df'"),
     ],
+    ids=["match", "skip", "kind", "no domain", "depth", "bool", "domain", "files"],
 )
-def test_a_mistake_is_named(given_settings: dict[str, object], message: str) -> None:
+def test_a_mistake_is_named(given_settings: dict[str, object], named: str, snapshot: Snapshot) -> None:
     """Issue 5"""
-    with pytest.raises(PolicyError, match=message):
+    with pytest.raises(PolicyError, match=re.escape(named)) as told:
         Scope.around(["https://example.org/"], **given_settings)  # type: ignore[arg-type]
 
+    snapshot(str(told.value))
 
-def test_a_seed_that_is_no_url_is_named_without_its_password() -> None:
+
+def test_a_seed_that_is_no_url_is_named_without_its_password(snapshot: Snapshot) -> None:
     """F62"""
-    with pytest.raises(PolicyError, match=r"the seed 'ftp://.*its scheme is ftp") as raised:
+    with pytest.raises(PolicyError, match=r"ftp://\S*example\.org/") as raised:
         Scope.around(["ftp://user:s3cret@example.org/"])
 
     assert "s3cret" not in str(raised.value)
+    snapshot(str(raised.value))
 
 
 def test_a_crawl_of_nothing_is_a_mistake() -> None:
-    with pytest.raises(PolicyError, match=r"seeds = \(\) names no URL"):
+    with pytest.raises(PolicyError, match=r"^seeds = \(\) "):
         Scope.around([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -168,7 +169,7 @@ async def test_a_late_seed_that_is_no_url_is_skipped_and_told(site: Site) -> Non
     assert summary.fetched == 2
     assert summary.totals.skipped == {"invalid_url": 1}
     assert summary.reasons == {"http://[": "invalid_url"}
-    with pytest.raises(PolicyError, match="cannot be asked for"):
+    with pytest.raises(PolicyError, match=r"http://\["):
         acrawl(["http://[", *urls], **QUICK)
 
 
@@ -183,7 +184,7 @@ async def test_what_goes_wrong_with_a_source_is_raised(site: Site, source: Any) 
 
     for given, error, words in (
         (wrong(), LookupError, "the table is gone"),
-        ([], PolicyError, "nothing to crawl"),
+        ([], PolicyError, "URL"),
         ([7], PolicyError, r"seeds\[0\]"),
     ):
         with pytest.raises(error, match=words):
@@ -200,7 +201,7 @@ async def test_a_stream_of_seeds_of_another_job_is_refused(site: Site, tmp_path:
     site.clear()
 
     async with acrawl(generated([site.url("/", host="127.0.0.2")]), **QUICK, job=job) as crawl:
-        with pytest.raises(PolicyError, match="is no part of"):
+        with pytest.raises(PolicyError, match=re.escape(site.url("/", host="127.0.0.2"))):
             await crawl.run()
 
     assert site.count() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import socket
 import time
 import tracemalloc
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.extract.sitemap import Entry, Limits, Sitemap, is_sitemap, parse_sitemap
 from tests.strategies import ANY
+from tests.support.snapshot import Snapshot
 
 WHERE = "https://example.org/maps/sitemap.xml"
 NS = 'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
@@ -73,10 +75,12 @@ def test_an_index_lists_sitemaps() -> None:
     assert found == Sitemap(sitemaps=("https://example.org/1.xml.gz", "https://example.org/2.xml"))
 
 
-def test_an_index_that_lists_itself_is_no_circle() -> None:
+def test_an_index_that_lists_itself_is_no_circle(snapshot: Snapshot) -> None:
     found = read(f"<sitemapindex><sitemap><loc>{WHERE}</loc></sitemap></sitemapindex>")
 
-    assert found == Sitemap(parse_warnings=("It lists itself.",))
+    [told] = found.parse_warnings
+    assert found == Sitemap(parse_warnings=(told,))
+    snapshot(told)
 
 
 def test_a_plain_list_has_a_url_a_line() -> None:
@@ -84,7 +88,8 @@ def test_a_plain_list_has_a_url_a_line() -> None:
     found = read("\ufeffhttps://example.org/a\r\n\n  HTTPS://Example.org/b#top  \rhttps://example.org/a\nnonsense\n")
 
     assert [entry.url for entry in found.pages] == ["https://example.org/a", "https://example.org/b"]
-    assert found.parse_warnings == ("1 of its entries are no URLs.",)
+    [told] = found.parse_warnings
+    assert "1" in told.split()
 
 
 RSS = """<?xml version="1.0"?><rss version="2.0" xmlns:atom="http://www.w3.org/2005/Atom"><channel>
@@ -144,31 +149,38 @@ def test_a_namespace_may_have_a_prefix() -> None:
     ]
 
 
-def test_urls_are_canonical_relative_to_the_file_and_each_once() -> None:
+def test_urls_are_canonical_relative_to_the_file_and_each_once(snapshot: Snapshot) -> None:
     """U1"""
     found = read(urlset("HTTPS://EXAMPLE.org:443/a#x", "b", "/a", "//example.org/c d", "mailto:x", "", "http://["))
 
     assert [entry.url for entry in found.pages] == [
         "https://example.org/a", "https://example.org/maps/b", "https://example.org/c%20d",
     ]  # fmt: skip
-    assert found.parse_warnings == ("3 of its entries are no URLs.",)
+    [told] = found.parse_warnings
+    assert "3" in told.split()
+    snapshot(told)
 
 
-def test_pages_of_other_hosts_are_listed_and_said() -> None:
+def test_pages_of_other_hosts_are_listed_and_said(snapshot: Snapshot) -> None:
     """Issue 5: the scope decides"""
     found = read(urlset("https://example.org/a", "https://www.example.org/b", "https://evil.test/c"))
 
     assert len(found.pages) == 3
-    assert found.parse_warnings == ("2 of its URLs are on other hosts than example.org.",)
+    [told] = found.parse_warnings
+    assert "2" in told.split()
+    snapshot(told)
 
 
-def test_what_is_no_sitemap_says_so() -> None:
+@pytest.mark.parametrize(
+    "text", ["<!DOCTYPE html><html><a href='/x'>x</a></html>", "", "<urlset/>"], ids=["HTML", "empty", "no entry"]
+)
+def test_what_is_no_sitemap_says_so(text: str, snapshot: Snapshot) -> None:
     """Issue 5"""
-    assert read("<!DOCTYPE html><html><a href='/x'>x</a></html>") == Sitemap(
-        parse_warnings=("It is an HTML page, not a sitemap.",)
-    )
-    assert read("") == Sitemap(parse_warnings=("The file is empty.",))
-    assert read("<urlset/>") == Sitemap(parse_warnings=("It lists nothing.",))
+    found = read(text)
+
+    [told] = found.parse_warnings
+    assert found == Sitemap(parse_warnings=(told,))
+    snapshot(told)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +230,7 @@ def test_a_raw_ampersand_is_one() -> None:
     ]
 
 
-def test_a_gzip_that_is_cut_or_damaged_gives_what_comes_before() -> None:
+def test_a_gzip_that_is_cut_or_damaged_gives_what_comes_before(snapshot: Snapshot) -> None:
     """Issue 5"""
     packed = gzip.compress(urlset(*(f"/{number * 7919 % 10007}" for number in range(9000))).encode())
     damaged = packed[:15_000] + b"\xff" * 50 + packed[15_050:]
@@ -226,9 +238,10 @@ def test_a_gzip_that_is_cut_or_damaged_gives_what_comes_before() -> None:
     cut, hurt = read(packed[:15_000]), read(damaged)
 
     assert len(cut.pages) > 3000
-    assert "Its gzip ends too soon: the rest is missing." in cut.parse_warnings
     assert len(hurt.pages) > 3000
-    assert any("gzip is damaged" in parse_warning for parse_warning in hurt.parse_warnings)
+    snapshot("\n".join(cut.parse_warnings), "cut")
+    [damage] = hurt.parse_warnings
+    snapshot(re.sub(r"\(.+\)", "(WHY)", damage), "damaged")
 
 
 paths = st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=20), max_size=12)
@@ -289,7 +302,8 @@ def test_where_a_window_ends_makes_no_difference(pieces: list[bytes], window: in
     body = b"<urlset>" + b"".join(pieces)
     whole, parted = read(body), read(body, Limits(window=window))
 
-    if not any("the rest was not read" in parse_warning for parse_warning in parted.parse_warnings):
+    told = set(parted.parse_warnings) - set(whole.parse_warnings)
+    if not any(re.search(rf"\b{window}\b", each) for each in told):  # no element is longer than the window
         assert parted == whole
     else:
         assert parted.pages == whole.pages[: len(parted.pages)]
@@ -317,12 +331,12 @@ def laughs() -> str:
     return f'<?xml version="1.0"?><!DOCTYPE urlset [<!ENTITY lol0 "/lol">{entities}]>'
 
 
-def test_a_billion_laughs_are_not_laughed() -> None:
+def test_a_billion_laughs_are_not_laughed(snapshot: Snapshot) -> None:
     """F01"""
     found = read(f"{laughs()}<urlset><url><loc>/a&lol29;</loc></url><url><loc>/b</loc></url></urlset>")
 
     assert [entry.url for entry in found.pages] == ["https://example.org/b"]
-    assert "They are never expanded" in found.parse_warnings[0]
+    snapshot(found.parse_warnings[0])
 
 
 def test_no_entity_reads_a_file_or_asks_a_host(tmp_path: Path) -> None:
@@ -352,7 +366,7 @@ def test_what_stands_in_a_doctype_is_no_entry() -> None:
     assert pages(text) == ["https://example.org/a"]
 
 
-def test_a_gzip_bomb_ends_at_the_limit() -> None:
+def test_a_gzip_bomb_ends_at_the_limit(snapshot: Snapshot) -> None:
     """F01"""
     zeros = gzip.compress(bytes(1 << 20), 9) * 1024  # a GiB
     tracemalloc.start()
@@ -363,20 +377,22 @@ def test_a_gzip_bomb_ends_at_the_limit() -> None:
         tracemalloc.stop()
 
     assert found.pages == ()
-    assert any("the rest was not read" in parse_warning for parse_warning in found.parse_warnings)
+    snapshot("\n".join(found.parse_warnings))
     assert peak < 16 * 1024 * 1024
 
 
-def test_no_more_urls_are_read_than_the_limit_says() -> None:
+def test_no_more_urls_are_read_than_the_limit_says(snapshot: Snapshot) -> None:
     """Issue 5: 50,000 a file"""
     found = read(urlset(*(f"/{number}" for number in range(50_001))))
 
     assert len(found.pages) == 50_000
-    assert found.parse_warnings == ("It lists more than 50,000 URLs: the rest was not read.",)
+    [told] = found.parse_warnings
+    assert "50,000" in told
+    snapshot(told)
     assert len(read(urlset(*(f"/{number}" for number in range(50_000)))).pages) == 50_000
 
 
-def test_no_more_bytes_are_read_than_the_limit_says() -> None:
+def test_no_more_bytes_are_read_than_the_limit_says(snapshot: Snapshot) -> None:
     """Issue 5"""
     text = urlset(*(f"/{number}" for number in range(100)))
 
@@ -384,7 +400,8 @@ def test_no_more_bytes_are_read_than_the_limit_says() -> None:
 
     assert 30 < len(found.pages) < 60
     assert [entry.url for entry in found.pages] == pages(text)[: len(found.pages)]
-    assert f"It has more than {len(text) // 2:,} bytes: the rest was not read." in found.parse_warnings
+    [told] = [each for each in found.parse_warnings if f"{len(text) // 2:,}" in each]
+    snapshot(told)
 
 
 @pytest.mark.parametrize(

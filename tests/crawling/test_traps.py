@@ -14,6 +14,7 @@ from curtsy.core.errors import PolicyError
 from curtsy.core.message import Url, parse_url
 from curtsy.crawling.extract.traps import MAX_QUERIES, PATHS, QUERIES, TRACKING, Traps, repeated_run
 from tests.strategies import ANY
+from tests.support.snapshot import Snapshot
 
 HEX = "0123456789abcdef0123456789abcdef"
 SITE = "https://example.org"
@@ -236,23 +237,29 @@ def test_tracking_parameters_can_be_ones_own() -> None:
 
 
 @pytest.mark.parametrize("limit", ["max_length", "max_segments", "max_repeats", "max_queries"])
-def test_a_limit_that_leaves_nothing_is_a_mistake(limit: str) -> None:
-    with pytest.raises(PolicyError, match=f"{limit} = 0 must be . or more"):
+def test_a_limit_that_leaves_nothing_is_a_mistake(limit: str, snapshot: Snapshot) -> None:
+    with pytest.raises(PolicyError, match=f"^{limit} = 0 ") as told:
         Traps(**{limit: 0})  # type: ignore[arg-type]
 
+    snapshot(str(told.value))
 
-def test_an_explanation_names_the_rule() -> None:
+
+def test_an_explanation_names_the_rule(snapshot: Snapshot) -> None:
     """Conventions"""
     traps = Traps(max_queries=1)
     traps.filters(f"{SITE}/c?d=1")
 
-    assert traps.explain("trap", f"{SITE}/c?d=2") == (
-        f"not fetching {SITE}/c?d=2: 1 other queries of {SITE}/c are part of the crawl, as in a trap without an end. "
-        "Raise max_queries to have it too."
-    )
-    assert "/dir stands 3 times in a row" in traps.explain("trap", f"{SITE}/dir/dir/dir")
-    assert "41 segments, more than 30" in traps.explain("trap", SITE + "/x" * 41)
-    assert "3,020 characters, more than 2,000" in traps.explain("too_long", f"{SITE}/{'x' * 3000}")
+    for reason, url, rule, numbers in (
+        ("trap", f"{SITE}/c?d=2", "max_queries", ["1"]),
+        ("trap", f"{SITE}/dir/dir/dir", "max_repeats", ["3"]),
+        ("trap", SITE + "/x" * 41, "max_segments", ["41", "30"]),
+        ("too_long", f"{SITE}/{'x' * 3000}", "max_length", ["3,020", "2,000"]),
+    ):
+        explained = traps.explain(reason, url)
+        assert url in explained
+        assert rule in explained
+        assert re.findall(r"\d+(?:,\d+)*", explained.replace(url, "URL")) == numbers
+        snapshot(explained.replace(url, "URL"), rule)
 
 
 def test_long_paths_with_queries_are_remembered_in_little_memory() -> None:

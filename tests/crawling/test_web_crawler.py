@@ -15,6 +15,7 @@ from curtsy.limits import RobotsTxtChecker
 from curtsy.system.clock import FakeClock
 from tests.crawling.web import graph, html
 from tests.support.site import Answer, Reply, Site, Visit, redirect
+from tests.support.snapshot import Snapshot
 
 
 def crawler(clock: FakeClock | None = None, **given: Any) -> WebCrawler:
@@ -170,14 +171,16 @@ async def test_a_batch_ends_at_max_pages(site: Site) -> None:
     assert site.count() == 3
 
 
-async def test_a_batch_of_which_nothing_came_is_an_error(site: Site) -> None:
+async def test_a_batch_of_which_nothing_came_is_an_error(site: Site, snapshot: Snapshot) -> None:
     """U14: but not if it was by our own choice"""
     site.robots("User-agent: *\nDisallow: /private\n")
 
     async with crawler() as web:
-        with pytest.raises(FetchError, match="none of 2 pages"):
+        with pytest.raises(FetchError, match=r"\b2\b") as told:
             await web.crawl_pages([site.url("/gone"), site.url("/lost")])
         assert await web.crawl_pages([site.url("/private")]) == []
+
+    snapshot(str(told.value))
 
 
 async def test_an_index_page_gives_its_links_filtered_and_cut(site: Site) -> None:
@@ -204,7 +207,7 @@ async def test_an_index_page_that_cannot_be_had_is_an_error(site: Site) -> None:
             await web.crawl_index_page(site.url("/private"))
         with pytest.raises(FetchError, match="404"):
             await web.crawl_index_page(site.url("/gone"))
-        with pytest.raises(PolicyError, match="regular expression"):
+        with pytest.raises(PolicyError, match=r"= '\('"):
             await web.crawl_index_page(site.url("/"), "(")
 
 
@@ -215,13 +218,14 @@ async def test_a_valid_url_comes_back_canonical() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://example.org/", "nonsense", "https://user:s3cret@exa mple.org/", ""])
-async def test_what_is_no_url_to_fetch_is_a_value_error(url: str) -> None:
+async def test_what_is_no_url_to_fetch_is_a_value_error(url: str, snapshot: Snapshot) -> None:
     """R11, C23, U1, F62"""
     async with crawler() as web:
-        with pytest.raises(ValueError, match="is not a URL to fetch: ") as raised:
+        with pytest.raises(ValueError) as raised:
             web.validate_url(url)
 
     assert "s3cret" not in str(raised.value)
+    snapshot(str(raised.value))
 
 
 async def test_what_a_checker_refuses_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
