@@ -26,7 +26,7 @@ SEED_PRIORITY, SITEMAP_PRIORITY = 100, 200
 one."""
 
 FOREIGN_PRIORITY = -1
-"""Priority of links from another registered domain. A host's own links go first: no site floods the queue of another."""
+"""Priority of links from another registered domain. A host's own links go first, so no site floods another's queue."""
 
 RESERVE_PRIORITY = -200
 """Priority of sitemaps that are read only when their host has no page left."""
