@@ -97,7 +97,10 @@ def _adapted(host: Host, now: Now, policy: Policy, lease: Lease | None, outcome:
     is_trouble = outcome.kind in _TROUBLE
     if retry_after is not None and is_trouble:
         told = max(told, retry_after)
-    host = _rested(_rested(host, now, policy, outcome.rest), now, policy, told, is_told=True)
+    if outcome.rest > 0:
+        host = _rested(host, now, policy, outcome.rest)
+    if told > 0:
+        host = _rested(host, now, policy, told, is_told=True)
     latency = host.latency
     if outcome.latency is not None:
         latency = smoothed(latency, round(outcome.latency * SECOND))
