@@ -33,7 +33,7 @@ from curtsy.engine.context import Context, HeldResources, rules_key
 from curtsy.engine.counters import Counters
 from curtsy.engine.download import GIB, DownloadResult
 from curtsy.engine.download_task import DownloadTask
-from curtsy.engine.driver import AsyncDriver, never
+from curtsy.engine.driver import Driver, never
 from curtsy.engine.gate import AsyncGate
 from curtsy.engine.keywords import OWN, ClientKeywords, FetchKeywords, SettingKeywords
 from curtsy.engine.opening import opened_cache, opened_store
@@ -153,10 +153,8 @@ class AsyncClient:
         if cookies:
             self._around.cookies = Cookies(self._around.epoch)
         later = self._later if stale_while_revalidate else never
-        self._driver = AsyncDriver(self._around, self._store, self.gate, self._sender, later)
-        self._renewing = AsyncDriver(
-            replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender
-        )
+        self._driver = Driver(self._around, self._store, self.gate, self._sender, later)
+        self._renewing = Driver(replace(self._around, cache_mode="revalidate"), self._store, self.gate, self._sender)
         # Only this process can read a memory store, so it has no publisher.
         self._publisher = None if self.gate.is_immediate else Publisher(self.counters, self._store)
         self._rhythms = self._watching(current.stats_every)
@@ -360,7 +358,7 @@ class AsyncClient:
         if part.path in self._paths:
             raise PolicyError(f"path = {str(path)!r} is being written by another download. Wait for it.")
         around = replace(self._around, cache=None, told=lambda record: None)
-        driver = AsyncDriver(around, self._store, self.gate, self._sender)
+        driver = Driver(around, self._store, self.gate, self._sender)
         saving = DownloadTask(ask, part, driver, self._told)
         self._paths.add(part.path)
         try:

@@ -11,23 +11,36 @@ from collections import Counter
 from enum import Enum
 from functools import partial
 from random import Random
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
-from curtsy.core.effects import Claim, Effect, Enter, FetchRequest, Send, Settle
+from curtsy.core.effects import (
+    Amend,
+    Claim,
+    Effect,
+    Enter,
+    FetchRequest,
+    Hold,
+    Learn,
+    PutBack,
+    Release,
+    Remember,
+    Send,
+    Settle,
+)  # fmt: skip
 from curtsy.core.errors import Reason
 from curtsy.core.fetch_state import UNSENT
 from curtsy.core.flow import fetch
-from curtsy.core.message import SECOND, Failure, Reply, Request, Response
+from curtsy.core.message import SECOND, Failure, Reply, Response
 from curtsy.core.policy import Policy
 from curtsy.core.result import FetchResult
+from curtsy.core.rules import Claimed as HasClaimed
 from curtsy.crawling.frontier.local import MemoryFrontier
 from curtsy.crawling.frontier.protocol import Claimed, Deferred, Done
 from curtsy.crawling.running_fetches import MAX_WAIT
-from curtsy.engine.context import NOT_YET, Context, HeldResources
-from curtsy.engine.driver import Driver, Flow
+from curtsy.engine.context import NOT_YET, Context, HeldResources, learn_step, release_step, rules_key
+from curtsy.engine.driver import Flow
 from curtsy.engine.gate import Gate, Ticket, Update, Way
 from curtsy.engine.timers import Waiter
-from curtsy.http.sender import Limits
 from curtsy.stores.memory import MemoryStore
 from tests.simulation.character import NEVER, REFUSED, Answer
 from tests.simulation.ledger import DONE, FAILED, Ledger
@@ -89,22 +102,54 @@ class Window:
         self.close = store.close
 
 
-def _nobody(request: Request, limits: Limits) -> NoReturn:
-    raise AssertionError("sending takes time, and visits do it themselves")
-
-
 def _is_single(policy: Policy) -> bool:
     """Whether requests go one by one. Else connecting may change their distance on the wire: no admission can know."""
     return policy.concurrency == 1 and policy.burst == 1
 
 
-class Hand(Driver):
-    """The real driver, for the effects that take no time."""
+class Hand:
+    """Carries out the effects that take no time in the simulation, with the real steps."""
+
+    def __init__(self, context: Context, store: Window, gate: Gate) -> None:
+        self.context = context
+        self._store = store
+        self._gate = gate
 
     def do(self, effect: Effect, resources: HeldResources) -> Any:
         """Carry out one effect."""
         answer = self.context.at_once(effect)
         return self._do(effect, resources) if answer is NOT_YET else answer
+
+    def _do(self, effect: Effect, resources: HeldResources) -> Any:
+        match effect:
+            case Settle(ticket, outcome):
+                resources.ticket = None
+                assert isinstance(ticket, Ticket)
+                return self._gate.leave(ticket, outcome)
+            case PutBack(ticket):
+                resources.ticket = None
+                assert isinstance(ticket, Ticket)
+                return self._gate.put_back(ticket)
+            case Hold(origin):
+                held = self._store.update(rules_key(origin), self.context.claim_step(effect))
+                if not isinstance(held, HasClaimed):
+                    resources.claimed.discard(origin)
+                return held
+            case Learn():
+                known = self._store.update(rules_key(effect.origin), learn_step(effect))
+                self.context.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
+                resources.leave_line(effect.origin, self._gate)
+                return known.rules
+            case Release(origin):
+                if origin in resources.claimed:
+                    self._store.update(rules_key(origin), release_step(self.context.who))
+                return resources.leave_line(origin, self._gate)
+            case Remember(origin):
+                return self._store.read(rules_key(origin))
+            case Amend(key, policy, change):
+                return self._gate.amend(key, policy, change)
+            case _:
+                raise AssertionError(f"{type(effect).__name__} takes time, or is answered at once")
 
 
 class Worker:
@@ -120,7 +165,7 @@ class Worker:
         self.around = Context(
             lambda: world.policies, timeline.now, timeline.epoch, roll=roll, number=number << 32
         )  # fmt: skip
-        self.hand = Hand(self.around, store, self.gate, _nobody)
+        self.hand = Hand(self.around, store, self.gate)
         self.store = store
         self.chances: Counter[str] = Counter()
         self.visits: list[Visit] = []

@@ -15,7 +15,7 @@ from curtsy.core.record import FetchRecord
 from curtsy.core.result import FetchResult
 from curtsy.engine.context import HeldResources
 from curtsy.engine.download import DownloadResult, Part
-from curtsy.engine.driver import AsyncDriver
+from curtsy.engine.driver import Driver
 from curtsy.system.threads import begun_in_thread
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class DownloadTask:
     `driver` reports no records; `told` receives the only record of the download.
     """
 
-    def __init__(self, ask: FetchRequest, part: Part, driver: AsyncDriver, told: Callable[[FetchRecord], None]) -> None:
+    def __init__(self, ask: FetchRequest, part: Part, driver: Driver, told: Callable[[FetchRecord], None]) -> None:
         self._part = part
         self._driver = driver
         self._told = told

@@ -1,4 +1,4 @@
-"""Drivers that carry out a flow's effects: `adrive()` for tasks, `drive()` for threads.
+"""Driver that carries out the effects of a flow.
 
 At the end of a flow, also after an error, the driver returns its slot at the host, its budget and its claim on rules.
 """
@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from curtsy.core.amendment import Renew
 from curtsy.core.decision import Late
@@ -47,10 +47,10 @@ from curtsy.engine.context import (
     rules_key,
 )
 from curtsy.engine.download import Part, TooLong, Unwanted
-from curtsy.engine.gate import AsyncGate, Gate, Ticket
+from curtsy.engine.gate import AsyncGate, Ticket
 from curtsy.http.exchange import was_sent
 from curtsy.http.sender import Limits, Sender
-from curtsy.stores import AsyncStore, Store
+from curtsy.stores import AsyncStore
 from curtsy.system.log import library_logger
 from curtsy.system.threads import in_thread
 
@@ -108,8 +108,8 @@ class _Keeping:
             await asyncio.sleep(ticket.lease.lasts / 3)
 
 
-class AsyncDriver:
-    """Driver of flows for tasks."""
+class Driver:
+    """Runs flows in tasks of one event loop."""
 
     def __init__(
         self,
@@ -329,113 +329,3 @@ class AsyncDriver:
             if origin in resources.claimed:
                 await self._store.update(rules_key(origin), release_step(self.context.who))
             resources.leave_line(origin, self.gate)
-
-
-class BlockingSender(Protocol):
-    """Blocking sender for `drive()`: a wrapper of another HTTP library."""
-
-    def __call__(self, request: Request, limits: Limits) -> Reply:
-        """Send one request once, without following redirects."""
-        ...
-
-
-class Driver:
-    """Driver of flows for threads, with a blocking sender."""
-
-    def __init__(self, context: Context, store: Store, gate: Gate, sender: BlockingSender) -> None:
-        self.context = context
-        self._store = store
-        self.gate = gate
-        self._sender = sender
-
-    def run(self, flow: Flow[Result]) -> Result:
-        """Run a flow to its end and return its result."""
-        resources = HeldResources()
-        answer: Any = None
-        try:
-            while True:
-                try:
-                    effect = flow.send(answer)
-                except StopIteration as end:
-                    result: Result = end.value
-                    return result
-                answer = self.context.at_once(effect)
-                if answer is NOT_YET:
-                    answer = self._do(effect, resources)
-        finally:
-            flow.close()
-            self._give_back(resources)
-
-    def _do(self, effect: Effect, resources: HeldResources) -> Any:
-        around = self.context
-        match effect:
-            case Enter():
-                answer = self.gate.enter(around.gate_request(effect))
-                resources.ticket = answer if isinstance(answer, Ticket) else None
-                return answer
-            case Send(ticket=ticket):
-                assert isinstance(ticket, Ticket)
-                if self.gate.timers.now() + effect.timeout > ticket.good_until:
-                    resources.ticket = None
-                    self.gate.leave(ticket, UNSENT)
-                    return None
-                around.retries.count(effect.request.url.domain)
-                resources.is_sent = True
-                reply = self._sender(effect.request, limits_of(effect))
-                resources.is_sent = False
-                if _log.hears(logging.DEBUG):
-                    _tell(effect.request, reply)
-                return reply
-            case Settle(ticket, outcome):
-                resources.ticket = None
-                assert isinstance(ticket, Ticket)
-                return self.gate.leave(ticket, outcome)
-            case PutBack(ticket):
-                resources.ticket = None
-                assert isinstance(ticket, Ticket)
-                return self.gate.put_back(ticket)
-            case Keep(url, what):
-                return around.keep(url, what)
-            case Claim():
-                waiter = self.gate.timers.waiter()
-                return self.gate.carry(around.claiming(effect, resources, self.gate, waiter), waiter)
-            case Hold(origin):
-                held = self._store.update(rules_key(origin), around.claim_step(effect))
-                if not isinstance(held, Claimed):
-                    resources.claimed.discard(origin)
-                return held
-            case Learn():
-                known = self._store.update(rules_key(effect.origin), learn_step(effect))
-                around.remember(effect.origin, known.rules, known.seconds, effect.policy.robots_ttl)
-                resources.leave_line(effect.origin, self.gate)
-                return known.rules
-            case Release(origin):
-                if origin in resources.claimed:
-                    self._store.update(rules_key(origin), release_step(around.who))
-                return resources.leave_line(origin, self.gate)
-            case Remember(origin):
-                return self._store.read(rules_key(origin))
-            case Amend(key, policy, change):
-                return self.gate.amend(key, policy, change)
-            case Later():
-                return False  # a blocking thread revalidates immediately instead
-            case Recall() | MayRetry() | Tell():
-                raise AssertionError("these are answered at once")
-
-    def _give_back(self, resources: HeldResources) -> None:
-        if resources.ticket is not None:
-            self.gate.leave(resources.ticket, UNHEARD if resources.is_sent else UNSENT)
-        for origin in list(resources.lines):
-            if origin in resources.claimed:
-                self._store.update(rules_key(origin), release_step(self.context.who))
-            resources.leave_line(origin, self.gate)
-
-
-async def adrive(flow: Flow[Result], driver: AsyncDriver) -> Result:
-    """Run a flow in a task and return its result."""
-    return await driver.run(flow)
-
-
-def drive(flow: Flow[Result], driver: Driver) -> Result:
-    """Run a flow in a thread and return its result."""
-    return driver.run(flow)
