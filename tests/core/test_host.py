@@ -468,7 +468,7 @@ def test_a_record_from_before_catches_up_and_what_both_have_counted_counts_once(
     assert host.sent_at == latest.sent_at
     assert host.spent >= latest.spent
     assert {place.number for place in host.places} >= {place.number for place in latest.places}
-    for day in latest.days:
+    for day in (each for each in latest.days if each.requests or each.pages):
         [met] = [each for each in host.days if each.ends == day.ends]
         assert met.requests >= day.requests
         assert met.pages >= day.pages
